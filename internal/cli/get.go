@@ -117,6 +117,10 @@ STATE is one of these:
 Where clusters join through the broker, ACCEPTED, JOINED and AVAILABLE are what the hub says
 of them, and CERTIFICATE is when the certificate ends that the agent showed.
 
+PENDING is how many works the agent still has to be sent. Where no agent is connected,
+it is how many works wait: the cluster has said nothing of their present version, or has
+to delete them.
+
 LAST SEEN is when an agent was connected last, AGENT its version. The broker does not
 know what was before it was started: then LAST SEEN is ">5m" where it runs for five
 minutes. With -o wide, CERTIFICATE is when the certificate ends that the agent showed,
@@ -162,7 +166,7 @@ func first(args []string) string {
 }
 
 // workColumns are the table of works, for an output that is known when it is shown.
-func workColumns(env Env, output *string) []column[hawserv1.ListWorksResponse] {
+func workColumns(env Env, output *string, u *unseen) []column[hawserv1.ListWorksResponse] {
 	type item = hawserv1.ListWorksResponse
 	return []column[item]{
 		{header: "CLUSTER", cell: (*item).GetCluster},
@@ -176,19 +180,17 @@ func workColumns(env Env, output *string) []column[hawserv1.ListWorksResponse] {
 			}
 			return strconv.FormatInt(m.GetReportedVersion(), 10)
 		}},
-		{header: "HEALTH", field: "health", cell: healthWord},
+		{header: "HEALTH", field: "health", cell: u.health},
 		{header: "DELETED", cell: func(m *item) string { return age(env.Now(), m.GetDeletedAt()) }},
+		{header: "LAST KNOWN", field: "lastHealth", wide: true, cell: healthWord},
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
 		{header: "ID", wide: true, cell: (*item).GetResourceId},
 		{header: "NEXT", wide: true, cell: (*item).GetWaitingResourceId},
-		{header: "MESSAGE", cell: func(m *item) string {
-			if m.GetWaitingResourceId() != "" {
-				return "a new work of this name waits until this one is gone"
+		{header: "MESSAGE", field: "message", cell: func(m *item) string {
+			if *output == asTable {
+				return clipped(u.message(m))
 			}
-			if *output == asWide {
-				return m.GetMessage()
-			}
-			return clipped(m.GetMessage())
+			return u.message(m)
 		}},
 	}
 }
@@ -198,6 +200,7 @@ func newGetWorks(env Env) *cobra.Command {
 	r := &hawserv1.ListWorksRequest{}
 	var states, healths []string
 	var named string
+	var away unseen
 	l := listing[item]{
 		env: env, remote: remote{env: env}, kind: "Work",
 		path:  func(m *item) string { return m.GetCluster() + "/" + m.GetName() },
@@ -206,10 +209,10 @@ func newGetWorks(env Env) *cobra.Command {
 		group: (*item).GetCluster,
 		order: func(x, y *item) int { return cmp.Compare(x.GetName(), y.GetName()) },
 		keep: func(m *item) bool {
-			return (named == "" || isNamed(m, named)) && wanted(states, stateWord(m)) && wanted(healths, healthWord(m))
+			return (named == "" || isNamed(m, named)) && wanted(states, stateWord(m)) && wanted(healths, away.health(m))
 		},
 	}
-	l.columns = workColumns(env, &l.output)
+	l.columns = workColumns(env, &l.output, &away)
 	cmd := &cobra.Command{
 		Use:     "works [NAME]",
 		Aliases: []string{"work"},
@@ -222,7 +225,11 @@ status of the cluster is about, DELETED how long ago the source deleted it.
 
 HEALTH is what that status says: Available and Applied where all of it is, NotApplied
 and NotAvailable where something is not, and MESSAGE why, Unknown where it says nothing
-of both, and NotReported before the first status. MESSAGE is there too where the agent takes long for the work, or others keep changing its objects.`,
+of both, and NotReported before the first status. MESSAGE is there too where the agent takes long for the work, or others keep changing its objects.
+
+Where the cluster has no agent at present, or its API server does not answer, HEALTH is
+Unknown, and MESSAGE says since when and what was known last. With -o wide, LAST KNOWN is
+what the last status says; -o json and -o yaml have it as lastHealth.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(func(ctx context.Context, c *lookup, _ []string) error { return workNames(ctx, c, r.GetCluster()) }),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -231,6 +238,11 @@ of both, and NotReported before the first status. MESSAGE is there too where the
 			}
 			named = first(args)
 			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
+				if token == "" {
+					if err := away.look(ctx, c, r.GetCluster(), l.remote.timeout); err != nil {
+						return nil, err
+					}
+				}
 				r.PageToken = token
 				return c.ListWorks(ctx, r)
 			}, named)

@@ -79,27 +79,36 @@ func tripOf(d *durationpb.Duration) string {
 	return d.AsDuration().Round(time.Millisecond).String()
 }
 
-// clusterMessage says why a cluster is as it is, as far as the broker knows, or where to look.
+// clusterMessage says why a cluster is as it is, as far as the broker knows, or where to look, and
+// how many works wait for one that is away.
 func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
-	ended := m.GetCertificateEnds() != nil && m.GetCertificateEnds().AsTime().Before(now)
 	switch {
 	case m.GetRegistration().GetAbsent():
 		return absentMessage(m)
 	case waitsForHub(m):
 		return "let it in with hawser accept " + m.GetCluster()
+	case isDown(m):
+		return downMessage(now, m)
 	}
+	return stateMessage(now, m)
+}
+
+// stateMessage is what there is to say of the state that the broker sees.
+func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
+	waits := waiting(m)
 	switch m.GetState() {
 	case hawserv1.ClusterState_CLUSTER_STATE_REFUSED:
-		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal() + "; put the one of " + m.GetCluster() + " into its Secret"
+		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal() + waits + "; put the one of " + m.GetCluster() + " into its Secret"
 	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN:
 		if m.GetRegistration().GetAccepted() {
-			return "accepted; its agent has to come with its certificate"
+			return "accepted" + waits + "; its agent has to come with its certificate"
 		}
-		return "is the name misspelt, or does its agent not reach the broker?"
+		return "no agent ever came" + waits + ": is the name misspelt, or does its agent not reach the broker?"
 	case hawserv1.ClusterState_CLUSTER_STATE_OFFLINE:
-		if ended {
-			return "the certificate of its agent ended " + age(now, m.GetCertificateEnds()) + " ago: put a new one into its Secret, or have it join again"
+		if ends := m.GetCertificateEnds(); ends != nil && ends.AsTime().Before(now) {
+			return "the certificate of its agent ended " + age(now, ends) + " ago" + waits + ": put a new one into its Secret, or have it join again"
 		}
+		return "no agent" + silence(now, m) + waits + ": check that it runs, and reaches the broker"
 	case hawserv1.ClusterState_CLUSTER_STATE_FAILING:
 		return "see hawser get works --cluster " + m.GetCluster()
 	case hawserv1.ClusterState_CLUSTER_STATE_DIFFERS:

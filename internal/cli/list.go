@@ -244,8 +244,10 @@ func (l *listing[T]) thing(m *T) thing {
 	t := thing{kind: l.kind, meta: l.meta(m), path: l.path(m), message: any(m).(proto.Message), words: map[string]string{}}
 	for _, c := range l.shown() {
 		t.row = append(t.row, c.cell(m))
+	}
+	for _, c := range l.columns {
 		if c.field != "" {
-			t.words[c.field] = t.row[len(t.row)-1]
+			t.words[c.field] = c.cell(m)
 		}
 	}
 	return t

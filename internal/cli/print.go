@@ -280,5 +280,8 @@ func age(now time.Time, at *timestamppb.Timestamp) string {
 	if at == nil {
 		return ""
 	}
-	return duration.HumanDuration(max(0, now.Sub(at.AsTime())))
+	return ageOf(now, at.AsTime())
 }
+
+// ageOf is age of a time that is known.
+func ageOf(now, at time.Time) string { return duration.HumanDuration(max(0, now.Sub(at))) }

@@ -17,11 +17,15 @@ import (
 var (
 	clusterWords = []string{"InSync", "Behind", "Failing", "Differs", "Unknown", "Offline", "Refused", "NeverSeen", notAccepted, notOnHub} // in the order of the summary
 	workWords    = []string{"Live", "Deleting", "Deleted"}
-	healthWords  = []string{"Available", "Applied", "NotApplied", "NotAvailable", "Unknown", "NotReported"}
+	healthWords  = []string{"Available", "Applied", "NotApplied", "NotAvailable", unknownHealth, notReported}
 	causeWords   = []string{"NoRecord", "Ahead", "Withheld", "Stranger", "NoOwner", "Shared"}
 )
 
 const (
+	// unknownHealth is that of a work whose last status says nothing of it, or whose cluster cannot be asked;
+	// notReported that of one that had no status yet.
+	unknownHealth, notReported = "Unknown", "NotReported"
+
 	notAccepted = "NotAccepted"
 	// notOnHub is the state of a cluster that the hub does not have, where clusters join it.
 	notOnHub = "NotOnHub"
@@ -57,9 +61,9 @@ func healthWord(m *hawserv1.ListWorksResponse) string {
 	case m.GetState() != hawserv1.WorkState_WORK_STATE_LIVE:
 		return ""
 	case !m.GetReported():
-		return "NotReported"
+		return notReported
 	case m.GetHealth() == hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED:
-		return "Unknown"
+		return unknownHealth
 	}
 	return wordOf(m.GetHealth())
 }

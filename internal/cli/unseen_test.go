@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// TestUnseen: the row of a cluster that cannot be asked says since when, and how many works wait. Its
+// works say the same, and what was known of them last.
+func TestUnseen(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
+	const (
+		offline = hawserv1.ClusterState_CLUSTER_STATE_OFFLINE
+		inSync  = hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC
+		failing = hawserv1.ClusterState_CLUSTER_STATE_FAILING
+	)
+	available := func(status, since, message string) *hawserv1.ClusterRegistration {
+		return &hawserv1.ClusterRegistration{Accepted: true, Joined: true, Available: status, AvailableSince: since, AvailableMessage: message}
+	}
+	const silent = "The API server of the cluster does not answer its agent"
+	for name, c := range map[string]struct {
+		cluster           *hawserv1.ListClustersResponse
+		row, why, message string
+	}{
+		"it is there": {&hawserv1.ListClustersResponse{State: inSync, Pending: 3}, "", "", "forbidden"},
+		"it left": {
+			&hawserv1.ListClustersResponse{State: offline, Known: true, LastSeen: ago(12 * time.Minute), Pending: 3},
+			"no agent for 12m, 3 works wait for it: check that it runs, and reaches the broker",
+			"the cluster is Offline since 2026-03-01T11:48:00Z", "the cluster is Offline since 2026-03-01T11:48:00Z; last known: NotApplied, forbidden",
+		},
+		"nothing waits": {
+			&hawserv1.ListClustersResponse{State: offline, Known: true, LastSeen: ago(12 * time.Minute)},
+			"no agent for 12m: check that it runs, and reaches the broker", "the cluster is Offline since 2026-03-01T11:48:00Z", "",
+		},
+		"the broker is younger": {
+			&hawserv1.ListClustersResponse{State: offline, Known: true, BrokerSince: ago(time.Minute), Pending: 1},
+			"no agent for more than 60s, 1 work waits for it: check that it runs, and reaches the broker",
+			"the cluster is Offline since before 2026-03-01T11:59:00Z", "",
+		},
+		"the hub knows more": {
+			&hawserv1.ListClustersResponse{State: offline, Known: true, BrokerSince: ago(time.Minute), Registration: available("Unknown", "2026-03-01T09:00:00Z", "x")},
+			"no agent for more than 3h: check that it runs, and reaches the broker", "the cluster is Offline since before 2026-03-01T09:00:00Z", "",
+		},
+		"of that it is available the hub knows nothing": {
+			&hawserv1.ListClustersResponse{State: offline, Known: true, BrokerSince: ago(time.Minute), Registration: available("True", "2026-03-01T09:00:00Z", "x")},
+			"no agent for more than 60s: check that it runs, and reaches the broker", "the cluster is Offline since before 2026-03-01T11:59:00Z", "",
+		},
+		"its certificate ended": {
+			&hawserv1.ListClustersResponse{State: offline, Known: true, LastSeen: ago(12 * time.Minute), CertificateEnds: ago(11 * time.Minute), Pending: 1200},
+			"the certificate of its agent ended 11m ago, 1,200 works wait for it: put a new one into its Secret, or have it join again",
+			"the cluster is Offline since 2026-03-01T11:48:00Z", "",
+		},
+		"it was refused": {
+			&hawserv1.ListClustersResponse{
+				Cluster: "c1", State: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, Known: true, LastSeen: ago(12 * time.Minute),
+				RefusedAt: ago(2 * time.Minute), Refusal: "another certificate", Pending: 2,
+			},
+			"2m ago: another certificate, 2 works wait for it; put the one of c1 into its Secret", "the cluster is Refused since 2026-03-01T11:48:00Z", "",
+		},
+		"it never came": {
+			&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN, BrokerSince: ago(time.Hour), Pending: 2},
+			"no agent ever came, 2 works wait for it: is the name misspelt, or does its agent not reach the broker?", "the cluster is NeverSeen", "",
+		},
+		"its API server does not answer": {
+			&hawserv1.ListClustersResponse{State: failing, Known: true, Registration: available("False", "2026-03-01T11:57:00Z", silent)},
+			"not available for 3m: " + silent + "; check its API server", "the cluster is not available since 2026-03-01T11:57:00Z: " + silent, "",
+		},
+		"an older hub-source": {
+			&hawserv1.ListClustersResponse{State: inSync, Known: true, Registration: available("False", "", silent)},
+			"not available: " + silent + "; check its API server", "the cluster is not available: " + silent, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := clusterMessage(now, c.cluster); got != c.row {
+				t.Errorf("its row says %q, want %q", got, c.row)
+			}
+			if got := whyUnseen(c.cluster); got != c.why {
+				t.Errorf("its works say %q, want %q", got, c.why)
+			}
+			u := unseen{}
+			if c.why != "" {
+				u[""] = c.why
+			}
+			w := &hawserv1.ListWorksResponse{
+				State: hawserv1.WorkState_WORK_STATE_LIVE, Reported: true, Health: hawserv1.WorkHealth_WORK_HEALTH_NOT_APPLIED, Message: "forbidden",
+			}
+			if got := u.message(w); c.message != "" && got != c.message {
+				t.Errorf("a work says %q, want %q", got, c.message)
+			}
+			if got := u.health(w); (got == unknownHealth) != (c.why != "") {
+				t.Errorf("its health is %s", got)
+			}
+			w.Reported = false
+			if got := u.health(w); got != notReported {
+				t.Errorf("the health of a work without a status is %s", got)
+			}
+		})
+	}
+}
