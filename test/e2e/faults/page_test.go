@@ -57,6 +57,8 @@ var (
 		{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "0b3a2d7c-3f0e-4f4e-9a37-6d3f3f3b0042"},
 		{regexp.MustCompile(`\b(answered in) [0-9a-zµ.]+`), "$1 4ms"},
 		{regexp.MustCompile(`\b(\d+[dhms])+ ago\b`), "1m ago"},
+		{regexp.MustCompile(`\b(no agent|not available) for (\d+[dhms])+`), "$1 for 1m"},
+		{regexp.MustCompile(`\bsince \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "since 2026-11-23T09:00:00Z"},
 		{regexp.MustCompile(`127\.0\.0\.1:\d+`), "127.0.0.1:40404"},
 	}
 )
