@@ -152,7 +152,7 @@ func TestCore_DeletionWaitsForWhatIsHeld(t *testing.T) {
 	r.deliverDeletion(w)
 	r.settle(time.Hour)
 	r.expectListed("web", "configmaps default/b")
-	r.expectStatus("w-1", workApplied, "Available=False/ResourcesNotAvailable: 1 of 2 resources are not available", workDeleting)
+	r.expectStatus("w-1", workApplied, "Available=False/ResourcesNotAvailable: 1 of 2 resources are not available", deletionWaits("ConfigMap default/b", 1))
 	if r.configMap("a") != nil || r.record("web").DeletionTimestamp == nil {
 		t.Fatal("what is not held is to go, and the record to stay")
 	}
@@ -393,9 +393,9 @@ func TestCore_OneBadManifestHoldsUpNoOther(t *testing.T) {
 	}
 	r.expectStatus("w-1", workFailed, "Available=False/ResourcesNotAvailable: 3 of 5 resources are not available")
 	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
-	r.expectManifest("w-1", 1, `Applied=False/AppliedManifestFailed: Failed to apply manifest: the server doesn't have a resource type "Rope"`,
+	r.expectManifest("w-1", 1, `Applied=False/AppliedManifestFailed: Failed to apply manifest: the server doesn't have a resource type "Rope" in example.com/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`,
 		"Available=Unknown/IncompleteResourceMeta: Resource meta is incomplete")
-	r.expectManifest("w-1", 2, `Applied=False/AppliedManifestFailed: Failed to apply manifest: namespaces "none" not found`, resourceNotThere)
+	r.expectManifest("w-1", 2, `Applied=False/AppliedManifestFailed: Failed to apply manifest: namespaces "none" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then`, resourceNotThere)
 	r.expectManifest("w-1", 3, `Applied=False/AppliedManifestFailed: Failed to apply manifest: secrets "s" is forbidden: no rule`, resourceNotThere)
 	r.expectManifest("w-1", 4, "Applied=False/AppliedManifestFailed: Failed to apply manifest: an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest",
 		resourceNotThere)

@@ -113,7 +113,7 @@ func TestCore_RestartWhileTheBrokerIsAway(t *testing.T) {
 	if !r.statuses["w-2"].Deleted || len(r.sent) != sent+2 {
 		t.Fatalf("%d statuses", len(r.sent)-sent)
 	}
-	r.expectStatus("w-1", "Applied=False/AppliedManifestWorkFailed: Failed to apply manifest work: a work needs at least one manifest", workAvailable)
+	r.expectStatus("w-1", "Applied=False/AppliedManifestWorkFailed: a work needs at least one manifest", workAvailable)
 	r.expectJournal("w-1")
 }
 
@@ -231,7 +231,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.journal.fail = nil
 	r.settle(2 * time.Minute)
 	r.expectStatus("w-1", workApplied, workAvailable)
-	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: Failed to apply manifest work: a work needs at least one manifest")
+	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: a work needs at least one manifest")
 	expectSaid(t, r.synced[told:], acked(2, held(r, "w-1", "w-2"), ""))
 	r.expectJournal("w-1", "w-2")
 	if r.journal.cursor != at(2) || logged(&log, "the state directory fails") != 1 || logged(&log, "works again") != 1 || r.core.Counts().Unsaved != 0 {

@@ -275,7 +275,7 @@ func (h *hindrance) hindered(status workv1.ManifestWorkStatus) workv1.ManifestWo
 	if h.lockout.told == nil {
 		return status
 	}
-	return conditions.Hindered(status, fmt.Sprintf("%v%s", explained(h.lockout.told), h.origin(h.lockout.told)))
+	return conditions.Hindered(status, conditions.Reasoned(fmt.Sprintf("%v%s", explained(h.lockout.told), h.origin(h.lockout.told))))
 }
 
 // unremoved reports what keeps a deleted work, if that is more than a passing trouble.

@@ -22,10 +22,10 @@ import (
 // holds them if the work asks for that. No object is read twice in a reconciliation, and
 // one that has gone is not looked for again.
 func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) error {
-	if w.Spec == nil {
-		return nil
-	}
 	last := r.previous(w)
+	if w.Spec == nil {
+		return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, nil, r.now), r.waitsFor(last)))
+	}
 	manifests := r.load(ctx, w)
 	if slices.ContainsFunc(manifests, func(m apply.Manifest) bool { return observed(m.Config) }) {
 		r.rights.actFor(w.Spec.Executor)
@@ -50,7 +50,7 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 	r.mu.Lock()
 	r.looks.note(r.now) // an object that changes all the time is not read all the time
 	r.mu.Unlock()
-	return r.report(w, conditions.Deleting(last, w.Generation, said, r.now))
+	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, said, r.now), r.waitsFor(last)))
 }
 
 // parting is how the object of one manifest is.

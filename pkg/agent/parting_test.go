@@ -19,6 +19,12 @@ func (r *rig) hold(ref ref) {
 	r.settle(time.Second)
 }
 
+// deletionWaits is what is said of a deleted work that waits for an object, once that takes long.
+func deletionWaits(object string, left int) string {
+	return fmt.Sprintf("Deleting=True/WorkDeletionWaits: waits for finalizers: %s: example.com/hold; what set them has to remove them: "+
+		"see that it runs on the cluster, or take them off the object if it is gone for good; objects left: %d", object, left)
+}
+
 func available(n, of int) string {
 	return fmt.Sprintf("Available=False/ResourcesNotAvailable: %d of %d resources are not available", n, of)
 }
@@ -55,10 +61,10 @@ func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r.status("Deployment", "held", `{"replicas":1,"readyReplicas":null}`)
 	r.settle(time.Second)
 	r.expectValues("w-1", 1, "Replicas=1")
-	r.expectStatus("w-1", workApplied, available(1, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", workDeleting)
+	r.expectStatus("w-1", workApplied, available(1, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", deletionWaits("Deployment default/held", 1))
 	r.f.Remove(r.ref("ConfigMap", "orphan")) // nobody repairs it any more
 	r.settle(time.Second)
-	r.expectStatus("w-1", workApplied, available(2, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", workDeleting)
+	r.expectStatus("w-1", workApplied, available(2, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", deletionWaits("Deployment default/held", 1))
 	r.expectManifest("w-1", 2, manifestApplied, resourceNotThere, noFeedback)
 	if slices.Contains(r.requests(), "get configmaps default/free") {
 		t.Error("an object that had gone was looked for again")

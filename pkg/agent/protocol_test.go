@@ -64,14 +64,17 @@ func TestC12_SpecForAnotherClusterIsIgnored(t *testing.T) {
 func TestC13_WorkThatCannotBeUsed(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
-	for generation, manifests := range map[int64][]string{
-		2: nil,
-		3: {configMap("a", strings.Repeat("x", manifestwork.MaxManifestsSize))},
-		4: {`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"a-","namespace":"default"}}`},
+	for generation, c := range map[int64]struct {
+		why       string
+		manifests []string
+	}{
+		2: {"a work needs at least one manifest", nil},
+		3: {"too large: the manifests are ", []string{configMap("a", strings.Repeat("x", manifestwork.MaxManifestsSize))}},
+		4: {"manifest 0 has metadata.generateName", []string{`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"a-","namespace":"default"}}`}},
 	} {
-		r.apply(hubWork("w-1", "web", generation, manifests...))
+		r.apply(hubWork("w-1", "web", generation, c.manifests...))
 		got := condition(r.statuses["w-1"].Status.Conditions, "Applied")
-		if got.Status != "False" || !strings.HasPrefix(got.Message, "Failed to apply manifest work: ") || got.ObservedGeneration != generation || r.statuses["w-1"].Version != generation {
+		if got.Status != "False" || !strings.HasPrefix(got.Message, c.why) || got.ObservedGeneration != generation || r.statuses["w-1"].Version != generation {
 			t.Errorf("generation %d: got %+v", generation, got)
 		}
 		if rec := r.record("web"); rec.Annotations[inventory.AnnotationVersion] != "1" {
@@ -93,7 +96,7 @@ func TestC13_WorkThatCannotBeUsed(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable)
 
 	r.apply(hubWork("w-2", "never", 1))
-	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: Failed to apply manifest work: a work needs at least one manifest")
+	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: a work needs at least one manifest")
 	r.requests()
 	r.settle(30 * time.Minute)
 	r.expectRequests()

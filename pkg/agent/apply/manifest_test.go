@@ -45,7 +45,7 @@ func TestLoad_IdentityAndProblems(t *testing.T) {
 		},
 		"unknown kind": {
 			`{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"a","namespace":"default"}}`,
-			result{Meta: meta(0, "example.com", "v1", "Rope", "", "default", "a"), Err: `the server doesn't have a resource type "Rope"`},
+			result{Meta: meta(0, "example.com", "v1", "Rope", "", "default", "a"), Err: `the server doesn't have a resource type "Rope" in example.com/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`},
 		},
 		"not JSON": {
 			`{"apiVersion":`, result{Err: `unexpected end of JSON input`, Permanent: true},

@@ -29,7 +29,11 @@ type rejection struct {
 
 // Error is the server's text, with what to do about it.
 func (r *rejection) Error() string {
-	if r.refusal != nil {
+	switch {
+	case r.refusal == nil:
+	case r.refusal.Missing:
+		return r.error.Error() + hintNamespace
+	default:
 		return r.error.Error()
 	}
 	return fmt.Sprintf("%v (this does not pass by itself: %s)", r.error, r.hint)

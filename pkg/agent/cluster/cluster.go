@@ -12,6 +12,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -114,9 +115,14 @@ type OwnRehearser interface {
 // NoKindError says that the cluster does not know a kind.
 type NoKindError struct{ Kind schema.GroupVersionKind }
 
-// Error has the text that users of OCM know.
+// Error begins with the text that users of OCM know, and goes on with the next step.
 func (e *NoKindError) Error() string {
-	return fmt.Sprintf("the server doesn't have a resource type %q", e.Kind.Kind)
+	version, kind := e.Kind.ToAPIVersionAndKind()
+	text := fmt.Sprintf("the server doesn't have a resource type %q in %s; ", kind, version)
+	if strings.Contains(e.Kind.Group, ".") {
+		text += "deliver its CustomResourceDefinition with a work, or "
+	}
+	return text + "correct apiVersion and kind"
 }
 
 // NotServedError says that the cluster has no such resource, or not in that

@@ -153,7 +153,7 @@ func within(c dynamic.Interface, gvr schema.GroupVersionResource, namespace stri
 	return c.Resource(gvr).Namespace(namespace)
 }
 
-// served tells "no such object" from "no such resource". The server answers
+// served is the error of a request, as it is for people. It tells "no such object" from "no such resource". The server answers
 // both with 404. It names the object that it misses; where it does not, its list
 // of resources decides.
 func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err error) error {
@@ -162,7 +162,7 @@ func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err 
 	case errors.As(err, &slow):
 		return slow // without the address of the cluster around it
 	case err == nil || !apierrors.IsNotFound(err):
-		return err
+		return readable(err)
 	}
 	var s apierrors.APIStatus
 	if errors.As(err, &s) && !unnamed(s.Status().Details) {

@@ -34,11 +34,14 @@ const (
 	ReasonResourcesNotAvailable  = "ResourcesNotAvailable"
 	ReasonResourcesStatusUnknown = "ResourcesStatusUnknown"
 	ReasonWorkDeleting           = "WorkDeleting"
+	// ReasonDeletionWaits is in its place while something keeps the objects of a deleted work, and
+	// the message says what.
+	ReasonDeletionWaits = "WorkDeletionWaits"
 )
 
-// The texts, which tools compare literally.
+// The texts, which tools compare literally. What a work says of what failed is not one of them:
+// it begins with the reason, see reasonFirst.
 const (
-	messageWorkApplyFailed       = "Failed to apply manifest work"
 	messageNoResourceKnown       = "cannot get any available resource " // the blank belongs to it
 	messageIncompleteMeta        = "Resource meta is incomplete"
 	messageWorkDeleting          = "ManifestWork is being deleted"
@@ -54,7 +57,7 @@ const (
 	formatFeedbackFailed         = "Sync status feedback failed with error %s"
 	formatResourcesNotAvailable  = "%d of %d resources are not available"
 	formatResourcesStatusUnknown = "%d of %d resources have unknown status"
-	formatWorkRejected           = messageWorkApplyFailed + ": %s"
+	formatManifestsFailed        = "%d of %d manifests failed"
 )
 
 // maxMessage is what the API accepts in a condition, in characters; it is
@@ -165,7 +168,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 
 // Deleting returns the status of a work whose objects are being removed. What is
 // said about applying them stays. manifests say what became of them; none: that
-// was not looked at, and what is said about them stays, too.
+// was not looked at, and what is said about them stays, too, and what keeps them.
 func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	if len(manifests) > 0 {
@@ -178,10 +181,14 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 		next.ResourceStatus.Manifests = entries
 		sumUp(&next.Conditions, entries, workAvailable(entries, generation, stamp(now)), generation, stamp(now)) // what is gone is as it should be
 	}
-	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
+	c := metav1.Condition{
 		Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: ReasonWorkDeleting, Message: messageWorkDeleting,
 		ObservedGeneration: generation, LastTransitionTime: stamp(now),
-	})
+	}
+	if was := apimeta.FindStatusCondition(prev.Conditions, c.Type); was != nil && len(manifests) == 0 {
+		c.Reason, c.Message = was.Reason, was.Message
+	}
+	apimeta.SetStatusCondition(&next.Conditions, c)
 	return next
 }
 
@@ -191,7 +198,7 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 func Rejected(prev workv1.ManifestWorkStatus, generation int64, problem string, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
-		Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: ReasonWorkApplyFailed, Message: format(formatWorkRejected, problem),
+		Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: ReasonWorkApplyFailed, Message: cut(Reasoned(problem)),
 		ObservedGeneration: generation, LastTransitionTime: stamp(now),
 	})
 	return next
@@ -305,7 +312,7 @@ func workApplied(entries []workv1.ManifestCondition, generation int64, now metav
 	if slices.ContainsFunc(entries, func(e workv1.ManifestCondition) bool {
 		return apimeta.IsStatusConditionFalse(e.Conditions, workv1.ManifestApplied)
 	}) {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWorkApplyFailed, messageWorkApplyFailed
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWorkApplyFailed, ""
 		sayFirst(&c, entries)
 	}
 	return c

@@ -139,7 +139,7 @@ func TestNext_WorkConditions(t *testing.T) {
 	ok := one("Applied", "True", "AppliedManifestWorkComplete", "Apply manifest work complete", 3, s0)
 	bad := func(n, of int) metav1.Condition {
 		return one("Applied", "False", "AppliedManifestWorkFailed",
-			fmt.Sprintf("Failed to apply manifest work: %d of %d manifests failed, the first is ConfigMap default/a: boom", n, of), 3, s0)
+			fmt.Sprintf("failed: ConfigMap default/a: boom; %d of %d manifests failed", n, of), 3, s0)
 	}
 	for name, c := range map[string]struct {
 		in   []conditions.Manifest
@@ -155,11 +155,11 @@ func TestNext_WorkConditions(t *testing.T) {
 		},
 		"absent wins over unknown": {
 			in:   []conditions.Manifest{entry(0, conditions.Absent, failed), entry(1, conditions.Unreadable, failed), entry(2, conditions.Present, nil)},
-			want: []metav1.Condition{bad(2, 3), one("Available", "False", "ResourcesNotAvailable", "1 of 3 resources are not available, the first is ConfigMap default/a: boom", 3, s0)},
+			want: []metav1.Condition{bad(2, 3), one("Available", "False", "ResourcesNotAvailable", "failed: ConfigMap default/a: boom; 1 of 3 resources are not available", 3, s0)},
 		},
 		"unknown": {
 			in:   []conditions.Manifest{entry(0, conditions.Unidentified, failed), entry(1, conditions.Unreadable, failed), entry(2, conditions.Present, nil)},
-			want: []metav1.Condition{bad(2, 3), one("Available", "Unknown", "ResourcesStatusUnknown", "2 of 3 resources have unknown status, the first is ConfigMap default/a: boom", 3, s0)},
+			want: []metav1.Condition{bad(2, 3), one("Available", "Unknown", "ResourcesStatusUnknown", "failed: ConfigMap default/a: boom; 2 of 3 resources have unknown status", 3, s0)},
 		},
 		"no manifests: nothing is applied": {
 			want: []metav1.Condition{one("Available", "Unknown", "ResourcesStatusUnknown", "cannot get any available resource ", 3, s0)},
@@ -290,6 +290,6 @@ func TestRejected_KeepsWhatWasApplied(t *testing.T) {
 	t1, s1 := later(time.Minute)
 	got := conditions.Rejected(first, 2, "no manifests", t1)
 	want := *first.DeepCopy()
-	want.Conditions[0] = one("Applied", "False", "AppliedManifestWorkFailed", "Failed to apply manifest work: no manifests", 2, s1)
+	want.Conditions[0] = one("Applied", "False", "AppliedManifestWorkFailed", "no manifests", 2, s1)
 	diff(t, want, got)
 }

@@ -119,10 +119,10 @@ func sayContested(list *[]metav1.Condition, entries []workv1.ManifestCondition, 
 		return
 	}
 	if contested > 1 {
-		message = fmt.Sprintf("%d objects, the first is %s", contested, message)
+		message += fmt.Sprintf("; %d objects are contested", contested)
 	}
 	apimeta.SetStatusCondition(list, metav1.Condition{
-		Type: TypeContested, Status: metav1.ConditionTrue, Reason: ReasonChangedAfterRepair, Message: cutTo(maxSummary, message),
+		Type: TypeContested, Status: metav1.ConditionTrue, Reason: ReasonChangedAfterRepair, Message: cutMiddle(maxSummary, message),
 		ObservedGeneration: generation, LastTransitionTime: now,
 	})
 }

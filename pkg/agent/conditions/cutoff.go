@@ -20,15 +20,17 @@ func (e *CutOffError) Error() string { return e.Err.Error() }
 // Unwrap returns the refusal.
 func (e *CutOffError) Unwrap() error { return e.Err }
 
-// Hindered returns the status of a work that is being deleted with what keeps it; nothing else
-// differs, and status is not modified.
+// Hindered returns the status of a work that is being deleted with what keeps it, "" for nothing;
+// nothing else differs, and status is not modified.
 func Hindered(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkStatus {
 	c := apimeta.FindStatusCondition(status.Conditions, workv1.WorkDeleting)
 	if c == nil || c.Status != metav1.ConditionTrue {
 		return status
 	}
 	next := *c
-	next.Message = cutTo(maxSummary, messageWorkDeleting+": "+why)
+	if next.Reason, next.Message = ReasonWorkDeleting, messageWorkDeleting; why != "" {
+		next.Reason, next.Message = ReasonDeletionWaits, cutMiddle(maxSummary, why)
+	}
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, next)
 	return status

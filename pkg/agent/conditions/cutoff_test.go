@@ -18,11 +18,20 @@ func TestHindered_SaysWhyADeletionWaits(t *testing.T) {
 	deleting := conditions.Deleting(workv1.ManifestWorkStatus{}, 3, nil, now)
 	got := conditions.Hindered(deleting, "refused")
 	c := apimeta.FindStatusCondition(got.Conditions, workv1.WorkDeleting)
-	if c.Status != metav1.ConditionTrue || c.Reason != conditions.ReasonWorkDeleting || c.Message != "ManifestWork is being deleted: refused" || c.ObservedGeneration != 3 {
+	if c.Status != metav1.ConditionTrue || c.Reason != conditions.ReasonDeletionWaits || c.Message != "refused" || c.ObservedGeneration != 3 {
 		t.Errorf("got %+v", c)
 	}
 	if before := apimeta.FindStatusCondition(deleting.Conditions, workv1.WorkDeleting); before.Message != "ManifestWork is being deleted" {
 		t.Errorf("the status was modified: %+v", before)
+	}
+	// What keeps it stays said while nobody looks, and goes when nothing does any more.
+	stays := apimeta.FindStatusCondition(conditions.Deleting(got, 4, nil, now.Add(time.Hour)).Conditions, workv1.WorkDeleting)
+	if stays.Reason != conditions.ReasonDeletionWaits || stays.Message != "refused" || stays.ObservedGeneration != 4 || !stays.LastTransitionTime.Equal(&c.LastTransitionTime) {
+		t.Errorf("got %+v", stays)
+	}
+	over := apimeta.FindStatusCondition(conditions.Hindered(got, "").Conditions, workv1.WorkDeleting)
+	if over.Reason != conditions.ReasonWorkDeleting || over.Message != "ManifestWork is being deleted" {
+		t.Errorf("got %+v", over)
 	}
 	if alive := conditions.Hindered(workv1.ManifestWorkStatus{}, "refused"); len(alive.Conditions) > 0 {
 		t.Errorf("a work that is not deleted: %+v", alive)

@@ -9,30 +9,25 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// maxSummary bounds in bytes what a work's condition says: it is for one line of a table.
+// maxSummary bounds in bytes what a work's condition says: it is for one line of a table, and for
+// an Event.
 const maxSummary = 1 << 10
 
-const (
-	formatFirstApplied   = messageWorkApplyFailed + ": %d of %d manifests failed, the first is %s: %s"
-	formatFirstAvailable = "%s, the first is %s"
-)
-
-// sayFirst adds to the message of a work's condition about applying it which manifest is the
-// first that failed, and why. What was there stays the beginning: tools compare it.
+// sayFirst says in a work's condition about applying it why the first manifest failed.
 func sayFirst(c *metav1.Condition, entries []workv1.ManifestCondition) {
-	failed, text := 0, ""
+	failed := 0
 	var first *workv1.ManifestCondition
 	for i, e := range entries {
-		a := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestApplied)
-		if a == nil || a.Status != metav1.ConditionFalse {
+		if !apimeta.IsStatusConditionFalse(e.Conditions, workv1.ManifestApplied) {
 			continue
 		}
 		if failed++; first == nil {
-			first, text = &entries[i], whyNotApplied(*a)
+			first = &entries[i]
 		}
 	}
 	if first != nil {
-		c.Message = cutTo(maxSummary, fmt.Sprintf(formatFirstApplied, failed, len(entries), nameOf(first.ResourceMeta), text))
+		a := apimeta.FindStatusCondition(first.Conditions, workv1.ManifestApplied)
+		c.Message = sayFailed(first.ResourceMeta, *a, fmt.Sprintf(formatManifestsFailed, failed, len(entries)))
 	}
 }
 
@@ -44,26 +39,37 @@ func sayFirstMissing(c *metav1.Condition, entries []workv1.ManifestCondition) {
 		if a == nil || a.Status == metav1.ConditionTrue || a.Status != c.Status {
 			continue
 		}
-		message := fmt.Sprintf(formatFirstAvailable, c.Message, nameOf(e.ResourceMeta))
-		if failed := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestApplied); failed != nil && failed.Status == metav1.ConditionFalse {
-			message += ": " + whyNotApplied(*failed)
-		} else if a.Message != messageResourceNotAvailable {
-			message += ": " + a.Message
+		failed := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestApplied)
+		switch {
+		case failed != nil && failed.Status == metav1.ConditionFalse:
+			c.Message = sayFailed(e.ResourceMeta, *failed, c.Message)
+		case a.Reason == ReasonResourceNotAvailable:
+			c.Message = reasonFirst("not found", e.ResourceMeta, "", c.Message)
+		default:
+			text := strings.TrimPrefix(a.Message, fmt.Sprintf(formatFetchingFailed, ""))
+			c.Message = reasonFirst(reasonOf(text, "unknown"), e.ResourceMeta, text, c.Message)
 		}
-		c.Message = cutTo(maxSummary, message)
 		return
 	}
 }
 
-func whyNotApplied(c metav1.Condition) string {
-	return strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, ""))
+// sayFailed is what a work says of a manifest that is not applied.
+func sayFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count string) string {
+	switch c.Reason {
+	case workv1.AppliedManifestSSAIgnoreFieldError:
+		return reasonFirst("ignoreFields", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatIgnoreFieldsFailed, "")), count)
+	case ReasonAgentWritesRefused:
+		return reasonFirst("refuses the agent", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, "")), count)
+	}
+	text := strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, ""))
+	return reasonFirst(reasonOf(text, "failed"), m, text, count)
 }
 
 // nameOf is what people call the object of a manifest; its place in the spec where it has no name.
 func nameOf(m workv1.ManifestResourceMeta) string {
 	switch {
 	case m.Kind == "" || m.Name == "":
-		return fmt.Sprintf("the one with ordinal %d", m.Ordinal)
+		return fmt.Sprintf("the manifest with ordinal %d", m.Ordinal)
 	case m.Namespace == "":
 		return m.Kind + " " + m.Name
 	}

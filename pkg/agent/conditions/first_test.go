@@ -11,39 +11,77 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// What a work says of the first manifest that failed, behind the text that tools compare.
-func TestNext_SaysWhichManifestFailedFirst(t *testing.T) {
+// What a work says of the first manifest that failed: the reason, the object, the text with its advice, and
+// last how many.
+func TestNext_SaysTheReasonFirst(t *testing.T) {
 	boom := errors.New("boom")
-	role := workv1.ManifestResourceMeta{Ordinal: 1, Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole", Name: "r"}
+	role := workv1.ManifestResourceMeta{Ordinal: 1, Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole", Resource: "clusterroles", Name: "r"}
 	nameless := workv1.ManifestResourceMeta{Ordinal: 1}
+	failed := func(m workv1.ManifestResourceMeta, text string) conditions.Manifest {
+		return conditions.Manifest{Meta: m, Presence: conditions.Present, ApplyErr: errors.New(text)}
+	}
+	const complete, good = "Apply manifest work complete", "All resources are available"
 	for name, c := range map[string]struct {
 		second             conditions.Manifest
 		applied, available string
 	}{
-		"an object without a namespace": {
-			second:    conditions.Manifest{Meta: role, Presence: conditions.Present, ApplyErr: boom},
-			applied:   "Failed to apply manifest work: 1 of 2 manifests failed, the first is ClusterRole r: boom",
-			available: "All resources are available",
-		},
+		"an object without a namespace": {failed(role, "boom"), "failed: ClusterRole r: boom; 1 of 2 manifests failed", good},
 		"no object at all": {
-			second:    conditions.Manifest{Meta: nameless, Presence: conditions.Unidentified, ApplyErr: boom},
-			applied:   "Failed to apply manifest work: 1 of 2 manifests failed, the first is the one with ordinal 1: boom",
-			available: "1 of 2 resources have unknown status, the first is the one with ordinal 1: boom",
+			conditions.Manifest{Meta: nameless, Presence: conditions.Unidentified, ApplyErr: boom},
+			"failed: the manifest with ordinal 1: boom; 1 of 2 manifests failed",
+			"failed: the manifest with ordinal 1: boom; 1 of 2 resources have unknown status",
 		},
 		"another reason": {
-			second:    conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Present, ApplyErr: &conditions.IgnoreFieldsError{Err: boom}},
-			applied:   "Failed to apply manifest work: 1 of 2 manifests failed, the first is ConfigMap default/b: Failed to process ignoreFields: boom",
-			available: "All resources are available",
+			conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Present, ApplyErr: &conditions.IgnoreFieldsError{Err: boom}},
+			"ignoreFields: ConfigMap default/b: boom; 1 of 2 manifests failed", good,
 		},
-		"not there, for a reason that nobody knows": {
-			second:    conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Absent},
-			applied:   "Apply manifest work complete",
-			available: "1 of 2 resources are not available, the first is ConfigMap default/b",
+		"it cuts the agent off": {
+			conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Present, ApplyErr: &conditions.CutOffError{Err: boom}},
+			"refuses the agent: ConfigMap default/b: boom; 1 of 2 manifests failed", good,
+		},
+		"a right is missing": {
+			failed(role, `clusterroles.rbac.authorization.k8s.io "r" is forbidden: User "u" cannot get resource "clusterroles"; if it is to be allowed, make a ClusterRole`),
+			`forbidden: ClusterRole r: User "u" cannot get resource "clusterroles"; if it is to be allowed, make a ClusterRole; 1 of 2 manifests failed`, good,
+		},
+		"a right to another object is missing": {
+			failed(role, `it cannot be recorded in AppliedManifestWork k: appliedmanifestworks.work.open-cluster-management.io "k" is forbidden: no`),
+			`forbidden: ClusterRole r: it cannot be recorded in AppliedManifestWork k: appliedmanifestworks.work.open-cluster-management.io "k" is forbidden: no; 1 of 2 manifests failed`, good,
+		},
+		"a field cannot change": {
+			failed(role, `ClusterRole.rbac.authorization.k8s.io "r" is invalid: roleRef: field is immutable (this does not pass by itself: correct it)`),
+			`immutable: ClusterRole r: roleRef: field is immutable (this does not pass by itself: correct it); 1 of 2 manifests failed`, good,
+		},
+		"a value is wrong": {
+			failed(configMap(1, "b"), `ConfigMap "b" is invalid: data: Too long (this does not pass by itself: correct it)`),
+			`invalid: ConfigMap default/b: data: Too long (this does not pass by itself: correct it); 1 of 2 manifests failed`, good,
+		},
+		"the kind is not there": {
+			failed(configMap(1, "b"), `the server doesn't have a resource type "ConfigMap" in v1; correct it`),
+			`unknown kind: ConfigMap default/b: the server doesn't have a resource type "ConfigMap" in v1; correct it; 1 of 2 manifests failed`, good,
+		},
+		"the namespace is not there": {
+			failed(configMap(1, "b"), `namespaces "default" not found; make it`),
+			`namespace missing: ConfigMap default/b: namespaces "default" not found; make it; 1 of 2 manifests failed`, good,
+		},
+		"a webhook does not answer": {
+			failed(configMap(1, "b"), `Internal error occurred: failed calling webhook "w.example.com": no endpoints`),
+			`webhook failed: ConfigMap default/b: Internal error occurred: failed calling webhook "w.example.com": no endpoints; 1 of 2 manifests failed`, good,
+		},
+		"a policy says no": {
+			failed(configMap(1, "b"), `configmaps "b" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no`),
+			`denied: ConfigMap default/b: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no; 1 of 2 manifests failed`, good,
+		},
+		"others have the field": {
+			failed(configMap(1, "b"), `Apply failed with 1 conflict: conflict with "kubectl": .data.k`),
+			`conflict: ConfigMap default/b: Apply failed with 1 conflict: conflict with "kubectl": .data.k; 1 of 2 manifests failed`, good,
+		},
+		"not there, for a reason that is not known": {
+			conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Absent},
+			complete, "not found: ConfigMap default/b; 1 of 2 resources are not available",
 		},
 		"it cannot be read": {
-			second:    conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Unreadable, ReadErr: errors.New("no answer")},
-			applied:   "Apply manifest work complete",
-			available: "1 of 2 resources have unknown status, the first is ConfigMap default/b: Failed to fetch resource: no answer",
+			conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Unreadable, ReadErr: errors.New("dial tcp: connection refused")},
+			complete, "no answer: ConfigMap default/b: dial tcp: connection refused; 1 of 2 resources have unknown status",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -53,13 +91,17 @@ func TestNext_SaysWhichManifestFailedFirst(t *testing.T) {
 	}
 }
 
-// An endless text of a manifest is one line of its work.
+// An endless text of a manifest is one line of its work, from the reason to the advice, also for an object with the
+// longest names.
 func TestNext_WhatAWorkSaysIsShort(t *testing.T) {
-	failing := conditions.Manifest{Meta: configMap(0, "a"), Presence: conditions.Absent, ApplyErr: errors.New(strings.Repeat("é", 5000))}
+	const advice = "(this does not pass by itself: correct the manifest)"
+	m := workv1.ManifestResourceMeta{Version: "v1", Kind: strings.Repeat("K", 63), Namespace: strings.Repeat("n", 63), Name: strings.Repeat("m", 253)}
+	failing := conditions.Manifest{Meta: m, Presence: conditions.Absent, ApplyErr: errors.New("spec is immutable: " + strings.Repeat("é", 5000) + advice)}
 	got := conditions.Next(workv1.ManifestWorkStatus{}, 7, []conditions.Manifest{failing}, t0)
-	for _, c := range got.Conditions {
-		if n := len(c.Message); n < 1000 || n > 1024 || !strings.HasSuffix(c.Message, "é… (truncated)") {
-			t.Errorf("%s says %d bytes: %.80s", c.Type, n, c.Message)
+	for i, count := range []string{"; 1 of 1 manifests failed", "; 1 of 1 resources are not available"} {
+		said := got.Conditions[i].Message
+		if len(said) < 1000 || len(said) > 1024 || !strings.HasPrefix(said, "immutable: KKK") || !strings.Contains(said, "mmm: spec is immutable: é") || !strings.HasSuffix(said, advice+count) {
+			t.Errorf("%s says %d bytes: %s", got.Conditions[i].Type, len(said), said)
 		}
 	}
 }

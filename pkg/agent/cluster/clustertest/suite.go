@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,7 +109,11 @@ func (s suite) kinds(t *testing.T) {
 	} {
 		_, err := s.c.Resolve(t.Context(), gvk)
 		want(t, "NoKindError", isNoKind, err)
-		if text := `the server doesn't have a resource type "` + gvk.Kind + `"`; err.Error() != text {
+		text := `the server doesn't have a resource type "` + gvk.Kind + `" in ` + gvk.GroupVersion().String() + "; "
+		if strings.Contains(gvk.Group, ".") { // else no definition can bring it
+			text += "deliver its CustomResourceDefinition with a work, or "
+		}
+		if text += "correct apiVersion and kind"; err.Error() != text {
 			t.Errorf("got %q, want %q", err, text)
 		}
 	}

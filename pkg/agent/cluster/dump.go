@@ -1,0 +1,114 @@
+package cluster
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// invalidValue is how a server begins to show the value that it refuses.
+const invalidValue = "Invalid value: "
+
+// longestJSON bounds the bytes of a value in JSON that is shown.
+const longestJSON = 200
+
+// goValue matches the beginning of a value as Go writes it: a struct, a map, a list or a pointer.
+var goValue = regexp.MustCompile(`^(&|\(\*|(\*|\[\d*\]|map\[[^][{}()"]*\])*[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?[{(]|(\*|\[\d*\]|map\[[^][{}()"]*\])+(interface \{\}|struct \{))`)
+
+// typeWord matches the end of what has a blank before its brace in Go.
+var typeWord = regexp.MustCompile(`(interface|struct)$`)
+
+// withoutDumps is a server's text without the values that are structs of Go, or endless in JSON, so
+// that the field is followed by what is wrong with it: "spec.template: field is immutable". A server
+// writes such a value before that. All else stays as it is.
+func withoutDumps(text string) string {
+	if !strings.Contains(text, invalidValue) {
+		return text
+	}
+	var short strings.Builder
+	for {
+		before, value, found := strings.Cut(text, invalidValue)
+		short.WriteString(before)
+		if !found {
+			return short.String()
+		}
+		n := dumpAt(value)
+		rest, more := strings.CutPrefix(value[n:], ": ")
+		if n == 0 || !more {
+			short.WriteString(invalidValue)
+			rest = value
+		}
+		text = rest
+	}
+}
+
+// dumpAt is how many bytes a value at the beginning of a text has, 0 if it is not to be left out. It ends
+// where all its brackets are closed, and what stands in quotes does not count.
+func dumpAt(text string) int {
+	if text == "" {
+		return 0
+	}
+	inGo, inJSON := goValue.MatchString(text), text[0] == '{' || text[0] == '['
+	if !inGo && !inJSON {
+		return 0
+	}
+	depth, closed := 0, 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			if i = endOfQuoted(text, i); i < 0 {
+				return 0
+			}
+		case c == '{' || c == '(' || c == '[':
+			depth++
+		case c == '}' || c == ')' || c == ']':
+			if depth--; depth < 0 {
+				return 0
+			}
+			closed = i + 1
+		case c == ' ' && text[i+1:] != "" && text[i+1] == '{' && typeWord.MatchString(text[:i]): // "interface {}"
+		case depth == 0 && (c == ':' || c == ' ' || c == ',' || c == ';'):
+			i = len(text)
+		}
+	}
+	if depth > 0 || !inGo && closed <= longestJSON {
+		return 0
+	}
+	return closed
+}
+
+// endOfQuoted is where the quote is that closes the one at i; -1 if there is none.
+func endOfQuoted(text string, i int) int {
+	for i++; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case '"':
+			return i
+		}
+	}
+	return -1
+}
+
+// readable turns an answer of the server into one that a person can read, see withoutDumps. What is known
+// of it besides its text stays.
+func readable(err error) error {
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) || !strings.Contains(status.ErrStatus.Message, invalidValue) {
+		return err
+	}
+	short := *status.ErrStatus.DeepCopy()
+	short.Message = withoutDumps(short.Message)
+	if short.Message == status.ErrStatus.Message {
+		return err
+	}
+	if short.Details != nil {
+		for i, c := range short.Details.Causes {
+			short.Details.Causes[i] = metav1.StatusCause{Type: c.Type, Field: c.Field, Message: withoutDumps(c.Message)}
+		}
+	}
+	return &apierrors.StatusError{ErrStatus: short}
+}

@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// What keeps an object that is being deleted, and what to do about it.
+const (
+	formatFinalizers = "waits for finalizers: %s: %s; what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"
+	formatContent    = "waits for its content: %s: %s; remove what is named there, or see that what removes it runs on the cluster"
+	formatNode       = "waits for its node: %s: the time in which it had to end is over; see that node %q runs, or delete the Pod with --force if the node is gone for good"
+)
+
+// mostFinalizers is how many finalizers of an object are named.
+const mostFinalizers = 5
+
+// waitsFor says what keeps the first object of a deleted work that does not go, and how many are left; "" as
+// long as that is usual. last is what was said of the work before: since when it is deleted.
+func (r *reconciliation) waitsFor(last workv1.ManifestWorkStatus) string {
+	c := apimeta.FindStatusCondition(last.Conditions, workv1.WorkDeleting)
+	if c == nil || r.now.Sub(c.LastTransitionTime.Time) < stuckAfter || r.record == nil {
+		return ""
+	}
+	entries := r.record.Entries()
+	for _, e := range entries {
+		live := r.recorder.seen[e.ResourceIdentifier]
+		if live == nil {
+			continue
+		}
+		if why := keeps(live, r.now); why != "" {
+			return fmt.Sprintf("%s; objects left: %d", why, len(entries))
+		}
+	}
+	return ""
+}
+
+// keeps says what keeps an object that is being deleted, "" if it does not show that.
+func keeps(o *unstructured.Unstructured, now time.Time) string {
+	if o.GetDeletionTimestamp() == nil {
+		return ""
+	}
+	name := o.GetKind() + " " + o.GetName()
+	if o.GetNamespace() != "" {
+		name = o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()
+	}
+	kind := o.GroupVersionKind().GroupKind().String()
+	switch finalizers := o.GetFinalizers(); {
+	case len(finalizers) > 0:
+		list := strings.Join(finalizers[:min(len(finalizers), mostFinalizers)], ", ")
+		if more := len(finalizers) - mostFinalizers; more > 0 {
+			list += fmt.Sprintf(" and %d more", more)
+		}
+		return fmt.Sprintf(formatFinalizers, name, list)
+	case kind == "Namespace":
+		if left := contentOf(o); left != "" {
+			return fmt.Sprintf(formatContent, name, left)
+		}
+	case kind == "Pod" && now.Sub(o.GetDeletionTimestamp().Time) >= stuckAfter:
+		node, _, _ := unstructured.NestedString(o.Object, "spec", "nodeName")
+		return fmt.Sprintf(formatNode, name, node)
+	}
+	return ""
+}
+
+// contentConditions are those of a Namespace that say what keeps it, what says the most first.
+var contentConditions = []string{
+	"NamespaceDeletionDiscoveryFailure", "NamespaceDeletionGroupVersionParsingFailure", "NamespaceDeletionContentFailure",
+	"NamespaceFinalizersRemaining", "NamespaceContentRemaining",
+}
+
+// contentOf is what a Namespace says of what keeps it.
+func contentOf(o *unstructured.Unstructured) string {
+	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, typ := range contentConditions {
+		for _, c := range list {
+			c, _ := c.(map[string]any)
+			if message, _ := c["message"].(string); c["type"] == typ && c["status"] == "True" && message != "" {
+				return message
+			}
+		}
+	}
+	return ""
+}
