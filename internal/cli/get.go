@@ -165,8 +165,8 @@ func first(args []string) string {
 	return args[0]
 }
 
-// workColumns are the table of works, for an output that is known when it is shown.
-func workColumns(env Env, output *string, u *unseen) []column[hawserv1.ListWorksResponse] {
+// workColumns are the table of works, of which some may be on clusters that cannot be asked.
+func workColumns(env Env, u *unseen) []column[hawserv1.ListWorksResponse] {
 	type item = hawserv1.ListWorksResponse
 	return []column[item]{
 		{header: "CLUSTER", cell: (*item).GetCluster},
@@ -186,12 +186,7 @@ func workColumns(env Env, output *string, u *unseen) []column[hawserv1.ListWorks
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
 		{header: "ID", wide: true, cell: (*item).GetResourceId},
 		{header: "NEXT", wide: true, cell: (*item).GetWaitingResourceId},
-		{header: "MESSAGE", field: "message", cell: func(m *item) string {
-			if *output == asTable {
-				return clipped(u.message(m))
-			}
-			return u.message(m)
-		}},
+		{header: "MESSAGE", field: "message", cell: u.message},
 	}
 }
 
@@ -212,7 +207,7 @@ func newGetWorks(env Env) *cobra.Command {
 			return (named == "" || isNamed(m, named)) && wanted(states, stateWord(m)) && wanted(healths, away.health(m))
 		},
 	}
-	l.columns = workColumns(env, &l.output, &away)
+	l.columns = workColumns(env, &away)
 	cmd := &cobra.Command{
 		Use:     "works [NAME]",
 		Aliases: []string{"work"},
@@ -225,7 +220,9 @@ status of the cluster is about, DELETED how long ago the source deleted it.
 
 HEALTH is what that status says: Available and Applied where all of it is, NotApplied
 and NotAvailable where something is not, and MESSAGE why, Unknown where it says nothing
-of both, and NotReported before the first status. MESSAGE is there too where the agent takes long for the work, or others keep changing its objects.
+of both, and NotReported before the first status. MESSAGE is there too where the agent
+takes long for the work, or others keep changing its objects, and of a work in state
+Deleting where something keeps its objects. It begins with the reason, and is whole.
 
 Where the cluster has no agent at present, or its API server does not answer, HEALTH is
 Unknown, and MESSAGE says since when and what was known last. With -o wide, LAST KNOWN is

@@ -119,15 +119,6 @@ func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	return ""
 }
 
-// clipped is the beginning of a text that would make the row of a table too long.
-func clipped(s string) string {
-	const most = 100
-	if r := []rune(s); len(r) > most {
-		return strings.TrimRight(string(r[:most-1]), " ") + "…"
-	}
-	return s
-}
-
 // tally counts what is listed, by word.
 type tally struct {
 	all  int

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,19 +38,21 @@ func (u *unseen) health(m *hawserv1.ListWorksResponse) string {
 
 // message says why a work is as it is. What the last status said is there as that.
 func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
-	why, is := (*u)[m.GetCluster()]
-	switch last := healthWord(m); {
-	case m.GetWaitingResourceId() != "":
-		return "a new work of this name waits until this one is gone"
-	case !is || m.GetState() == hawserv1.WorkState_WORK_STATE_GRAVE:
-		return m.GetMessage()
-	case last == "" || last == notReported:
-		return why
-	case m.GetMessage() != "":
-		return why + "; last known: " + last + ", " + m.GetMessage()
-	default:
-		return why + "; last known: " + last
+	said := m.GetMessage()
+	if why, is := (*u)[m.GetCluster()]; is && m.GetState() != hawserv1.WorkState_WORK_STATE_GRAVE {
+		switch last := healthWord(m); {
+		case last == "" || last == notReported:
+			said = why
+		case said != "":
+			said = why + "; last known: " + last + ", " + said
+		default:
+			said = why + "; last known: " + last
+		}
 	}
+	if m.GetWaitingResourceId() != "" {
+		said = strings.TrimPrefix(said+"; a new work of this name waits until this one is gone", "; ")
+	}
+	return said
 }
 
 // isAway tells whether a cluster has no agent at present.
@@ -135,7 +138,7 @@ func downMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	if at := downSince(m); !at.IsZero() {
 		age = " for " + ageOf(now, at)
 	}
-	return "not available" + age + ": " + clipped(m.GetRegistration().GetAvailableMessage()) + "; check its API server"
+	return "not available" + age + ": " + m.GetRegistration().GetAvailableMessage() + "; check its API server"
 }
 
 // waiting says how many works wait for a cluster without an agent.

@@ -215,13 +215,13 @@ type Verdict struct {
 	// Applied and Available are the statuses of these conditions, "" without one.
 	Applied, Available string
 	// Message is that of the condition that is False, of Applied before that of Available, else that of
-	// an agent that takes long for the work, or whose objects are contested; "" where none says so. It
-	// is not longer than [MaxVerdictBytes].
+	// an agent that takes long for the work, or whose objects are contested; "" where none says so. Of a
+	// work that is being deleted it is what keeps its objects. It is not longer than [MaxVerdictBytes].
 	Message string
 }
 
-// MaxVerdictBytes bounds the message of a [Verdict].
-const MaxVerdictBytes = 512
+// MaxVerdictBytes bounds the message of a [Verdict]. Agents of Hawser say no more in a condition of a work.
+const MaxVerdictBytes = 1 << 10
 
 // Fails reports whether the work is not applied, or not available.
 func (v *Verdict) Fails() bool { return v.Applied == conditionFalse || v.Available == conditionFalse }
@@ -262,10 +262,12 @@ func VerdictOf(data []byte) (v Verdict, err error) {
 	if err != nil {
 		return Verdict{}, problemWith("data", `must be the JSON object {"conditions":[...],...}`, err)
 	}
-	v = Verdict{Deleted: found[0].status == conditionTrue, Applied: found[1].status, Available: found[2].status}
+	v = Verdict{Deleted: found[0].status == conditionTrue, Applied: found[2].status, Available: found[3].status}
 	for i, c := range found[1:] {
 		if c.status == verdictTrouble[i+1] {
-			v.Message = c.message()
+			if v.Message = c.message(); v.Message == deletionGoesOn {
+				v.Message = ""
+			}
 			break
 		}
 	}
@@ -281,14 +283,14 @@ type condition struct {
 // message is the beginning of the message, in printable characters.
 func (c *condition) message() string {
 	end := 0
-	for end < len(c.raw) {
-		width := 1
+	for size := 0; end < len(c.raw); {
+		width, bytes := 1, 1 // in raw, and at most in the text
 		if c.raw[end] == '\\' {
 			if width = 2; end+1 < len(c.raw) && c.raw[end+1] == 'u' {
-				width = 6
+				width, bytes = 6, 3
 			}
 		}
-		if end+width > MaxVerdictBytes {
+		if size += bytes; size > MaxVerdictBytes {
 			break
 		}
 		end += width
@@ -362,10 +364,13 @@ const (
 )
 
 // verdictConditions are the types of the conditions of a [Verdict], in its order.
-var verdictConditions = [...]string{ConditionDeleted, "Applied", "Available", "InTime", "Contested"}
+var verdictConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Available", "InTime", "Contested"}
 
 // verdictTrouble are the statuses of these conditions of which a person has to know why.
-var verdictTrouble = [len(verdictConditions)]string{"", conditionFalse, conditionFalse, conditionFalse, conditionTrue}
+var verdictTrouble = [len(verdictConditions)]string{"", conditionTrue, conditionFalse, conditionFalse, conditionFalse, conditionTrue}
+
+// deletionGoesOn is what an agent says of a work that is being deleted while nothing keeps its objects.
+const deletionGoesOn = "ManifestWork is being deleted"
 
 // What conditions say.
 const (

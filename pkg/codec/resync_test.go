@@ -120,14 +120,17 @@ func TestVerdictOf(t *testing.T) {
 	long := strings.Repeat("é", MaxVerdictBytes)
 	for data, want := range map[string]Verdict{
 		"": {},
-		`{"conditions":[{"type":"Applied","status":"True","message":"fine"},{"type":"Available","status":"Unknown","message":"?"}]}`:                           {Applied: "True", Available: "Unknown"},
-		`{"conditions":[{"message":"no CRD","type":"Available","status":"False"},{"type":"Applied","message":"not\u0020all\n\u001b[2J","status":"False"}]}`:    {Applied: "False", Available: "False", Message: "not all  [2J"},
-		`{"conditions":[{"type":"Applied","status":"True"},{"type":"Available","status":"False","message":"not there"},{"type":"Available","status":"True"}]}`: {Applied: "True", Available: "False", Message: "not there"},
-		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"Applied","status":"True"}]}`:                                           {Applied: "True", Message: "rival"},
-		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"InTime","status":"False","message":"slow"}]}`:                          {Message: "slow"},
-		`{"conditions":[{"type":"Applied","status":"False","message":null}]}`:                                                                                  {Applied: "False"},
-		`{"conditions":[{"type":"Applied","status":"False","message":"` + long + `"}]}`:                                                                        {Applied: "False", Message: long[:MaxVerdictBytes]},
-		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\u00e9`, 100) + `"}]}`:                                               {Applied: "False", Message: strings.Repeat("é", MaxVerdictBytes/6)},
+		`{"conditions":[{"type":"Applied","status":"True","message":"fine"},{"type":"Available","status":"Unknown","message":"?"}]}`:                            {Applied: "True", Available: "Unknown"},
+		`{"conditions":[{"message":"no CRD","type":"Available","status":"False"},{"type":"Applied","message":"not\u0020all\n\u001b[2J","status":"False"}]}`:     {Applied: "False", Available: "False", Message: "not all  [2J"},
+		`{"conditions":[{"type":"Applied","status":"True"},{"type":"Available","status":"False","message":"not there"},{"type":"Available","status":"True"}]}`:  {Applied: "True", Available: "False", Message: "not there"},
+		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"Applied","status":"True"}]}`:                                            {Applied: "True", Message: "rival"},
+		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"InTime","status":"False","message":"slow"}]}`:                           {Message: "slow"},
+		`{"conditions":[{"type":"Applied","status":"False","message":null}]}`:                                                                                   {Applied: "False"},
+		`{"conditions":[{"type":"Applied","status":"False","message":"` + long + `"}]}`:                                                                         {Applied: "False", Message: long[:MaxVerdictBytes]},
+		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\u00e9`, 1000) + `"}]}`:                                               {Applied: "False", Message: strings.Repeat("é", MaxVerdictBytes/3)},
+		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\"`, 1000) + `"}]}`:                                                   {Applied: "False", Message: strings.Repeat(`"`, 1000)},
+		`{"conditions":[{"type":"Applied","status":"False","message":"no"},{"type":"Deleting","status":"True","message":"waits for finalizers"}]}`:              {Applied: "False", Message: "waits for finalizers"},
+		`{"conditions":[{"type":"Available","status":"False","message":"gone"},{"type":"Deleting","status":"True","message":"ManifestWork is being deleted"}]}`: {Available: "False"},
 	} {
 		got, err := VerdictOf([]byte(data))
 		if err != nil || got != want {

@@ -83,7 +83,7 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 // with it the store tells.
 func (a *Admin) judge(ctx context.Context, rows []*hawserv1.ListWorksResponse, metas []store.Meta) {
 	for i, m := range metas {
-		if m.State != store.Live || m.StatusRevision == 0 {
+		if m.State == store.Grave || m.StatusRevision == 0 {
 			continue
 		}
 		if r, err := a.cfg.Store.Get(ctx, m.Key); err == nil {
@@ -106,11 +106,11 @@ func healthOf(event []byte) (hawserv1.WorkHealth, string) {
 	case v.Available == "False":
 		return hawserv1.WorkHealth_WORK_HEALTH_NOT_AVAILABLE, v.Message
 	case v.Applied == "True" && v.Available == "True":
-		return hawserv1.WorkHealth_WORK_HEALTH_AVAILABLE, ""
+		return hawserv1.WorkHealth_WORK_HEALTH_AVAILABLE, v.Message
 	case v.Applied == "True":
-		return hawserv1.WorkHealth_WORK_HEALTH_APPLIED, ""
+		return hawserv1.WorkHealth_WORK_HEALTH_APPLIED, v.Message
 	}
-	return hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED, ""
+	return hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED, v.Message
 }
 
 // ForgetWork gives a record up.
