@@ -269,7 +269,7 @@ func TestCompletion_OfOneManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := []told{applied, absent, noFeedback, finished}
-	tells(t, w, []told{workApplied, {"Available", "False", "ResourcesNotAvailable", "1 of 3 resources are not available, the first is …", 1}, aggregated("Complete", "False", "Aggregated from 2 manifest conditions")},
+	tells(t, w, []told{workApplied, {"Available", "False", "ResourcesNotAvailable", "not found: …", 1}, aggregated("Complete", "False", "Aggregated from 2 manifest conditions")},
 		gone, []told{applied, available, noFeedback, ruled("Complete", "False", "Job is not finished")}, []told{applied, available, noFeedback})
 	stop()
 	shared.RunAgent(t, cluster, name, "--hub-identity="+name, "--state-dir=")

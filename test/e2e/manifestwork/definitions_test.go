@@ -110,7 +110,7 @@ func TestUpdate_FollowsTheDefinitionOfAKind(t *testing.T) {
 	grantAgent(t, "cleat.example.com")
 	w := f.Create(t, harness.NewWork(t, cluster, "follows", customYAML("Cleat", ns, "c", 1)))
 	f.ManifestCondition(t, w, 0, workv1.ManifestApplied, func(c metav1.Condition) bool {
-		return c.Status == metav1.ConditionFalse && c.Message == `Failed to apply manifest: the server doesn't have a resource type "Cleat"`
+		return c.Status == metav1.ConditionFalse && c.Message == `Failed to apply manifest: the server doesn't have a resource type "Cleat" in cleat.example.com/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`
 	})
 	f.ManifestCondition(t, w, 0, workv1.ManifestAvailable, func(c metav1.Condition) bool {
 		return c.Status == metav1.ConditionUnknown && c.Reason == "IncompleteResourceMeta" && c.Message == "Resource meta is incomplete"

@@ -226,7 +226,7 @@ func TestFeedback_OfAnObjectThatIsGone(t *testing.T) {
 	if err := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns).Delete(t.Context(), "one", deleteNow); err != nil {
 		t.Fatal(err)
 	}
-	tells(t, w, []told{workApplied, {"Available", "False", "ResourcesNotAvailable", "1 of 1 resources are not available, the first is …", 1}}, []told{applied, absent, synced})
+	tells(t, w, []told{workApplied, {"Available", "False", "ResourcesNotAvailable", "not found: …", 1}}, []told{applied, absent, synced})
 	reports(t, w, 0, "theirs")
 }
 

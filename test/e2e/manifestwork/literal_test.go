@@ -73,9 +73,9 @@ var (
 	workAvailable = told{"Available", "True", "ResourcesAvailable", "All resources are available", 1}
 )
 
-// workFailed is Applied of a work, with what it says of the first manifest that failed.
+// workFailed is Applied of a work, with what it says of the first manifest that failed: the reason first.
 func workFailed(text string) told {
-	return told{"Applied", "False", "AppliedManifestWorkFailed", "Failed to apply manifest work: " + text, 1}
+	return told{"Applied", "False", "AppliedManifestWorkFailed", text, 1}
 }
 
 // failed is Applied with the text of an error.
@@ -101,12 +101,12 @@ func TestConditions_OfWhatDoesNot(t *testing.T) {
 	))
 	tells(t, w,
 		[]told{
-			workFailed(`3 of 4 manifests failed, the first is ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found`),
-			{"Available", "False", "ResourcesNotAvailable", `1 of 4 resources are not available, the first is ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found`, 1},
+			workFailed(`namespace missing: ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then; 3 of 4 manifests failed`),
+			{"Available", "False", "ResourcesNotAvailable", `namespace missing: ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then; 1 of 4 resources are not available`, 1},
 		},
 		[]told{applied, available, noFeedback},
-		[]told{failed(`namespaces "no-such-namespace" not found`), absent},
-		[]told{failed(`the server doesn't have a resource type "Unheard"`), incomplete},
+		[]told{failed(`namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then`), absent},
+		[]told{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
 		[]told{
 			failed(`nodes "forbidden-node" is forbidden: …`),
 			{"Available", "Unknown", "FetchingResourceFailed", `Failed to fetch resource: nodes "forbidden-node" is forbidden: …`, 0},
@@ -121,10 +121,10 @@ func TestConditions_OfWhatIsNotKnown(t *testing.T) {
 		harness.ConfigMapYAML(ns, "one", "x"), `{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`))
 	tells(t, w,
 		[]told{
-			workFailed(`1 of 2 manifests failed, the first is Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard"`),
-			{"Available", "Unknown", "ResourcesStatusUnknown", `1 of 2 resources have unknown status, the first is Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard"`, 1},
+			workFailed(`unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 manifests failed`),
+			{"Available", "Unknown", "ResourcesStatusUnknown", `unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 resources have unknown status`, 1},
 		},
 		[]told{applied, available, noFeedback},
-		[]told{failed(`the server doesn't have a resource type "Unheard"`), incomplete},
+		[]told{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
 	)
 }

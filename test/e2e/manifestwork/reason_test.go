@@ -1,0 +1,171 @@
+package manifestwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	workv1 "open-cluster-management.io/api/work/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// saysWhy waits until a condition of a work says this, and an Event on the hub and hawser get works the same. The
+// text is read in all three places from its first character to its last.
+func saysWhy(t *testing.T, w *workv1.ManifestWork, typ, reason, event, want string) {
+	t.Helper()
+	f := shared
+	harness.Eventually(t, func(ctx context.Context) error {
+		live, err := f.Get(ctx, w.Namespace, w.Name)
+		if err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(live.Status.Conditions, typ)
+		if c == nil || c.Reason != reason || c.Message != want {
+			return fmt.Errorf("condition %s is %+v, want %s: %s", typ, c, reason, want)
+		}
+		events, err := f.HubAPI.Kube.CoreV1().Events(w.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.name=" + w.Name + ",reason=" + event})
+		if err != nil {
+			return err
+		}
+		told := false
+		for _, e := range events.Items {
+			told = told || e.Message == want
+		}
+		if !told {
+			return fmt.Errorf("no Event %s says so: %+v", event, events.Items)
+		}
+		keys := f.PKI()
+		out, err := proc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), "get", "works", w.Name, "--cluster", w.Namespace, "--broker", f.BrokerAddr(),
+			"--ca", keys.CACert(), "--cert", keys.Cert(pki.Operator, "operator"), "--key", keys.Key(pki.Operator, "operator"))
+		if err != nil {
+			return err
+		}
+		if !strings.HasSuffix(strings.TrimSpace(string(out)), " "+want) {
+			return fmt.Errorf("hawser get works shows\n%s\nwant the message %s", out, want)
+		}
+		return nil
+	})
+}
+
+func TestReason_ComesFirst(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	fine := harness.ConfigMapYAML(ns, "fine", "x")
+	for name, c := range map[string]struct{ manifest, want string }{
+		"reason-forbidden": {
+			`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
+			`forbidden: Node forbidden-node: User "system:serviceaccount:hawser:hawser-agent" cannot get resource "nodes" in API group "" at the cluster scope; ` +
+				`if it is to be allowed, make a ClusterRole on the cluster that has the label open-cluster-management.io/aggregate-to-work: "true" and the rule ` +
+				`{apiGroups: [""], resources: ["nodes"], verbs: ["get", "list", "watch", "create", "update", "patch", "delete"]}; 1 of 2 manifests failed`,
+		},
+		"reason-namespace": {
+			harness.ConfigMapYAML("no-such-namespace", "lost", "x"),
+			`namespace missing: ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found; ` +
+				`deliver the namespace with a work, or make it on the cluster: it is tried again then; 1 of 2 manifests failed`,
+		},
+		"reason-kind": {
+			`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: ` + ns + `}}`,
+			`unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; ` +
+				`deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 manifests failed`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := f.Create(t, harness.NewWork(t, cluster, name, fine, c.manifest))
+			saysWhy(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed", c.want)
+		})
+	}
+}
+
+// A field that cannot change: the server shows the value as structs of Go, which is a page; what is told has
+// the field, and what to do.
+func TestReason_ImmutableFieldWithoutStructsOfGo(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	job := func(image string) string {
+		return fmt.Sprintf("apiVersion: batch/v1\nkind: Job\nmetadata: {name: job, namespace: %s}\nspec: {suspend: true, manualSelector: true, selector: {matchLabels: {app: job}}, "+
+			"template: {metadata: {labels: {app: job}}, spec: {restartPolicy: Never, containers: [{name: main, image: %s}]}}}\n", ns, image)
+	}
+	w := f.Deliver(t, harness.NewWork(t, cluster, "reason-immutable", job("busybox"), harness.DeploymentYAML(ns, "web", 0)))
+	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
+		w.Spec.Workload.Manifests[0] = harness.Manifest(t, strings.Replace(job("busybox"), "suspend: true", "suspend: true, completionMode: Indexed, completions: 2", 1))
+		w.Spec.Workload.Manifests[1] = harness.Manifest(t, strings.ReplaceAll(harness.DeploymentYAML(ns, "web", 0), "app: web", "app: other"))
+	})
+	said := func(c metav1.Condition) error {
+		for _, dump := range []string{"core.", "v1.", "map[", "Invalid value"} {
+			if strings.Contains(c.Message, dump) {
+				return fmt.Errorf("%q is in: %s", dump, c.Message)
+			}
+		}
+		if c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, ": field is immutable") || !strings.Contains(c.Message, "(this does not pass by itself: correct the manifest") {
+			return fmt.Errorf("got %+v", c)
+		}
+		return nil
+	}
+	harness.Eventually(t, func(ctx context.Context) error {
+		live, err := f.Get(ctx, cluster, w.Name)
+		if err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(live.Status.Conditions, workv1.WorkApplied)
+		if c == nil || c.ObservedGeneration != w.Generation || !strings.HasPrefix(c.Message, "immutable: Job "+ns+"/job: spec.") {
+			return fmt.Errorf("condition Applied is %+v", c)
+		}
+		errs := []error{said(*c)}
+		for _, m := range live.Status.ResourceStatus.Manifests {
+			errs = append(errs, said(*meta.FindStatusCondition(m.Conditions, workv1.ManifestApplied)))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// The definition of a kind goes while objects of it are in works: with it the cluster deletes the objects, and the
+// work says which kind is not there any more, and what brings it back.
+func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	grantAgent(t, "shackle.example.com")
+	definition := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(definitionYAML("Shackle")), &definition.Object); err != nil {
+		t.Fatal(err)
+	}
+	api := f.API[cluster].Dynamic.Resource(definitions)
+	if _, err := api.Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w := f.Deliver(t, harness.NewWork(t, cluster, "reason-definition", customYAML("Shackle", ns, "s", 1)))
+	if err := api.Delete(t.Context(), definition.GetName(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	saysWhy(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
+		`unknown kind: Shackle `+ns+`/s: the server doesn't have a resource type "Shackle" in shackle.example.com/v1; `+
+			`deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 1 manifests failed`)
+}
+
+// A finalizer that does not go keeps a deleted work: the work, an Event and hawser get works name the object and the
+// finalizer, and say what to do.
+func TestReason_OfADeletionThatWaits(t *testing.T) {
+	t.Parallel()
+	f := shared
+	ns := f.NamespaceOn(t, cluster)
+	w := f.Deliver(t, harness.NewWork(t, cluster, "reason-finalizer", harness.ConfigMapYAML(ns, "free", "x"), heldConfigMapYAML(ns, "held")))
+	f.DeleteWork(t, cluster, w.Name)
+	saysWhy(t, w, workv1.WorkDeleting, "WorkDeletionWaits", "WorkDeletionWaits",
+		`waits for finalizers: ConfigMap `+ns+`/held: example.com/hold; what set them has to remove them: see that it runs on the cluster, `+
+			`or take them off the object if it is gone for good; objects left: 1`)
+	release(t, ns, "held")
+	f.Gone(t, cluster, w.Name)
+}
