@@ -118,6 +118,12 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		failed.Message = "another text"
 		tell.changed(o, conditionsOf(failed)) // no news
 		tell.changed(o, conditionsOf(failed, tooLarge))
+		deleting := metav1.Condition{Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: "WorkDeleting", Message: "ManifestWork is being deleted"}
+		held := deleting
+		held.Reason, held.Message = "WorkDeletionWaits", "waits for finalizers: ConfigMap a/b"
+		tell.changed(o, conditionsOf(failed, deleting)) // as it has to be
+		o.Status = conditionsOf(failed, deleting)
+		tell.changed(o, conditionsOf(failed, held))
 		s := &shell{shellConfig: shellConfig{teller: tell, log: slog.New(slog.DiscardHandler)}}
 		s.withheld(t.Context(), codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
 		s.tellWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
@@ -128,6 +134,7 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 			"c1/lost Warning DeletionWithheld x1: somebody decides",
 			"c1/w Warning ApplyFailed x1: " + strings.Repeat("é", 510) + "...",
 			"c1/w Warning TooLarge x1: too large",
+			"c1/w Warning WorkDeletionWaits x1: waits for finalizers: ConfigMap a/b",
 			"c2/held Warning DeletionWithheld x1: the hub lacks this work, and it stays on its cluster until somebody decides" +
 				" (create a ManifestWork of the same name in the namespace of the cluster, and delete it): the hub went back",
 		}
