@@ -24,7 +24,7 @@ import (
 func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) error {
 	last := r.previous(w)
 	if w.Spec == nil {
-		return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, nil, r.now), r.waitsFor(last)))
+		return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, nil, r.now), r.recorder.waitsFor(last)))
 	}
 	manifests := r.load(ctx, w)
 	if slices.ContainsFunc(manifests, func(m apply.Manifest) bool { return observed(m.Config) }) {
@@ -50,7 +50,7 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 	r.mu.Lock()
 	r.looks.note(r.now) // an object that changes all the time is not read all the time
 	r.mu.Unlock()
-	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, said, r.now), r.waitsFor(last)))
+	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, said, r.now), r.recorder.waitsFor(last)))
 }
 
 // parting is how the object of one manifest is.

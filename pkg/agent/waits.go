@@ -22,14 +22,14 @@ const mostFinalizers = 5
 
 // waitsFor says what keeps the first object of a deleted work that does not go, and how many are left; "" as
 // long as that is usual. last is what was said of the work before: since when it is deleted.
-func (r *reconciliation) waitsFor(last workv1.ManifestWorkStatus) string {
+func (r *recorder) waitsFor(last workv1.ManifestWorkStatus) string {
 	c := apimeta.FindStatusCondition(last.Conditions, workv1.WorkDeleting)
 	if c == nil || r.now.Sub(c.LastTransitionTime.Time) < stuckAfter || r.record == nil {
 		return ""
 	}
 	entries := r.record.Entries()
 	for _, e := range entries {
-		live := r.recorder.seen[e.ResourceIdentifier]
+		live := r.seen[e.ResourceIdentifier]
 		if live == nil {
 			continue
 		}
