@@ -832,9 +832,9 @@ type ListWorksResponse struct {
 	// A newer work of the same name waits until this one is gone.
 	WaitingResourceId string `protobuf:"bytes,11,opt,name=waiting_resource_id,json=waitingResourceId,proto3" json:"waiting_resource_id,omitempty"`
 	NextPageToken     string `protobuf:"bytes,12,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// What the last status says; unspecified without one, and of what is deleted.
+	// What the last status says; unspecified without one, and of what is gone.
 	Health WorkHealth `protobuf:"varint,13,opt,name=health,proto3,enum=hawser.v1.WorkHealth" json:"health,omitempty"`
-	// Why not, at most 512 bytes.
+	// Why not, or what keeps the objects of what is being deleted; at most 1024 bytes.
 	Message       string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
