@@ -147,6 +147,13 @@ func fill(t *testing.T, b *testkit.Broker) {
 		}},
 	})
 	say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
+	publish(t, b, agent1, codec.Builder{
+		Source: "agent", Cluster: "cluster1", Type: kind(codec.Status, codec.UpdateRequest),
+		Data: []byte(`{"conditions":[{"type":"Applied","status":"True"},{"type":"Deleting","status":"True","message":"waits for finalizers: ConfigMap default/a: ` + strings.Repeat("example.com/hold, ", 20) + `last"}]}`),
+		Extensions: map[string]any{
+			codec.ExtResourceID: "id-old", codec.ExtResourceVersion: 3, codec.ExtSequenceID: strconv.Itoa(7<<22 | 1<<12), codec.ExtStatusHash: "h",
+		},
+	})
 	away(t, b, identity.Identity{Role: identity.Source, Name: "batch"})
 	settled := func() bool {
 		listed, pending := false, true
