@@ -39,7 +39,7 @@ func TestPublish_NoRoom(t *testing.T) {
 		refused := func(p transport.Peer, event []byte, says string) {
 			w.Helper()
 			_, err := w.Publish(w.Context(), p, event, "")
-			if e := w.refused(err, transport.CodeOverloaded); !strings.Contains(e.Message, says) {
+			if e := w.refused(err, transport.CodeOverloaded); !e.Full || !strings.Contains(e.Message, says) {
 				t.Errorf("refused with %v", e)
 			}
 		}

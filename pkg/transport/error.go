@@ -76,6 +76,8 @@ type Error struct {
 	// ClusterOnly: it is about what comes for the same cluster; what comes for others
 	// need not wait.
 	ClusterOnly bool
+	// Full: the peer has no room on its disk, whoever asks, until a person makes some.
+	Full bool
 	// Message says what is wrong, Hint what a person can do; Hint may be empty.
 	Message string
 	Hint    string

@@ -47,7 +47,7 @@ func TestStore_SaysWhatToDoNext(t *testing.T) {
 // which may be a deletion.
 func TestStore_LowOnRoom(t *testing.T) {
 	e := Store(fmt.Errorf("%w: 3 MiB are free", store.ErrLow))
-	if e.Code != transport.CodeOverloaded || e.Delay != 0 || !transport.Retryable(e) {
+	if e.Code != transport.CodeOverloaded || !e.Full || e.Delay != 0 || !transport.Retryable(e) {
 		t.Errorf("%+v", e)
 	}
 }

@@ -82,28 +82,20 @@ func Internal(cause error) *transport.Error {
 // an answer stays as it is.
 func Store(err error) *transport.Error {
 	var e *transport.Error
-	if errors.As(err, &e) {
+	switch {
+	case errors.As(err, &e):
 		return e
-	}
-	if errors.Is(err, store.ErrClosed) {
+	case errors.Is(err, store.ErrClosed):
 		return GoingAway()
-	}
-	if errors.Is(err, store.ErrBackup) {
+	case errors.Is(err, store.ErrBackup):
 		return Overloaded("another backup is being made", ComeBack)
-	}
-	if errors.Is(err, store.ErrLow) {
+	case errors.Is(err, store.ErrLow):
 		// Without a delay: a source that waits with all it has to say would wait with
 		// deletions too.
-		e = Overloaded("the broker's disk is nearly full: it takes deletions, and nothing new", 0)
-		e.Err = err
-		return e
-	}
-	if errors.Is(err, store.ErrNoRoom) {
-		e = Overloaded("the broker's disk is full, or it has no file descriptor left", ComeBack)
-		e.Err = err
-		return e
-	}
-	if errors.Is(err, store.ErrReadOnly) {
+		return full("the broker's disk is nearly full: it takes deletions, and nothing new", 0, err)
+	case errors.Is(err, store.ErrNoRoom):
+		return full("the broker's disk is full, or it has no file descriptor left", ComeBack, err)
+	case errors.Is(err, store.ErrReadOnly):
 		return &transport.Error{
 			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * ComeBack,
 			Message: "the broker's store takes no writes after an error",
@@ -111,6 +103,13 @@ func Store(err error) *transport.Error {
 		}
 	}
 	return Internal(err)
+}
+
+// full is the error where only a person makes room.
+func full(message string, delay time.Duration, cause error) *transport.Error {
+	e := Overloaded(message, delay)
+	e.Full, e.Err = true, cause
+	return e
 }
 
 // CallerGone is what a call returns whose own context ended first.

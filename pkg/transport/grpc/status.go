@@ -109,13 +109,14 @@ func fromError(e *transport.Error) *status.Status {
 		code = codes.Internal
 	}
 	st := status.New(code, clip(e.Message))
-	if e.Next == transport.NextUnspecified && e.Delay <= 0 && e.Attribute == "" && !e.ClusterOnly && e.Hint == "" {
+	if e.Next == transport.NextUnspecified && e.Delay <= 0 && e.Attribute == "" && !e.ClusterOnly && !e.Full && e.Hint == "" {
 		return st
 	}
 	detail := &hawserv1.ErrorDetail{
 		NextStep:    toNextStep[e.Next],
 		Attribute:   clip(e.Attribute),
 		ClusterOnly: e.ClusterOnly,
+		Full:        e.Full,
 		Hint:        clip(e.Hint),
 	}
 	if e.Delay > 0 {
@@ -166,7 +167,7 @@ func FromStatus(err error) *transport.Error {
 	if detail := errorDetail(st); detail != nil {
 		e.Next = fromNextStep[detail.GetNextStep()]
 		e.Delay = delayOf(detail.GetDelay())
-		e.Attribute, e.ClusterOnly = detail.GetAttribute(), detail.GetClusterOnly()
+		e.Attribute, e.ClusterOnly, e.Full = detail.GetAttribute(), detail.GetClusterOnly(), detail.GetFull()
 		e.Hint = detail.GetHint()
 		return e
 	}

@@ -122,7 +122,7 @@ func publishReceipt(b *bench) {
 func serverErrors() map[string][2]error {
 	full := transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: 1500 * time.Millisecond,
-		Attribute: "resourceid", ClusterOnly: true, Message: "too many", Hint: "wait",
+		Attribute: "resourceid", ClusterOnly: true, Full: true, Message: "too many", Hint: "wait",
 	}
 	withCause := full
 	withCause.Err = errors.New("open /var/lib/secret")

@@ -1222,7 +1222,9 @@ type ErrorDetail struct {
 	Hint string `protobuf:"bytes,4,opt,name=hint,proto3" json:"hint,omitempty"`
 	// It is about what comes for the same cluster, and about nothing else that the
 	// party sends.
-	ClusterOnly   bool `protobuf:"varint,5,opt,name=cluster_only,json=clusterOnly,proto3" json:"cluster_only,omitempty"`
+	ClusterOnly bool `protobuf:"varint,5,opt,name=cluster_only,json=clusterOnly,proto3" json:"cluster_only,omitempty"`
+	// The broker has no room on its disk, whoever asks, until a person makes some.
+	Full          bool `protobuf:"varint,6,opt,name=full,proto3" json:"full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1288,6 +1290,13 @@ func (x *ErrorDetail) GetHint() string {
 func (x *ErrorDetail) GetClusterOnly() bool {
 	if x != nil {
 		return x.ClusterOnly
+	}
+	return false
+}
+
+func (x *ErrorDetail) GetFull() bool {
+	if x != nil {
+		return x.Full
 	}
 	return false
 }
@@ -1376,13 +1385,14 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\aResolve\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"\xc5\x01\n" +
+	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"\xd9\x01\n" +
 	"\vErrorDetail\x120\n" +
 	"\tnext_step\x18\x01 \x01(\x0e2\x13.hawser.v1.NextStepR\bnextStep\x12/\n" +
 	"\x05delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12\x1c\n" +
 	"\tattribute\x18\x03 \x01(\tR\tattribute\x12\x12\n" +
 	"\x04hint\x18\x04 \x01(\tR\x04hint\x12!\n" +
-	"\fcluster_only\x18\x05 \x01(\bR\vclusterOnly*\x8a\x01\n" +
+	"\fcluster_only\x18\x05 \x01(\bR\vclusterOnly\x12\x12\n" +
+	"\x04full\x18\x06 \x01(\bR\x04full*\x8a\x01\n" +
 	"\bNextStep\x12\x19\n" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dNEXT_STEP_REFRESH_CREDENTIALS\x10\x01\x12\x14\n" +

@@ -93,7 +93,7 @@ func TestRefusal_IsTheSameError(t *testing.T) {
 			Hint:      rapid.StringMatching(`[ -~é]{0,20}`).Draw(t, "hint"),
 			Err:       errors.New("secret"),
 
-			ClusterOnly: rapid.Bool().Draw(t, "cluster only"),
+			ClusterOnly: rapid.Bool().Draw(t, "cluster only"), Full: rapid.Bool().Draw(t, "full"),
 		}
 		revision := rapid.Uint64().Draw(t, "revision")
 		r := RefusalOf(want, revision)

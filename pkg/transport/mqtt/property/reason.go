@@ -143,6 +143,8 @@ const (
 	nameHint      = "hawser-hint"
 	// nameClusterOnly is there, with the value 1, where it is about one cluster.
 	nameClusterOnly = "hawser-cluster-only"
+	// nameFull is there, with the value 1, where the broker's disk has no room.
+	nameFull = "hawser-full"
 )
 
 var nextSteps = map[transport.NextStep]string{
@@ -183,6 +185,9 @@ func RefusalOf(e *transport.Error, revision uint64) Refusal {
 	if e.ClusterOnly {
 		p = add(p, nameClusterOnly, "1")
 	}
+	if e.Full {
+		p = add(p, nameFull, "1")
+	}
 	return Refusal{Reason: reason, Text: clip(e.Message), Properties: append(p, Receipt(transport.Receipt{Revision: revision})...)}
 }
 
@@ -210,6 +215,7 @@ func (r Refusal) Error() *transport.Error {
 		Hint:      clip(Get(r.Properties, nameHint)),
 
 		ClusterOnly: Get(r.Properties, nameClusterOnly) == "1",
+		Full:        Get(r.Properties, nameFull) == "1",
 	}
 	if code, ok := codeOf(Get(r.Properties, nameCode)); ok {
 		e.Code = code
