@@ -37,12 +37,12 @@ func TestColumns_OfTheDefinitions(t *testing.T) {
 		"a work that failed": {"manifestworks", workThatFailed, []string{
 			"Applied: False", "Available: False", "Delivered: False", "Generation: 3", "Observed: 2",
 			"Changed: 2026-01-02T03:04:05Z", "Age: 2026-01-02T03:00:00Z",
-			"Reason (wide): AppliedManifestWorkFailed", "Not Delivered (wide): TooLarge",
+			"Reason (wide): AppliedManifestWorkFailed", "Delivery (wide): TooLarge",
 			"Resources (wide): 1 of 2 resources are not available", "Message (wide): one failed",
 		}},
 		"a work of which nothing is known": {"manifestworks", `{metadata: {generation: 1, creationTimestamp: "2026-01-02T03:00:00Z", managedFields: [{manager: kubectl}]}}`, []string{
 			"Applied: ", "Available: ", "Delivered: ", "Generation: 1", "Observed: ", "Changed: ", "Age: 2026-01-02T03:00:00Z",
-			"Reason (wide): ", "Not Delivered (wide): ", "Resources (wide): ", "Message (wide): ",
+			"Reason (wide): ", "Delivery (wide): ", "Resources (wide): ", "Message (wide): ",
 		}},
 		"what a work has": {"appliedmanifestworks", `{metadata: {creationTimestamp: "2026-01-02T03:00:00Z"}, spec: {manifestWorkName: web, agentID: one}}`, []string{
 			"Work: web", "Unwanted: ", "Age: 2026-01-02T03:00:00Z", "Agent (wide): one",

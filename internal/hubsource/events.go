@@ -144,6 +144,7 @@ func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatu
 		is, was := meta.FindStatusCondition(status.Conditions, typ), meta.FindStatusCondition(o.Status.Conditions, typ)
 		switch {
 		case is == nil, is.Reason == "WorkDeleting", was != nil && is.Status == was.Status && is.Reason == was.Reason && is.ObservedGeneration == was.ObservedGeneration:
+		case is.Type == core.ConditionDelivered && is.Status == metav1.ConditionTrue: // as Applied tells
 		case typ != workv1.WorkApplied:
 			t.ofWork(o, corev1.EventTypeWarning, is.Reason, is.Message)
 		case is.Status == metav1.ConditionTrue:

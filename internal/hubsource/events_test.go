@@ -84,10 +84,7 @@ func TestEvents_OfALife(t *testing.T) {
 func newTold(t *testing.T) (*teller, *fake.Clientset, prometheus.Gatherer) {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	m, err := newMetrics(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := newMetrics(r)
 	hub := fake.NewClientset()
 	tell := newTeller(hub.CoreV1(), m, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -124,6 +121,9 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		tell.changed(o, conditionsOf(failed, deleting)) // as it has to be
 		o.Status = conditionsOf(failed, deleting)
 		tell.changed(o, conditionsOf(failed, held))
+		o.Status = conditionsOf(failed, tooLarge, held)
+		answered := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionTrue, Reason: core.ReasonClusterAnswered, ObservedGeneration: 2, Message: "answered"}
+		tell.changed(o, conditionsOf(failed, answered, held)) // what went wrong is over, which is no warning
 		s := &shell{shellConfig: shellConfig{teller: tell, log: slog.New(slog.DiscardHandler)}}
 		s.withheld(t.Context(), codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
 		s.tellWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{

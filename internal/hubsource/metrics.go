@@ -29,30 +29,21 @@ type metrics struct {
 	state *stateCollector
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer) *metrics {
+	t := telemetry.NewMeter(r, metricPrefix)
 	m := &metrics{
-		leader: prometheus.NewGauge(prometheus.GaugeOpts{Name: metricPrefix + "leader", Help: "1 while this replica leads, else 0."}),
-		publishes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "publishes_total",
-			Help: "Specs and deletions published, by what the broker said: its outcome, or the code of its error."}, []string{"result"}),
-		clusters: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "cluster_requests_total",
-			Help: "Requests to the broker besides publishing works, by operation (ask: for missed statuses, release, inventory, compared, ack) and by what the broker said."}, []string{"operation", "result"}),
-		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "statuses_total",
-			Help: "Status events received, by what became of them."}, []string{"verdict"}),
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "hub_requests_total",
-			Help: "Requests to the hub besides the informers', by operation and result."}, []string{"operation", "result"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "events_total",
-			Help: "Kubernetes Events about works, by what became of them."}, []string{"result"}),
-		answered: prometheus.NewHistogram(prometheus.HistogramOpts{Name: metricPrefix + "status_duration_seconds", Buckets: telemetry.Waits,
-			Help: "Time from when the broker accepted a version of a work to when the first status about it came."}),
-		state: &stateCollector{},
+		leader:    t.Gauge("leader", "1 while this replica leads, else 0."),
+		publishes: t.Counters("publishes_total", "Specs and deletions published, by what the broker said: its outcome, or the code of its error.", "result"),
+		clusters:  t.Counters("cluster_requests_total", "Requests to the broker besides publishing works, by operation (ask: for missed statuses, release, inventory, compared, ack) and by what the broker said.", "operation", "result"),
+		reports:   t.Counters("statuses_total", "Status events received, by what became of them.", "verdict"),
+		writes:    t.Counters("hub_requests_total", "Requests to the hub besides the informers', by operation and result.", "operation", "result"),
+		events:    t.Counters("events_total", "Kubernetes Events about works, by what became of them.", "result"),
+		answered:  t.Waits("status_duration_seconds", "Time from when the broker accepted a version of a work to when the first status about it came."),
+		state:     &stateCollector{},
 	}
 	m.events.WithLabelValues("dropped") // so that it can be seen to rise
-	for _, c := range []prometheus.Collector{m.leader, m.publishes, m.clusters, m.reports, m.writes, m.events, m.answered, m.state} {
-		if err := r.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	r.MustRegister(m.state)
+	return m
 }
 
 func (m *metrics) report(v core.Verdict) { m.reports.WithLabelValues(string(v)).Inc() }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -30,13 +31,13 @@ func inBubbleOf(t *testing.T, options func() testkit.Options, test func(b *bench
 	})
 }
 
-// wantDelivered asserts that a work is on its cluster, and says nothing else.
+// wantDelivered asserts that a work is on its cluster, and says so.
 func (b *bench) wantDelivered(keys ...string) {
 	b.Helper()
 	for _, key := range keys {
 		w := b.hub.work(key)
 		b.shown(key, w.Generation)
-		if d := delivered(w.Status); d != nil {
+		if d := delivered(w.Status); d == nil || d.Status != metav1.ConditionTrue || d.Reason != core.ReasonClusterAnswered || d.ObservedGeneration != w.Generation {
 			b.Errorf("%s is delivered, and shows %+v", key, d)
 		}
 	}

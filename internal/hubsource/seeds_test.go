@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -425,7 +426,9 @@ func (p *play) checkStatus(w *workv1.ManifestWork, k store.Key) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	if shows := w.Status.Conditions; !apiequality.Semantic.DeepEqual(shows, said.Status.Conditions) || said.Version != w.Generation {
+	if shows := slices.DeleteFunc(slices.Clone(w.Status.Conditions), func(c metav1.Condition) bool {
+		return c.Type == core.ConditionDelivered && c.Status == metav1.ConditionTrue
+	}); !apiequality.Semantic.DeepEqual(shows, said.Status.Conditions) || said.Version != w.Generation {
 		p.Errorf("seed %d: the hub shows of %s/%s at generation %d %+v, the broker has %+v", p.seed, w.Namespace, w.Name, w.Generation, shows, said)
 	}
 }

@@ -27,10 +27,7 @@ func (pinned) End(string)                {}
 // TestShell_PublishesOnTheSubscriptionItDecidedOn: an effect whose worker was slow
 // must not go out on the next one, which means nothing by it.
 func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
-	m, err := newMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := newMetrics(prometheus.NewRegistry())
 	sent := pinned{}
 	s := newShell(shellConfig{id: "hub", log: slog.New(slog.DiscardHandler), metrics: m})
 	s.use(sent)
@@ -67,10 +64,7 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 // to the first. Nobody deleted the second, so it is missing, and a comparison has to look
 // for it.
 func TestShell_TakesAWorkWhoseNameAnotherHasInANewListForMissing(t *testing.T) {
-	m, err := newMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := newMetrics(prometheus.NewRegistry())
 	s := newShell(shellConfig{id: "hub", all: true, log: slog.New(slog.DiscardHandler), metrics: m})
 	defer func() {
 		s.shutDown()

@@ -79,18 +79,15 @@ func New(cfg Config) (*Source, error) {
 	if err := cfg.Selection.Validate(); err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(cfg.Registerer)
-	if err != nil {
-		return nil, err
-	}
 	sessions := cfg.Sessions
 	if sessions == nil {
+		var err error
 		if sessions, err = session.NewMetrics(cfg.Registerer); err != nil {
 			return nil, err
 		}
 	}
 	s := &Source{
-		cfg: cfg, metrics: m, sessions: sessions,
+		cfg: cfg, metrics: newMetrics(cfg.Registerer), sessions: sessions,
 		keeper: &keeper{maps: cfg.ConfigMaps, namespace: cfg.StateNamespace, name: StateName(cfg.ID)},
 	}
 	cfg.Health.Add("informers", func() error {

@@ -20,7 +20,7 @@ var rooms = []struct {
 	limit int
 }{
 	// Statuses from a cursor on 240, deletions left to a person 170, comparison by digest 150,
-	// shares of clusters 155, Delivered 93; in the place of a broker that keeps nothing: answering
+	// shares of clusters 155, Delivered 117; in the place of a broker that keeps nothing: answering
 	// lists and publishing again 300, parties that meet while something is on its way 25, what only an agent has 265, digests 90,
 	// which agents are there and what works say of that 130, a role that is missing 4, that files on disk
 	// have changed 1; Events about works, bounded and counted, 175; works by condition, and how long statuses take, 33;

@@ -179,7 +179,8 @@ func (w *world) checkHub() {
 		if saysNoAgent(o) {
 			continue
 		}
-		if d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered); d != nil {
+		d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
+		if d != nil && d.Status != metav1.ConditionTrue {
 			r := w.shop.works[key]
 			if w.isOverQuota(o, d) || w.saysRefused(o, d) {
 				continue
@@ -190,6 +191,9 @@ func (w *world) checkHub() {
 			continue
 		}
 		w.checkStatus(key, o, o.Status, string(o.UID))
+		if d == nil || d.ObservedGeneration != o.Generation {
+			w.fail("I4", "the cluster has answered for generation %d of work %s, and Delivered is %+v", o.Generation, key, d)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
 // Here the oracle judges what a hub shows.
@@ -17,6 +18,9 @@ import (
 // statusOnHub judges a status that was written to the hub.
 func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 	id, hash := string(work.UID), statusHash(work.Status)
+	if d := meta.FindStatusCondition(work.Status.Conditions, core.ConditionDelivered); d != nil && d.Status == metav1.ConditionTrue && d.ObservedGeneration > o.answered[id] {
+		o.w.fail("I4", "the hub shows generation %d of work %s as delivered, its cluster has answered for %d", d.ObservedGeneration, id, o.answered[id])
+	}
 	if hash == statusHash(workv1.ManifestWorkStatus{}) && len(work.Status.ResourceStatus.Manifests) == 0 {
 		return // only Delivered
 	}

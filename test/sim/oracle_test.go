@@ -124,6 +124,8 @@ type oracle struct {
 	reports map[string][]string // by id: hashes of the statuses that agents sent
 	settled map[string]int      // by id: how many of them came before the last that was committed, with that
 	shown   map[string]int      // by id: position in reports of what the hub shows
+
+	answered map[string]int64 // by id: the newest generation for which agents said something
 }
 
 // truth is what is known of one cluster.
@@ -159,7 +161,7 @@ func newOracle(w *world) *oracle {
 		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
 		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, confirmed: map[string]bool{}, released: map[string]bool{}, keeps: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{}, unmanned: unmanned{started: map[string]bool{}, elsewhere: map[string]bool{}},
-		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{},
+		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{}, answered: map[string]int64{},
 	}
 }
 
@@ -216,6 +218,9 @@ func (o *oracle) sent(l *link, e codec.Event) {
 	default:
 		if r, err := core.ReportOf(e); err == nil {
 			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
+			for _, c := range r.Status.Conditions {
+				o.answered[env.ResourceID] = max(o.answered[env.ResourceID], c.ObservedGeneration)
+			}
 			o.where[env.ResourceID] = env.Cluster
 			if above(o.sequences[env.Cluster], env.SequenceID) {
 				o.sequences[env.Cluster] = env.SequenceID

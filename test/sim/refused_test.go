@@ -112,7 +112,7 @@ func (w *world) saysRefused(o *workv1.ManifestWork, d *metav1.Condition) bool {
 // isDelivered reports whether the hub says nothing of a work that would keep it from its cluster.
 func isDelivered(o *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
-	return d == nil || d.Reason == core.ReasonStatusTooLarge || d.Reason == core.ReasonStatusRejected
+	return d == nil || d.Status == metav1.ConditionTrue || d.Reason == core.ReasonStatusTooLarge || d.Reason == core.ReasonStatusRejected
 }
 
 // checkCursor: the cursor of hub-source is where the broker has sent everything. No report of one work holds that up.

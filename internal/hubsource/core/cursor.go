@@ -232,8 +232,7 @@ func (s *statusLists) subscribe(c *cursor, all bool) {
 	s.asking = false
 	s.retry.reset()
 	if all {
-		s.repeat(c, true)
-		return
+		s.all, s.left = true, nil
 	}
 	s.attempt++
 	s.count(c)

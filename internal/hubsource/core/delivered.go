@@ -18,9 +18,13 @@ import (
 )
 
 // ConditionDelivered is the one condition type of a ManifestWork that the hub
-// source owns. It is there, with status False, only while something keeps the
-// work from its cluster, or the cluster's report from the work.
+// source owns. It is False while something keeps the work from its cluster, or the
+// cluster's report from the work. Else it is True, of the last version for which the
+// cluster has answered; before it has answered, it is not there.
 const ConditionDelivered = "Delivered"
+
+// ReasonClusterAnswered is the reason of Delivered=True.
+const ReasonClusterAnswered = "ClusterAnswered"
 
 // The reasons of Delivered=False.
 const (
@@ -32,8 +36,10 @@ const (
 	ReasonRefused = "Refused"
 	// ReasonStale: the broker holds a newer version of the work.
 	ReasonStale = "Stale"
-	// ReasonOverQuota: the broker has no room for the work.
+	// ReasonOverQuota: the hub, or the cluster, has as much as it may have in the broker.
 	ReasonOverQuota = "OverQuota"
+	// ReasonBrokerFull: the broker has no room on its disk, whoever asks.
+	ReasonBrokerFull = "BrokerFull"
 	// ReasonStatusRejected: the hub does not take the cluster's report.
 	ReasonStatusRejected = "StatusRejected"
 	// ReasonStatusTooLarge: the hub has no room for the cluster's report.
@@ -46,7 +52,7 @@ const (
 )
 
 // Reasons lists them for the metric.
-var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonStale, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentNotHeard, ReasonClusterUnknown}
+var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonBrokerFull, ReasonStale, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentNotHeard, ReasonClusterUnknown}
 
 // longestMessage keeps a condition readable, whatever a peer's error says.
 const longestMessage = 1024
@@ -130,17 +136,23 @@ func staleSpec(o *workv1.ManifestWork) *problem {
 		"the broker holds a version newer than generation %d, as after a restore of the hub: change the spec until its generation is above that version, or delete the work and create it again", o.Generation))
 }
 
+// brokerFull is the same text for every degree of want: a disk that is now full and now nearly full would have
+// each work written again and again.
+const brokerFull = "the disk of the broker is full or nearly full (or the broker has no file descriptor left), and it takes nothing new: make room on its volume, give it a larger one, or delete works; the work is published again until the broker takes it"
+
 // refusal turns the broker's error into a problem that says what to do.
 func refusal(o *workv1.ManifestWork, err error) *problem {
-	switch transport.CodeOf(err) {
-	case transport.CodeOverloaded:
+	switch e := told(err); {
+	case e.Full:
+		return newProblem(o, ReasonBrokerFull, brokerFull)
+	case e.Code == transport.CodeOverloaded:
 		return newProblem(o, ReasonOverQuota, "the broker has no room for the work, it is tried again: "+said(err))
-	case transport.CodeTooLarge:
+	case e.Code == transport.CodeTooLarge:
 		return newProblem(o, ReasonTooLarge, "the work is too large for the broker: split its manifests over several ManifestWorks, or make its labels and annotations shorter: "+said(err))
-	case transport.CodeAlreadyExists:
+	case e.Code == transport.CodeAlreadyExists:
 		return newProblem(o, ReasonNameTaken, fmt.Sprintf(
 			"another source owns a work named %q on cluster %q: give this one another name, or have the other one deleted: %s", o.Name, o.Namespace, said(err)))
-	case transport.CodeDenied:
+	case e.Code == transport.CodeDenied:
 		return newProblem(o, ReasonRefused, "the broker does not allow this hub to deliver the work: check the source id and its certificate: "+said(err))
 	default:
 		return newProblem(o, ReasonRefused, "the broker refused the work, it is tried again when the work changes: "+said(err))
@@ -160,22 +172,49 @@ func said(err error) string {
 }
 
 // withDelivered returns the agent's conditions, in the agent's order, followed
-// by the condition Delivered if there is a problem. old are the conditions on
-// the hub: an unchanged Delivered keeps its transition time.
+// by the condition Delivered if there is a problem, or one that is True already.
+// old are the conditions on the hub: an unchanged Delivered keeps its transition time.
 func withDelivered(agents, old []metav1.Condition, b blame, now metav1.Time) []metav1.Condition {
 	conditions := slices.DeleteFunc(slices.Clone(agents), isDelivered)
 	if had := meta.FindStatusCondition(old, ConditionDelivered); had != nil {
 		conditions = append(conditions, *had)
 	}
 	if p := b.problem(); p != nil {
-		meta.SetStatusCondition(&conditions, metav1.Condition{
-			Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: p.reason, Message: p.message,
-			ObservedGeneration: p.generation, LastTransitionTime: now,
-		})
+		p.set(&conditions, metav1.ConditionFalse, now)
 	} else if b.known {
-		meta.RemoveStatusCondition(&conditions, ConditionDelivered)
+		conditions = slices.DeleteFunc(conditions, isFault)
 	}
 	return conditions
 }
+
+// withAnswer adds to the conditions of a status of generation that is written anyway for which version the
+// cluster has answered. Nothing is written for that alone: after an upgrade that would be a patch for each
+// work of the hub.
+func withAnswer(conditions []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
+	n := min(answered(conditions), generation)
+	if n > 0 && !slices.ContainsFunc(conditions, isFault) {
+		p := problem{ReasonClusterAnswered, fmt.Sprintf("the cluster has answered for generation %d", n), n}
+		p.set(&conditions, metav1.ConditionTrue, now)
+	}
+	return conditions
+}
+
+// answered is the newest generation that conditions of a cluster are about.
+func answered(conditions []metav1.Condition) (generation int64) {
+	for _, c := range conditions {
+		if !isDelivered(c) {
+			generation = max(generation, c.ObservedGeneration)
+		}
+	}
+	return generation
+}
+
+func (p *problem) set(conditions *[]metav1.Condition, status metav1.ConditionStatus, now metav1.Time) {
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: ConditionDelivered, Status: status, Reason: p.reason, Message: p.message, ObservedGeneration: p.generation, LastTransitionTime: now,
+	})
+}
+
+func isFault(c metav1.Condition) bool { return isDelivered(c) && c.Status != metav1.ConditionTrue }
 
 func isDelivered(c metav1.Condition) bool { return c.Type == ConditionDelivered }

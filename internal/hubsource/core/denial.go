@@ -42,7 +42,7 @@ func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
 		return r
 	}
 	with := *o
-	if with.Status = s.desired(w, o, r); kubeerror.SizeOf(&with) > kubeerror.MaxObject {
+	if with.Status, _ = s.desired(w, o, r); kubeerror.SizeOf(&with) > kubeerror.MaxObject {
 		s.refuse(w, o, r, nil)
 		return nil
 	}

@@ -84,7 +84,7 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the one that was refused, and it fits now
 		t.Fatalf("verdict %s", v)
 	}
-	if e := next[PatchStatus](f, HubLane, w.UID); delivered(e.Status) != nil || onlyDelivered(e) {
+	if e := next[PatchStatus](f, HubLane, w.UID); fault(e.Status) != nil || onlyDelivered(e) {
 		t.Errorf("writes %+v", e)
 	}
 }
@@ -107,7 +107,7 @@ func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
 			f.at(2)
 			f.core.fleet.works[w.UID].blame.known = true // the spec was published
 			f.core.Report(large(w, 2, 1_000_000))
-			if e := next[PatchStatus](f, HubLane, w.UID); len(e.Status.ResourceStatus.Manifests) != 1000 || delivered(e.Status) != nil {
+			if e := next[PatchStatus](f, HubLane, w.UID); len(e.Status.ResourceStatus.Manifests) != 1000 || fault(e.Status) != nil {
 				t.Errorf("writes %d manifests, Delivered is %+v", len(e.Status.ResourceStatus.Manifests), delivered(e.Status))
 			}
 		})
@@ -203,7 +203,7 @@ func TestCore_ARefusedStatusOutlivesTheProcess(t *testing.T) {
 	nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
 	f.core.fleet.works[w.UID].blame.known = true // the spec was published
 	f.core.Report(report(w, 1, applied(1)))
-	if e := next[PatchStatus](f, HubLane, w.UID); delivered(e.Status) != nil {
+	if e := next[PatchStatus](f, HubLane, w.UID); fault(e.Status) != nil {
 		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
 	}
 }
@@ -216,7 +216,7 @@ func TestCore_ARefusalOfAnOlderStatus(t *testing.T) {
 	e := next[PatchStatus](f, HubLane, w.UID)
 	f.core.Report(report(w, 2, applied(1)))
 	f.done(e, Result{Err: errInvalid()})
-	if e := next[PatchStatus](f, HubLane, w.UID); onlyDelivered(e) || delivered(e.Status) != nil {
+	if e := next[PatchStatus](f, HubLane, w.UID); onlyDelivered(e) || fault(e.Status) != nil {
 		t.Errorf("writes %+v", e)
 	}
 }
@@ -309,7 +309,7 @@ func TestCore_ARefusedStatusThatIsAsBefore(t *testing.T) {
 		t.Fatalf("asks for what differs from %+v", ask.Held[0])
 	}
 	f.core.Report(report(w, 1, applied(1)))
-	if e := next[PatchStatus](f, HubLane, w.UID); delivered(e.Status) != nil {
+	if e := next[PatchStatus](f, HubLane, w.UID); fault(e.Status) != nil {
 		t.Errorf("writes %+v", e.Status)
 	}
 }

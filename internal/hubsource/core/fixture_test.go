@@ -244,6 +244,14 @@ func report(w *workv1.ManifestWork, n int, s workv1.ManifestWorkStatus) *Report 
 	return &Report{UID: w.UID, Cluster: w.Namespace, Name: w.Name, Version: w.Generation, Sequence: sequence(n), Hash: fmt.Sprint("hash-", n), Status: s}
 }
 
+// fault is what Delivered says is wrong, nil if nothing is.
+func fault(s workv1.ManifestWorkStatus) *metav1.Condition {
+	if d := delivered(s); d != nil && d.Status != metav1.ConditionTrue {
+		return d
+	}
+	return nil
+}
+
 func delivered(s workv1.ManifestWorkStatus) *metav1.Condition {
 	if i := slices.IndexFunc(s.Conditions, isDelivered); i >= 0 {
 		return &s.Conditions[i]

@@ -124,7 +124,7 @@ func (f *fleet) subscribe(a transport.Accepted, lists bool) {
 	f.begun, f.connectedAt = true, f.Now()
 	f.plain, f.limit = a.Plain, a.MaxEventBytes
 	f.sweep = make([]Key, 0, len(f.clusters)+len(f.works))
-	f.unpause()
+	f.pauses = map[string]time.Time{}
 }
 
 func (f *fleet) disconnect() { f.connected, f.ending, f.sweep = false, false, nil }
@@ -338,6 +338,8 @@ type retry struct {
 	// onChange: the last attempt met a newer object; the next one need not wait
 	// once the informer has it.
 	onChange bool
+	// planned: the next attempt is within a budget, at its time.
+	planned bool
 }
 
 // Back-off of the lanes. The hub's is short: a status that could not be written
@@ -357,6 +359,17 @@ func (r *retry) changed() {
 		r.notBefore = time.Time{}
 	}
 }
+
+// plan gives the next attempt its turn.
+func (r *retry) plan(turn func() time.Time) {
+	if !r.planned {
+		r.wait(turn(), false)
+		r.planned = true
+	}
+}
+
+// goes takes it that what was planned is done.
+func (r *retry) goes() { r.planned = false }
 
 // wait has the next attempt wait until then, or until something changes.
 func (r *retry) wait(until time.Time, onChange bool) { r.notBefore, r.onChange = until, onChange }
@@ -440,41 +453,26 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	if err == nil || !transport.Retryable(err) {
 		return false
 	}
-	delay := delayOf(err)
-	switch e, ok := overload(err); {
-	case !ok || delay == 0 || e.Attribute != "":
+	e := told(err)
+	switch {
+	case e.Code != transport.CodeOverloaded || e.Delay == 0 || e.Attribute != "":
 	case e.ClusterOnly:
-		a.pause(k.Cluster, delay)
+		a.pause(k.Cluster, e.Delay)
 	default:
-		a.pause("", delay)
+		a.pause("", e.Delay)
 	}
-	a.failed(SpecLane, k, r, delay)
+	a.failed(SpecLane, k, r, e.Delay)
 	return true
 }
 
-// delayOf is how long the broker asks to wait, 0 where it does not say.
-func delayOf(err error) time.Duration {
-	var e *transport.Error
-	if errors.As(err, &e) {
-		return e.Delay
+// told is what the broker said of a request that failed, the zero error where it said nothing.
+func told(err error) (e transport.Error) {
+	var said *transport.Error
+	if errors.As(err, &said) {
+		e = *said
 	}
-	return 0
+	return e
 }
-
-// overload returns the error of a broker that has no room.
-func overload(err error) (e *transport.Error, ok bool) {
-	ok = errors.As(err, &e) && e.Code == transport.CodeOverloaded
-	return e, ok
-}
-
-// isOverQuota reports whether the broker has no room for what one event asks for, which says
-// nothing about others: then the error names the attribute that asks for it.
-func isOverQuota(err error) bool {
-	e, ok := overload(err)
-	return ok && e.Attribute != ""
-}
-
-func (a *agenda) unpause() { a.pauses = map[string]time.Time{} }
 
 // isOpen reports whether nobody knows what became of a request to the broker: it
 // may be carried out yet, or have been.

@@ -443,7 +443,7 @@ func (w *world) check() {
 			w.t.Fatalf("%s is still being deleted: %+v, record %+v", key, o.ObjectMeta, r)
 		case r == nil || !markOf(r.work).equal(markOf(o)):
 			w.t.Fatalf("%s: the broker has %+v, the hub %+v", key, r, o.ObjectMeta)
-		case hashOf(o.Status) != r.status.Hash || delivered(o.Status) != nil:
+		case hashOf(o.Status) != r.status.Hash || fault(o.Status) != nil:
 			w.t.Fatalf("%s: the hub shows %+v, the agent said %+v", key, o.Status, r.status.Status)
 		}
 	}

@@ -183,7 +183,7 @@ func (p *plains) paced(w *work) bool {
 	if repeats := has == unknown || has == holds && w.broker.mark.equal(w.hub.mark()); !p.f.plain || !repeats {
 		return true
 	}
-	w.spec.plan(func() time.Time { return p.f.Now().Add(p.f.repaired.Reserve(repairs, p.f.Now(), 1)) })
+	w.spec.retry.plan(func() time.Time { return p.f.Now().Add(p.f.repaired.Reserve(repairs, p.f.Now(), 1)) })
 	return p.f.due(SpecLane, w.key(), &w.spec.retry)
 }
 

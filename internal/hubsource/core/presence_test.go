@@ -105,7 +105,7 @@ func (f *fixture) says(uid types.UID) *metav1.Condition {
 	f.done(e, Result{Work: o})
 	f.seen(o)
 	f.idle(HubLane, uid)
-	return delivered(e.Status)
+	return fault(e.Status)
 }
 
 // wantNotHeard asserts that a work says that its agent was not heard since then.

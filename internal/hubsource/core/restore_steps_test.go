@@ -288,7 +288,7 @@ func (r *realm) check() {
 			t.Fatalf("%s is still being deleted, record %+v", key, rec.Meta)
 		case rec.State != store.Live || rec.Tag != tag:
 			t.Fatalf("%s: the broker has %+v, the hub %+v", key, rec.Meta, o.ObjectMeta)
-		case hashOf(o.Status) != rec.StatusHash || delivered(o.Status) != nil:
+		case hashOf(o.Status) != rec.StatusHash || fault(o.Status) != nil:
 			t.Fatalf("%s: the hub shows %+v, the broker has v%d %s", key, o.Status.Conditions, rec.StatusVersion, rec.Sequence)
 		}
 	}

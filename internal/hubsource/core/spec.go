@@ -41,20 +41,10 @@ type specState struct {
 	// the zero time is never.
 	tryAgain time.Time
 	retry    retry
-	// redelivery is when it is published once more where nobody keeps it; planned: at
-	// retry's time it is its turn.
+	// redelivery is when it is published once more where nobody keeps it.
 	redelivery redelivery
-	planned    bool
 	// overtaken: what is under way was not on a list of its agent that was answered meanwhile.
 	overtaken bool
-}
-
-// plan gives the next publish its turn.
-func (s *specState) plan(turn func() time.Time) {
-	if !s.planned {
-		s.planned = true
-		s.retry.wait(turn(), false)
-	}
 }
 
 func (s *specState) markElsewhere() { s.elsewhere = true }
@@ -271,7 +261,7 @@ func (s *specs) publish(w *work, m mark) *todo {
 	p.Held = m.deleting && w.spec.elsewhere
 	if s.f.plain {
 		p.Line, p.First = s.f.marks(w.cl), s.plains.first(w, m)
-		w.spec.planned = false
+		w.spec.retry.goes()
 	}
 	has := w.broker.on(s.f.sub)
 	switch {
@@ -318,23 +308,23 @@ func (s *specs) donePublish(w *work, e Publish, r Result) {
 
 // outcome takes what the broker said of a publish.
 func (s *specs) outcome(w *work, e Publish, r Result) {
-	code := transport.CodeOf(r.Err)
+	said := told(r.Err)
 	switch {
 	case r.Err == nil && r.Receipt.Outcome == codec.OutcomeStale:
 		s.stale(w, e, r.Receipt.Revision)
 	case r.Err == nil:
 		s.accepted(w, e, r.Receipt)
-	case code == transport.CodeConflict && w.hub.gone(): // what has its name by now is not older
+	case said.Code == transport.CodeConflict && w.hub.gone(): // what has its name by now is not older
 		s.refused(w, e, r)
-	case code == transport.CodeConflict:
+	case said.Code == transport.CodeConflict:
 		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
-	case isOverQuota(r.Err) && !e.mark().deleting:
+	case said.Code == transport.CodeOverloaded && said.Attribute != "" && !e.mark().deleting: // over a quota, which says nothing about other works
 		s.refused(w, e, r)
-		s.tryAgainAfter(w, delayOf(r.Err))
+		s.tryAgainAfter(w, said.Delay)
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
-		if _, full := overload(r.Err); full && delayOf(r.Err) == 0 && !e.mark().deleting {
+		if said.Code == transport.CodeOverloaded && (said.Full || said.Delay == 0) && w.hub.ended == alive {
 			s.f.blameSpec(w, refusal(e.Work, r.Err)) // who names no time needs a person, as for its disk
 		}
 		if isOpen(r.Err) {

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -212,7 +213,7 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 			}
 			f.deliver("uid-w")
 			cleared := next[PatchStatus](f, HubLane, "uid-w")
-			if delivered(cleared.Status) != nil || len(cleared.Status.Conditions) != 2 {
+			if d := delivered(cleared.Status); len(cleared.Status.Conditions) != 3 || d == nil || d.Status != metav1.ConditionTrue || d.ObservedGeneration != 1 {
 				t.Errorf("conditions after delivery are %+v", cleared.Status.Conditions)
 			}
 			if n := len(f.core.Stats().Undelivered); n != 0 {
@@ -244,7 +245,7 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	f.seen(newWork("w", 1, version("102"), withStatus(e.Status)))
 	f.now = f.now.Add(time.Minute)
 	f.deliver("uid-w")
-	if cleared := next[PatchStatus](f, HubLane, "uid-w"); delivered(cleared.Status) != nil {
+	if cleared := next[PatchStatus](f, HubLane, "uid-w"); fault(cleared.Status) != nil {
 		t.Errorf("with room it says %+v", cleared.Status.Conditions)
 	}
 
@@ -259,8 +260,8 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	}
 }
 
-// TestCore_SaysThatTheBrokerHasNoRoom: a broker whose disk is nearly full names no time. Works say
-// so until it takes them; of a queue that is full for a moment they say nothing.
+// TestCore_SaysThatTheBrokerHasNoRoom: a broker that has no room until a person makes some names no time, as one of
+// before Full, and stock ones. Works say so until it takes them; of a queue that is full for a moment they say nothing.
 func TestCore_SaysThatTheBrokerHasNoRoom(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
@@ -268,17 +269,60 @@ func TestCore_SaysThatTheBrokerHasNoRoom(t *testing.T) {
 	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second, Message: "busy"}})
 	f.idle(HubLane, "uid-w")
 	f.now = f.now.Add(time.Minute)
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Message: "the disk is nearly full"}})
+	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Message: "said the broker"}})
 	e := next[PatchStatus](f, HubLane, "uid-w")
-	if d := delivered(e.Status); d == nil || d.Reason != ReasonOverQuota || !strings.Contains(d.Message, "the disk is nearly full") {
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonOverQuota || !strings.Contains(d.Message, "said the broker") {
 		t.Errorf("Delivered is %+v", d)
 	}
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
 	f.seen(newWork("w", 1, version("102"), withStatus(e.Status)))
 	f.now = f.now.Add(time.Minute)
 	f.deliver("uid-w")
-	if cleared := next[PatchStatus](f, HubLane, "uid-w"); delivered(cleared.Status) != nil {
+	if cleared := next[PatchStatus](f, HubLane, "uid-w"); fault(cleared.Status) != nil {
 		t.Errorf("with room it says %+v", cleared.Status.Conditions)
+	}
+}
+
+// TestCore_SaysThatTheBrokerIsFull: t1 the disk of the broker is nearly full, t2 it is full, and takes no deletion
+// either, t3 nearly full again, t4 there is room. A work says so once, whatever the broker says in between.
+func TestCore_SaysThatTheBrokerIsFull(t *testing.T) {
+	low := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Message: "nearly full"}
+	none := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Delay: time.Second, Message: "full"}
+	for name, order := range map[string][]error{"nearly full first": {low, none, low}, "full at once": {none, none, low}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, true)
+			before := applied(1)
+			w := newWork("w", 2, withStatus(answeredAt(f.now, 1, before)))
+			f.seen(w)
+			f.seen(newWork("gone", 3, deleting, withStatus(before)))
+			f.connect()
+			for i, err := range order {
+				f.done(next[Publish](f, SpecLane, w.UID), Result{Err: err})
+				if i == 0 {
+					e := next[PatchStatus](f, HubLane, w.UID)
+					d := delivered(e.Status)
+					if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonBrokerFull || d.ObservedGeneration != 2 || !strings.Contains(d.Message, "disk of the broker") || !strings.Contains(d.Message, "make room") {
+						t.Fatalf("Delivered is %+v", d)
+					}
+					f.done(e, Result{Work: newWork("w", 2, version("110"), withStatus(e.Status))})
+					f.seen(newWork("w", 2, version("110"), withStatus(e.Status)))
+				}
+				f.idle(HubLane, w.UID)
+				f.now = f.now.Add(time.Minute)
+			}
+			f.done(next[Publish](f, SpecLane, "uid-gone"), Result{Err: none})
+			if d := delivered(next[PatchStatus](f, HubLane, "uid-gone").Status); d == nil || d.Reason != ReasonBrokerFull {
+				t.Errorf("of a deletion that waits Delivered is %+v", d)
+			}
+			if n := f.core.Stats().Undelivered[ReasonBrokerFull]; n != 2 {
+				t.Errorf("%d works count", n)
+			}
+			f.now = f.now.Add(time.Minute)
+			f.deliver(w.UID)
+			if d := delivered(next[PatchStatus](f, HubLane, w.UID).Status); d == nil || d.Status != metav1.ConditionTrue || d.ObservedGeneration != 1 {
+				t.Errorf("with room Delivered is %+v, want what the cluster has answered for", d)
+			}
+		})
 	}
 }
 
@@ -307,7 +351,7 @@ func TestCore_NeverPublishesAnOversizedWork(t *testing.T) {
 	f.idle(HubLane, "uid-w")
 	f.seen(newWork("w", 2, version("103"), withStatus(e.Status), sized(manifestwork.MaxManifestsSize-4)))
 	f.deliver("uid-w")
-	if e := next[PatchStatus](f, HubLane, "uid-w"); delivered(e.Status) != nil {
+	if e := next[PatchStatus](f, HubLane, "uid-w"); fault(e.Status) != nil {
 		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
 	}
 }
@@ -320,7 +364,7 @@ func TestCore_KeepsDeliveredOfAnEarlierProcessUntilItKnows(t *testing.T) {
 	f.idle(HubLane, "uid-w")
 	f.connect()
 	f.deliver("uid-w")
-	if e := next[PatchStatus](f, HubLane, "uid-w"); delivered(e.Status) != nil {
+	if e := next[PatchStatus](f, HubLane, "uid-w"); fault(e.Status) != nil {
 		t.Errorf("conditions are %+v", e.Status.Conditions)
 	}
 }

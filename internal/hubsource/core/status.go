@@ -95,10 +95,8 @@ type reportState struct {
 	held int
 	// early is since when the pending report waits for something that the hub has
 	// not shown yet.
-	early time.Time
-	// planned: the next write is within the budget of its cluster, at retry's time.
-	planned bool
-	denial  denial
+	early  time.Time
+	denial denial
 	// expiry is when a completed work is to be deleted by the clock, over is when this process does so.
 	expiry, over time.Time
 }
@@ -114,12 +112,9 @@ var (
 // budget is what the reports of one cluster have had.
 type budget struct{ writes, bytes fair.Bucket }
 
-// plan has a report wait until its cluster's budget has room for it.
-func (r *reportState) plan(b *budget, size int, now time.Time) {
-	if !r.planned {
-		r.planned = true
-		r.retry.wait(now.Add(max(b.writes.Reserve(writesEach, now, 1), b.bytes.Reserve(bytesEach, now, float64(size)))), false)
-	}
+// room is when it has room for a report.
+func (b *budget) room(size int, now time.Time) time.Time {
+	return now.Add(max(b.writes.Reserve(writesEach, now, 1), b.bytes.Reserve(bytesEach, now, float64(size))))
 }
 
 // changed takes it that the hub shows another state of the work; first: for the
@@ -299,11 +294,7 @@ func reportedVersion(w *work) int64 {
 		return v
 	}
 	if w.report.pending == nil {
-		for _, cond := range o.Status.Conditions {
-			if !isDelivered(cond) {
-				v = max(v, cond.ObservedGeneration)
-			}
-		}
+		v = max(v, answered(o.Status.Conditions))
 	}
 	return min(v, o.Generation)
 }
@@ -352,11 +343,11 @@ func (s *statuses) next(w *work) *todo {
 	s.plains.judge(w)
 	s.askRefused(w)
 	r := s.fitting(w, o, s.ready(w, o))
-	status := o.Status
+	status, news := o.Status, false
 	if r != nil || deliveredMayDiffer(w) {
-		status = s.desired(w, o, r)
+		status, news = s.desired(w, o, r)
 	}
-	if apiequality.Semantic.DeepEqual(status, o.Status) {
+	if !news {
 		if w.report.pending == r { // without one, what waited for Delivered, or a confirmation that is none any more
 			w.report.drop(s.f, s.cursor)
 		}
@@ -369,7 +360,8 @@ func (s *statuses) next(w *work) *todo {
 		return nil
 	}
 	if r != nil {
-		if w.report.plan(&w.cl.budget, r.Size, s.f.Now()); !s.f.due(HubLane, w.key(), &w.report.retry) {
+		w.report.retry.plan(func() time.Time { return w.cl.budget.room(r.Size, s.f.Now()) })
+		if !s.f.due(HubLane, w.key(), &w.report.retry) {
 			return nil
 		}
 	}
@@ -451,12 +443,12 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 // deliveredMayDiffer is a cheap look at whether the condition Delivered has to
 // be written or removed.
 func deliveredMayDiffer(w *work) bool {
-	return w.blame.problem() != nil || w.blame.known && slices.ContainsFunc(w.hub.object.Status.Conditions, isDelivered)
+	return w.blame.problem() != nil || w.blame.known && slices.ContainsFunc(w.hub.object.Status.Conditions, isFault)
 }
 
-// desired is the status the work should have on the hub.
-func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.ManifestWorkStatus {
-	status := o.Status
+// desired is the status the work should have on the hub, and whether that is news there.
+func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) (status workv1.ManifestWorkStatus, news bool) {
+	status = o.Status
 	if r != nil {
 		status = r.Status
 		status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(c metav1.Condition) bool {
@@ -465,14 +457,17 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) workv1.Ma
 	}
 	now := metav1.NewTime(s.f.Now().Truncate(1e9))
 	status.Conditions = withDelivered(status.Conditions, o.Status.Conditions, w.blame, now)
-	return status
+	if news = !apiequality.Semantic.DeepEqual(status, o.Status); news {
+		status.Conditions = withAnswer(status.Conditions, o.Generation, now)
+	}
+	return status, news
 }
 
 // patch writes a status; r is the report in it, nil when only the condition Delivered
 // changes.
 func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *todo {
 	o := w.hub.object
-	w.report.planned = false
+	w.report.retry.goes()
 	return s.questions.write(HubLane, w, &w.report.retry, PatchStatus{OfWork{o}, status}, func(err error) bool {
 		switch {
 		case err == nil:

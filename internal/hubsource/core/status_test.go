@@ -1,6 +1,9 @@
 package core
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +34,7 @@ func TestCore_WritesAReportOnce(t *testing.T) {
 		t.Fatalf("verdict is %s", v)
 	}
 	e := next[PatchStatus](f, HubLane, "uid-w")
-	if diff := cmp.Diff(applied(1), e.Status); diff != "" {
+	if diff := cmp.Diff(answeredAt(f.now, 1, applied(1)), e.Status); diff != "" {
 		t.Errorf("status differs (-want +got):\n%s", diff)
 	}
 	f.idle(HubLane, "uid-w")
@@ -41,6 +44,88 @@ func TestCore_WritesAReportOnce(t *testing.T) {
 	f.idle(HubLane, "uid-w")
 	if n := f.core.Stats().Pending; n != 0 {
 		t.Errorf("%d reports wait", n)
+	}
+}
+
+// answeredAt is a status as it is written for the first time when the cluster has answered for a generation.
+func answeredAt(now time.Time, generation int64, s workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
+	s.Conditions = append(slices.Clone(s.Conditions), metav1.Condition{
+		Type: ConditionDelivered, Status: metav1.ConditionTrue, Reason: ReasonClusterAnswered, ObservedGeneration: generation,
+		Message: fmt.Sprintf("the cluster has answered for generation %d", generation), LastTransitionTime: metav1.NewTime(now),
+	})
+	return s
+}
+
+// TestCore_SaysForWhichVersionTheClusterHasAnswered: Delivered is True of that one, also while a later one is under way or is
+// refused; it comes with a write that there is anyway.
+func TestCore_SaysForWhichVersionTheClusterHasAnswered(t *testing.T) {
+	w := newWork("w", 1)
+	f := served(t, w)
+	began := f.now
+	f.idle(HubLane, w.UID) // it has not answered
+	write := func(generation int64, status metav1.ConditionStatus, about int64, since time.Time) {
+		t.Helper()
+		e := next[PatchStatus](f, HubLane, w.UID)
+		if d := delivered(e.Status); d == nil || d.Status != status || d.ObservedGeneration != about || !d.LastTransitionTime.Time.Equal(since) {
+			t.Fatalf("Delivered is %+v, want %s of generation %d since %s", d, status, about, since)
+		}
+		rv, err := strconv.Atoi(e.Work.ResourceVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w = newWork("w", generation, version(fmt.Sprint(rv+1)), withStatus(e.Status))
+		f.done(e, Result{Work: w})
+		f.seen(w)
+		f.idle(HubLane, w.UID)
+		f.now = f.now.Add(time.Minute)
+	}
+	change := func(generation int64) {
+		t.Helper()
+		rv, err := strconv.Atoi(w.ResourceVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.seen(newWork("w", generation, version(fmt.Sprint(rv+1)), withStatus(w.Status)))
+	}
+	f.core.Report(report(w, 1, applied(1)))
+	write(1, metav1.ConditionTrue, 1, began)
+	change(2)
+	f.deliver(w.UID)
+	f.idle(HubLane, w.UID) // OBSERVED is behind
+	f.core.Report(report(newWork("w", 2), 2, applied(2)))
+	write(2, metav1.ConditionTrue, 2, began)
+	change(3)
+	refused := f.now
+	f.done(next[Publish](f, SpecLane, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	write(3, metav1.ConditionFalse, 3, refused)
+	change(4)
+	taken := f.now
+	f.deliver(w.UID)
+	write(4, metav1.ConditionTrue, 2, taken)
+	f.core.Report(report(newWork("w", 4), 3, applied(4)))
+	write(4, metav1.ConditionTrue, 4, taken)
+}
+
+// TestCore_WritesNothingForAnAnswerAlone: the works of a hub whose statuses a release wrote that did not say so; the
+// clusters say the same again. No work is written before there is news.
+func TestCore_WritesNothingForAnAnswerAlone(t *testing.T) {
+	w := newWork("w", 1, withStatus(applied(1)))
+	f := served(t, w)
+	f.idle(HubLane, w.UID)
+	for n := range 3 {
+		if v := f.core.Report(report(w, 1+n, applied(1))); v != Taken {
+			t.Fatalf("the report is %s", v)
+		}
+		f.idle(HubLane, w.UID)
+	}
+	if n := f.core.Stats().Pending; n != 0 {
+		t.Errorf("%d reports wait", n)
+	}
+	news := applied(1)
+	news.Conditions[0].Status = metav1.ConditionFalse
+	f.core.Report(report(w, 9, news))
+	if diff := cmp.Diff(answeredAt(f.now, 1, news), next[PatchStatus](f, HubLane, w.UID).Status); diff != "" {
+		t.Errorf("status differs (-want +got):\n%s", diff)
 	}
 }
 
@@ -144,7 +229,7 @@ func TestCore_KeepsAReportThatArrivesDuringAPatch(t *testing.T) {
 	if e.Work.ResourceVersion != "102" {
 		t.Errorf("patches resource version %s although it wrote 102", e.Work.ResourceVersion)
 	}
-	if diff := cmp.Diff(newer, e.Status); diff != "" {
+	if diff := cmp.Diff(answeredAt(f.now, 1, newer), e.Status); diff != "" {
 		t.Errorf("status differs (-want +got):\n%s", diff)
 	}
 }
@@ -190,7 +275,7 @@ func TestCore_ShowsAReportTheHubRejects(t *testing.T) {
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
 	f.idle(HubLane, "uid-w")
 	f.core.Report(report(w, 2, applied(1)))
-	if e := next[PatchStatus](f, HubLane, "uid-w"); delivered(e.Status) != nil {
+	if e := next[PatchStatus](f, HubLane, "uid-w"); fault(e.Status) != nil {
 		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
 	}
 }

@@ -1,0 +1,159 @@
+package hubsource
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/internal/testkit"
+)
+
+// TestSource_SaysThatTheClusterHasAnsweredWithNoRequestMore: Delivered rides on the patch that there is for the status. Of
+// works whose statuses an earlier release wrote none is patched for it, however often their clusters repeat themselves.
+func TestSource_SaysThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const count = 50
+		a := b.agent("c1")
+		s := b.source()
+		var names, keys []string
+		for i := range count {
+			names, keys = append(names, fmt.Sprint("w", i)), append(keys, fmt.Sprint("c1/w", i))
+			b.hub.apply(example("c1", names[i]))
+		}
+		b.settle(time.Minute)
+		patches := b.hub.called("PATCH manifestworks")
+		if patches != 2*count { // a finalizer and a status each
+			b.Errorf("%d patches for %d works", patches, count)
+		}
+		b.wantDelivered(keys...)
+		if err := s.stop(); err != nil {
+			b.Fatal(err)
+		}
+
+		for i, key := range keys { // as the release before wrote them
+			status := b.hub.work(key).Status
+			status.Conditions = status.Conditions[:2]
+			if _, err := NewHub(b.hub.works().WorkV1(), b.hub.metadata()).PatchStatus(b.Context(), b.hub.work(key), status); err != nil {
+				b.Fatal(err)
+			}
+			if d := delivered(b.hub.work(key).Status); d != nil {
+				b.Fatalf("%s shows %+v", names[i], d)
+			}
+		}
+		patches = b.hub.called("PATCH manifestworks")
+		b.source()
+		b.settle(time.Minute)
+		for _, name := range names {
+			a.say(name, "")
+		}
+		b.settle(time.Hour)
+		if n := b.hub.called("PATCH manifestworks") - patches; n != 0 {
+			b.Errorf("%d patches after an upgrade, without news", n)
+		}
+		for _, name := range names {
+			a.say(name, "news")
+		}
+		b.settle(time.Minute)
+		if n := b.hub.called("PATCH manifestworks") - patches; n != count {
+			b.Errorf("%d patches for the news of %d works", n, count)
+		}
+		b.wantDelivered(keys...)
+	})
+}
+
+// scarce is a store whose disk has no room at times.
+type scarce struct {
+	store.Store
+	err atomic.Pointer[error]
+}
+
+// options are those of a broker with that store.
+func (s *scarce) options() (o testkit.Options) {
+	s.Store = mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
+	o.Broker.Store = s
+	return o
+}
+
+func (s *scarce) Err() error {
+	if err := s.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// TestSource_SaysOnceThatTheBrokerIsFull: the disk of the broker is nearly full, full, and nearly full again, for an hour. A
+// work that waits for it is written once for that, and once more when it is taken and its cluster has answered, at most.
+func TestSource_SaysOnceThatTheBrokerIsFull(t *testing.T) {
+	disk := &scarce{}
+	inBubbleOf(t, disk.options, func(b *bench) {
+		const count = 100
+		b.agent("c1")
+		b.source()
+		var keys []string
+		change := func(value string) {
+			for i := range count {
+				b.hub.apply(example("c1", fmt.Sprint("w", i), data(value)))
+			}
+		}
+		for i := range count {
+			keys = append(keys, fmt.Sprint("c1/w", i))
+		}
+		change("first")
+		b.settle(time.Minute)
+		b.wantDelivered(keys...)
+		patches := b.hub.called("PATCH manifestworks")
+		low, none := fmt.Errorf("%w: 3 MiB are free", store.ErrLow), fmt.Errorf("%w: no space left on device", store.ErrNoRoom)
+		disk.err.Store(&none)
+		change("second")
+		for i := range 60 {
+			b.settle(time.Minute)
+			disk.err.Store([]*error{&low, &none}[i%2])
+		}
+		for _, key := range keys {
+			if d := delivered(b.hub.work(key).Status); d == nil || d.Status != metav1.ConditionFalse || d.Reason != core.ReasonBrokerFull ||
+				d.ObservedGeneration != 2 || !strings.Contains(d.Message, "disk of the broker") {
+				b.Fatalf("%s shows %+v", key, b.hub.work(key).Status.Conditions)
+			}
+		}
+		if n := b.hub.called("PATCH manifestworks") - patches; n != count {
+			b.Errorf("%d patches of %d works in an hour without room", n, count)
+		}
+		disk.err.Store(nil)
+		b.settle(time.Minute)
+		b.wantDelivered(keys...)
+		if n := b.hub.called("PATCH manifestworks") - patches; n > 3*count {
+			b.Errorf("%d patches of %d works until they are delivered", n, count)
+		}
+	})
+}
+
+// TestSource_SaysOfADeletionThatTheBrokerIsFull: a full disk takes no deletion either.
+func TestSource_SaysOfADeletionThatTheBrokerIsFull(t *testing.T) {
+	disk := &scarce{}
+	inBubbleOf(t, disk.options, func(b *bench) {
+		b.agent("c1")
+		b.source()
+		b.hub.apply(example("c1", "w", func(w *workv1.ManifestWork) { w.Labels = map[string]string{"a": "1"} }))
+		b.settle(time.Minute)
+		none := fmt.Errorf("%w: no space left on device", store.ErrNoRoom)
+		disk.err.Store(&none)
+		b.hub.remove("manifestworks", "c1/w")
+		b.settle(time.Minute)
+		if d := delivered(b.hub.work("c1/w").Status); d == nil || d.Reason != core.ReasonBrokerFull {
+			b.Errorf("it shows %+v", d)
+		}
+		disk.err.Store(nil)
+		b.settle(time.Minute)
+		if w := b.hub.work("c1/w"); w != nil {
+			b.Errorf("with room it stays: %+v", w.Status)
+		}
+	})
+}
