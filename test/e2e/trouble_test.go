@@ -79,8 +79,8 @@ func TestTooLarge(t *testing.T) {
 	w = f.Update(t, cluster1, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:1] })
 	got = f.Ready(t, w)
 	for _, c := range got.Status.Conditions {
-		if c.Type == "Delivered" {
-			t.Errorf("condition %+v is still there", c)
+		if c.Type == "Delivered" && (c.Status != metav1.ConditionTrue || c.ObservedGeneration != w.Generation) {
+			t.Errorf("condition %+v, want the answer for generation %d", c, w.Generation)
 		}
 	}
 }

@@ -132,6 +132,21 @@ func (h *hub) delete(name string) {
 	}
 }
 
+// delivered waits until the hub shows that the cluster has answered for a generation.
+func (h *hub) delivered(name string, generation int64) {
+	h.Helper()
+	h.Eventually(func() error {
+		w, err := h.Works.WorkV1().ManifestWorks(cluster).Get(h.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if c := meta.FindStatusCondition(w.Status.Conditions, core.ConditionDelivered); c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != generation {
+			return fmt.Errorf("conditions are %+v", w.Status.Conditions)
+		}
+		return nil
+	})
+}
+
 // shows waits until the hub shows a status condition with this message.
 func (h *hub) shows(name, conditionType, message string) *workv1.ManifestWork {
 	h.Helper()
@@ -141,7 +156,7 @@ func (h *hub) shows(name, conditionType, message string) *workv1.ManifestWork {
 			return err
 		}
 		c := meta.FindStatusCondition(w.Status.Conditions, conditionType)
-		if message == "" && c == nil || c != nil && message != "" && strings.Contains(c.Message, message) {
+		if c != nil && strings.Contains(c.Message, message) {
 			return nil
 		}
 		return fmt.Errorf("conditions are %+v", w.Status.Conditions)
@@ -244,6 +259,7 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
 		{"TakesEveryStatusTheSchemaTakes", takesEveryStatus},
 		{"TellsKubectl", tellsKubectl},
+		{"SaysThatTheClusterHasAnswered", saysThatTheClusterHasAnswered},
 		{"ShowsAStatusTheSchemaRejects", showsARejectedStatus},
 		{"KeepsForeignFinalizers", keepsForeignFinalizers},
 		{"DeletesWhatWasTornOff", deletesWhatWasTornOff},
@@ -329,10 +345,10 @@ func tellsKubectl(h *hub) {
 	if d := cmp.Diff("NAME APPLIED AVAILABLE DELIVERED GENERATION OBSERVED CHANGED AGE", strings.Join(strings.Fields(got[0]), " ")); d != "" {
 		h.Error(d)
 	}
-	if row := strings.Fields(got[1]); len(row) != 6 || !cmp.Equal(row[:4], []string{"told", "True", "1", "1"}) || !strings.HasSuffix(row[4], "s") {
+	if row := strings.Fields(got[1]); len(row) != 7 || !cmp.Equal(row[:5], []string{"told", "True", "True", "1", "1"}) || !strings.HasSuffix(row[5], "s") {
 		h.Errorf("the row is %q", row)
 	}
-	if wide := lines("-o", "wide"); !strings.Contains(wide[0], "NOT DELIVERED") || !strings.HasSuffix(strings.TrimSpace(wide[1]), "as sent") {
+	if wide := lines("-o", "wide"); !strings.Contains(wide[0], "DELIVERY") || !strings.Contains(wide[1], "ClusterAnswered") || !strings.HasSuffix(strings.TrimSpace(wide[1]), "as sent") {
 		h.Errorf("-o wide shows %q", wide)
 	}
 	h.Eventually(func() error {
@@ -348,6 +364,38 @@ func tellsKubectl(h *hub) {
 	h.gone("told")
 }
 
+// saysThatTheClusterHasAnswered: Delivered is True of the version that the cluster answered for, with no write more than there
+// was; kubectl waits for it.
+func saysThatTheClusterHasAnswered(h *hub) {
+	w := h.create("answered", "1")
+	wait := func() {
+		h.Kubectl("-n", cluster, "wait", "--for=condition=Delivered", "--timeout=30s", "manifestwork/answered")
+	}
+	wait()
+	h.delivered("answered", 1)
+	h.patch("answered", `{"spec":{"deleteOption":{"propagationPolicy":"Orphan"}}}`)
+	wait() // for the second generation: the condition of the first does not count
+	h.delivered("answered", 2)
+	versions := 0
+	seen, err := h.Works.WorkV1().ManifestWorks(cluster).Watch(h.Context(), metav1.ListOptions{FieldSelector: "metadata.name=answered", ResourceVersion: w.ResourceVersion})
+	if err != nil {
+		h.Fatal(err)
+	}
+	defer seen.Stop()
+	for e := range seen.ResultChan() {
+		versions++
+		if o, ok := e.Object.(*workv1.ManifestWork); ok && o.Generation == 2 && meta.IsStatusConditionTrue(o.Status.Conditions, core.ConditionDelivered) &&
+			meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered).ObservedGeneration == 2 {
+			break
+		}
+	}
+	if versions != 4 { // finalizer, status, the change, status
+		h.Errorf("the work was written %d times after it was made, want 4", versions)
+	}
+	h.delete("answered")
+	h.gone("answered")
+}
+
 func showsARejectedStatus(h *hub) {
 	h.create("rejected", "1")
 	h.shows("rejected", "Applied", "as sent")
@@ -360,7 +408,7 @@ func showsARejectedStatus(h *hub) {
 	}
 	h.agent.say("rejected", status("better", 1))
 	h.shows("rejected", "Applied", "better")
-	h.shows("rejected", core.ConditionDelivered, "")
+	h.delivered("rejected", 1)
 	h.delete("rejected")
 	h.gone("rejected")
 }
@@ -407,7 +455,7 @@ func showsAnOversizedWork(h *hub) {
 	}
 	h.patch("large", `{"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}]}}}`)
 	h.shows("large", "Applied", "as sent")
-	h.shows("large", core.ConditionDelivered, "")
+	h.delivered("large", 2)
 	h.delete("large")
 	h.gone("large")
 }

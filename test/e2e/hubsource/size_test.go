@@ -98,7 +98,7 @@ func statusThatDoesNotFit(h *hub) {
 	}
 	h.agent.say("full", status("short", 1))
 	h.shows("full", "Applied", "short")
-	h.shows("full", core.ConditionDelivered, "")
+	h.delivered("full", 1)
 	if err := stop(); err != nil {
 		h.Fatal(err)
 	}
