@@ -283,7 +283,7 @@ func TestInventory_TellsAbsentClusters(t *testing.T) {
 				}
 				all = append(all, "told")
 				for _, a := range i.Absent {
-					all = append(all, fmt.Sprint(a.Cluster, " ", a.Since.Sub(began).Round(time.Second), " ", a.Never))
+					all = append(all, strings.TrimSpace(fmt.Sprint(a.Cluster, " ", a.Since.Sub(began).Round(time.Second), " ", a.Never, " ", a.Why)))
 				}
 			}
 			return all
@@ -298,6 +298,10 @@ func TestInventory_TellsAbsentClusters(t *testing.T) {
 		w.differs("c2 left", []string{"told", "c2 3m0s false", "c3 0s true"}, told(hub))
 		pass(4 * time.Minute)
 		w.differs("it was told", []string(nil), told(hub))
+		stranger := w.open(w.agent("c1"), func(r *transport.RawSubscription, _ *tap) { r.Cluster = "c3" })
+		w.wantCode(<-stranger.ended, transport.CodeDenied)
+		pass(2 * time.Minute)
+		w.differs("c3 was refused", []string{"told", "c2 3m0s false", "c3 0s true its agent came with the certificate of cluster c1: put the one of c3 into its Secret"}, told(hub))
 		w.open(w.agent("c3"), hawser)
 		pass(2 * time.Minute)
 		w.differs("c3 came", []string{"told", "c2 3m0s false"}, told(hub))

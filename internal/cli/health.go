@@ -98,7 +98,7 @@ func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	waits := waiting(m)
 	switch m.GetState() {
 	case hawserv1.ClusterState_CLUSTER_STATE_REFUSED:
-		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal() + waits + "; put the one of " + m.GetCluster() + " into its Secret"
+		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal() + waits
 	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN:
 		if m.GetRegistration().GetAccepted() {
 			return "accepted" + waits + "; its agent has to come with its certificate"

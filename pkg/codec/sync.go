@@ -87,6 +87,8 @@ type AbsentCluster struct {
 	Since time.Time
 	// Never: none ever came.
 	Never bool
+	// Why, and what to do, where the broker knows it: one was refused, or its certificate has ended.
+	Why string
 }
 
 // HubPosition says which hub a source serves, and how far its history had come.
@@ -252,7 +254,7 @@ func NewInventory(p SyncParams, inv Inventory) (Event, error) {
 		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition), TellsAbsent: inv.TellsAbsent,
 	}
 	for _, a := range inv.Absent {
-		m.Absent = append(m.Absent, &hawserv1.AbsentCluster{Cluster: a.Cluster, Since: timestamppb.New(a.Since), Never: a.Never})
+		m.Absent = append(m.Absent, &hawserv1.AbsentCluster{Cluster: a.Cluster, Since: timestamppb.New(a.Since), Never: a.Never, Why: a.Why})
 	}
 	for i := range inv.Clusters {
 		m.Clusters = append(m.Clusters, &hawserv1.ClusterDigest{
@@ -289,7 +291,7 @@ func ParseInventory(e Event) (Inventory, error) {
 		if err := checkNames(a.GetCluster()); err != nil {
 			return Inventory{}, err
 		}
-		inv.Absent = append(inv.Absent, AbsentCluster{Cluster: a.GetCluster(), Since: a.GetSince().AsTime(), Never: a.GetNever()})
+		inv.Absent = append(inv.Absent, AbsentCluster{Cluster: a.GetCluster(), Since: a.GetSince().AsTime(), Never: a.GetNever(), Why: a.GetWhy()})
 	}
 	for _, c := range m.GetClusters() {
 		d, err := digestOf(c.GetDigest())

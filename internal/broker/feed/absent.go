@@ -14,9 +14,8 @@ const absentEvery = time.Minute
 
 // absent is what a source was told of clusters without an agent.
 type absent struct {
-	next time.Time // when it is looked at again; zero before the first time
-	said bool
-	told []codec.AbsentCluster
+	next time.Time             // when it is looked at again; zero before the first time
+	told []codec.AbsentCluster // nil before it was told
 }
 
 // tellAbsent tells a source that compares which of its clusters have had no agent for a while, if it has not been
@@ -30,21 +29,21 @@ func (t *stream) tellAbsent() error {
 	if t.absent.next = now.Add(absentEvery); first {
 		return nil // who has just subscribed has other things to hear
 	}
-	var all []codec.AbsentCluster
+	all := []codec.AbsentCluster{}
 	for _, d := range t.cfg.Store.Digests(s.scope.DataType, s.scope.Owner) {
-		if since, never, ok := t.peers.Absent(store.Scope{DataType: s.scope.DataType, Cluster: d.Cluster}); ok {
-			all = append(all, codec.AbsentCluster{Cluster: d.Cluster, Since: since, Never: never})
+		if c, absent := t.peers.Absent(store.Scope{DataType: s.scope.DataType, Cluster: d.Cluster}); absent {
+			all = append(all, c)
 		}
 	}
-	if t.absent.said && slices.Equal(all, t.absent.told) {
+	if t.absent.told != nil && slices.Equal(all, t.absent.told) {
 		return nil
 	}
-	t.absent.said, t.absent.told = true, all
+	t.absent.told = all
 	room := min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes
 	for first := true; first || len(all) > 0; first = false {
 		n, size := 0, 0
 		for n < len(all) && size < room {
-			size += rowBytes + len(all[n].Cluster)
+			size += rowBytes + len(all[n].Cluster) + len(all[n].Why)
 			n++
 		}
 		i := codec.Inventory{TellsAbsent: true, Absent: all[:n]}

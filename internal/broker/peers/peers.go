@@ -10,6 +10,7 @@ package peers
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -175,21 +176,23 @@ func (p *Peers) Of(place store.Scope) (Facts, State) {
 // again, or loses its connection, is back before.
 const absentAfter = 5 * time.Minute
 
-// Absent reports whether a cluster has had no agent for a while, since when, and whether none ever
-// came. What was before the broker was started does not count.
-func (p *Peers) Absent(place store.Scope) (since time.Time, never, absent bool) {
+// Absent reports whether a cluster has had no agent for a while, since when, whether none ever
+// came, and why, if it is known. What was before the broker was started does not count.
+func (p *Peers) Absent(place store.Scope) (c codec.AbsentCluster, absent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.judge(place)
 	if e == nil || e.state > Refused {
-		return since, false, false
-	}
-	since = e.known
-	if e.Seen.After(since) {
-		since = e.Seen
+		return c, false
 	}
 	_, came := p.cfg.Store.Subscribed(place.DataType, place.Cluster)
-	return since, !came, p.cfg.Now().Sub(since) >= absentAfter
+	c = codec.AbsentCluster{Cluster: place.Cluster, Since: slices.MaxFunc([]time.Time{e.known, e.Seen}, time.Time.Compare), Never: !came}
+	if e.state == Refused {
+		c.Why = e.Refusal
+	} else if !e.CertificateEnds.IsZero() && e.CertificateEnds.Before(p.cfg.Now()) {
+		c.Why = "the certificate of its agent ended at " + e.CertificateEnds.UTC().Format(time.DateTime) + " UTC: put a new one into its Secret, or have it join again"
+	}
+	return c, p.cfg.Now().Sub(c.Since) >= absentAfter
 }
 
 // Refresh has another look at a cluster of which something has changed.
@@ -289,13 +292,10 @@ func printable(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "")
 	}
-	if i := strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
-		s = strings.Map(func(r rune) rune {
-			if unicode.IsPrint(r) {
-				return r
-			}
-			return '.'
-		}, s)
-	}
-	return strings.Clone(s)
+	return strings.Clone(strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '.'
+	}, s))
 }

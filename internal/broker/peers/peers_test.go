@@ -123,6 +123,25 @@ func (w *world) want(what string, want map[string]int) {
 	}
 }
 
+// TestPeers_SaysWhyNoneIsThere: an agent that was refused, or whose certificate has ended, is told as such.
+func TestPeers_SaysWhyNoneIsThere(t *testing.T) {
+	w := newWorld(t)
+	w.put("c1")
+	why := func(want string) {
+		t.Helper()
+		w.now = w.now.Add(absentAfter)
+		if c, absent := w.Absent(at("c1")); !absent || c.Why != want {
+			t.Errorf("it is told %+v, %t, want %q", c, absent, want)
+		}
+	}
+	why("")
+	w.come("c1", Facts{CertificateEnds: time.Date(2000, 2, 3, 4, 5, 6, 0, time.UTC)})
+	w.leave("c1")
+	why("the certificate of its agent ended at 2000-02-03 04:05:06 UTC: put a new one into its Secret, or have it join again")
+	w.Refused("c1", "not you")
+	why("not you")
+}
+
 // TestPeers_CountsStates: the count follows every change, without anybody who looks.
 func TestPeers_CountsStates(t *testing.T) {
 	w := newWorld(t)

@@ -13,6 +13,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/kubeerror"
+	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -112,15 +113,15 @@ func notHeard(o *workv1.ManifestWork, since time.Time, ever bool) *problem {
 }
 
 // offline is the same behind a broker that keeps works, and says that no agent is connected.
-func offline(o *workv1.ManifestWork, since time.Time, never bool) *problem {
+func offline(o *workv1.ManifestWork, c codec.AbsentCluster) *problem {
 	end := howToEnd(o, fmt.Sprintf("hawser forget work %s %s", o.Namespace, o.Name))
-	if never {
+	if c.Never && c.Why == "" {
 		return newProblem(o, ReasonClusterUnknown, fmt.Sprintf(
 			"no agent of cluster %q has ever come to the broker: is the namespace misspelt? Else start its agent; the broker keeps the work for it", o.Namespace)+end)
 	}
 	return newProblem(o, ReasonAgentNotHeard, fmt.Sprintf(
-		"no agent of cluster %q is connected to the broker since %s UTC: check that it runs and reaches the broker; the broker keeps this version for it",
-		o.Namespace, since.UTC().Format(time.DateTime))+end)
+		"%s; no agent of cluster %q is connected to the broker since %s UTC, and the broker keeps this version for it",
+		cmp.Or(c.Why, "check that its agent runs and reaches the broker"), o.Namespace, c.Since.UTC().Format(time.DateTime))+end)
 }
 
 // howToEnd says, where a deletion waits, how it ends without the cluster.

@@ -163,16 +163,15 @@ func (p *plains) absent(page codec.Inventory) {
 
 // absence is notHeard where the broker tells which clusters have no agent.
 func (p *plains) absence(w *work) (says *problem, told bool) {
-	f := p.f
-	if p.absences.sub != f.sub {
+	if p.absences.sub != p.f.sub {
 		says := w.blame.agent != nil || ofAgent(w) != nil
-		return nil, !says || !f.until(HubLane, w.key(), f.connectedAt.Add(toldWithin))
+		return nil, !says || !p.f.until(HubLane, w.key(), p.f.connectedAt.Add(toldWithin))
 	}
 	c, away := p.absences.now[w.cl.name]
 	if !away || p.arrived(w) {
 		return nil, true
 	}
-	return offline(w.hub.object, c.Since, c.Never), true
+	return offline(w.hub.object, c), true
 }
 
 // keepSaying lets stand what an earlier process had a work say of its agent, until something else is

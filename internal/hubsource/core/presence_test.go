@@ -340,6 +340,9 @@ func TestCore_WorksSayThatTheirClusterIsOffline(t *testing.T) {
 		t.Errorf("%d works count", n)
 	}
 	f.now = f.now.Add(time.Second)
+	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true, Why: "its agent came with another certificate: put in its own"})
+	says("uid-waiting", ReasonAgentNotHeard, "its agent came with another certificate: put in its own; no agent")
+	f.now = f.now.Add(time.Second)
 	f.absent("")
 	if d := f.says("uid-waiting"); d != nil {
 		t.Errorf("its agent came, and it says %+v", d)

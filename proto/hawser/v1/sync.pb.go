@@ -551,7 +551,10 @@ type AbsentCluster struct {
 	// Since when; what was before the broker was started does not count.
 	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
 	// None ever came.
-	Never         bool `protobuf:"varint,3,opt,name=never,proto3" json:"never,omitempty"`
+	Never bool `protobuf:"varint,3,opt,name=never,proto3" json:"never,omitempty"`
+	// Why, and what to do, as far as the broker knows: one was refused lately, or
+	// the certificate of the last one has ended. Else empty.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -605,6 +608,13 @@ func (x *AbsentCluster) GetNever() bool {
 		return x.Never
 	}
 	return false
+}
+
+func (x *AbsentCluster) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 // HubPosition says which hub a source serves, and how far that hub's history
@@ -1339,11 +1349,12 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12;\n" +
 	"\rlast_position\x18\x06 \x01(\v2\x16.hawser.v1.HubPositionR\flastPosition\x12!\n" +
 	"\ftells_absent\x18\a \x01(\bR\vtellsAbsent\x120\n" +
-	"\x06absent\x18\b \x03(\v2\x18.hawser.v1.AbsentClusterR\x06absent\"q\n" +
+	"\x06absent\x18\b \x03(\v2\x18.hawser.v1.AbsentClusterR\x06absent\"\x83\x01\n" +
 	"\rAbsentCluster\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
-	"\x05never\x18\x03 \x01(\bR\x05never\"J\n" +
+	"\x05never\x18\x03 \x01(\bR\x05never\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"J\n" +
 	"\vHubPosition\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12)\n" +
 	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\x9b\x01\n" +
