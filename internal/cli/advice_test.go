@@ -1,14 +1,15 @@
 package cli
 
 import (
-	"go/scanner"
+	"go/ast"
+	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -19,14 +20,26 @@ import (
 var step = regexp.MustCompile("hawser((?: +(?:[a-z]+|--?[a-z-]+(?:[= ][A-Z%{$/][^ `'\"]*)?|[A-Z%{$][^ `'\"]*))+)")
 
 // executedBy are tests outside of testdata that execute a step with a flag which no script executes.
-var executedBy = map[string]string{"hawser get orphans --watch": "TestWatch"} // which does not end by itself
+var executedBy = map[string]string{"hawser get orphans --watch": "internal/cli TestWatch"} // which does not end by itself
 
 // TestAdvice_IsExecuted: each command of hawser that a message of any program, or an alert, advises is there with
 // the flags that are named, and a script executes the verb with them.
 func TestAdvice_IsExecuted(t *testing.T) {
 	executed := executedSteps(t)
+	for step, test := range executedBy {
+		if executed[step] = executes(t, test, step); !executed[step] {
+			t.Errorf("%s does not execute %q, or is not there", test, step)
+		}
+	}
 	found := 0
-	for text, file := range advices(t) {
+	asked, run := onPages(t)
+	for text := range run {
+		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+			note(executed, strings.Fields(line))
+		}
+	}
+	maps.Copy(asked, advices(t))
+	for text, file := range asked {
 		for _, m := range step.FindAllStringSubmatch(text, -1) {
 			words := strings.Fields(m[1])
 			c, rest, err := newRoot(Env{}).Find(words)
@@ -40,7 +53,7 @@ func TestAdvice_IsExecuted(t *testing.T) {
 			for _, flag := range named(rest) {
 				if c.Flags().Lookup(flag) == nil {
 					t.Errorf("%s: %q has a flag that %q does not have", file, m[0], c.CommandPath())
-				} else if key := c.CommandPath() + " --" + flag; !executed[key] && executedBy[key] == "" {
+				} else if key := c.CommandPath() + " --" + flag; !executed[key] {
 					t.Errorf("%s: %q is advised, and no script in testdata executes %q", file, m[0], key)
 				}
 			}
@@ -82,22 +95,29 @@ func executedSteps(t *testing.T) map[string]bool {
 		commands, _, _ := strings.Cut(string(text), "\n-- ")
 		for line := range strings.Lines(commands) {
 			words := strings.Fields(strings.TrimPrefix(line, "!"))
-			if len(words) < 3 || words[0] != "exec" || words[1] != program {
-				continue
+			if len(words) > 0 && words[0] == "exec" {
+				note(executed, words[1:])
 			}
-			c, rest, err := newRoot(Env{}).Find(words[2:])
-			if err != nil {
-				continue
-			}
-			executed[c.CommandPath()] = true
-			c.Flags().VisitAll(func(f *pflag.Flag) {
-				if slices.Contains(named(rest), f.Name) || f.Shorthand != "" && slices.Contains(rest, "-"+f.Shorthand) {
-					executed[c.CommandPath()+" --"+f.Name] = true
-				}
-			})
 		}
 	}
 	return executed
+}
+
+// note takes a command of hawser for executed, with its flags. Other words are none.
+func note(executed map[string]bool, words []string) {
+	if len(words) < 2 || words[0] != program {
+		return
+	}
+	c, rest, err := newRoot(Env{}).Find(words[1:])
+	if err != nil {
+		return
+	}
+	executed[c.CommandPath()] = true
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if slices.Contains(named(rest), f.Name) || f.Shorthand != "" && slices.Contains(rest, "-"+f.Shorthand) {
+			executed[c.CommandPath()+" --"+f.Name] = true
+		}
+	})
 }
 
 // advices are the texts in which a person may read what to do next, with the file of each: string literals of
@@ -105,17 +125,19 @@ func executedSteps(t *testing.T) map[string]bool {
 func advices(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, dir := range []string{"../../cmd", "../../internal", "../../pkg", "../../deploy/monitoring"} {
+	for _, dir := range []string{"../../cmd", "../../internal", "../../pkg", "../../deploy/monitoring", "../../deploy/charts"} {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || e.IsDir() || strings.HasSuffix(path, "_test.go") {
+			if err != nil || !e.Type().IsRegular() || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
 			content, err := os.ReadFile(filepath.Clean(path))
 			switch filepath.Ext(path) {
 			case ".yaml":
 				texts[strings.Join(strings.Fields(string(content)), " ")] = path
+			case ".txt":
+				texts[string(content)] = path
 			case ".go":
-				for _, text := range literals(content) {
+				for _, text := range literals(t, path) {
 					texts[text] = path
 				}
 			}
@@ -128,17 +150,24 @@ func advices(t *testing.T) map[string]string {
 	return texts
 }
 
-// literals are the strings of a Go file.
-func literals(content []byte) (texts []string) {
-	var s scanner.Scanner
-	s.Init(token.NewFileSet().AddFile("", -1, len(content)), content, nil, 0)
-	for {
-		_, tok, lit := s.Scan()
-		if tok == token.EOF {
-			return texts
-		}
-		if text, err := strconv.Unquote(lit); tok == token.STRING && err == nil && strings.Contains(text, program+" ") {
-			texts = append(texts, text)
-		}
+// literals are the strings of a Go file in which there may be a command.
+func literals(t *testing.T, path string) (texts []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
 	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		e, is := n.(ast.Expr)
+		text := ""
+		if is {
+			text = textOf(e)
+		}
+		if strings.Contains(text, program+" ") || strings.Contains(text, "kubectl ") {
+			texts = append(texts, text)
+			return false // the parts of a sum are no commands
+		}
+		return true
+	})
+	return texts
 }

@@ -60,6 +60,16 @@ func TestInstall_ThreeCommandsToAFirstWork(t *testing.T) {
 
 	w.run(w.kubectl, "--context", "hub", "-n", "cluster1", "wait", "manifestwork", "first-work", "--for=condition=Applied", "--timeout=120s")
 	w.run(w.kubectl, "--context", "cluster1", "get", "deployment", "first-work")
+	// What messages, notes and pages advise where a program is not ready.
+	all := w.terminals()
+	all[0].types(
+		"kubectl -n hawser exec deploy/hawser-hub-source -- /hawser-hub-source doctor => ok round trip",
+		"kubectl -n hawser logs deploy/hawser-broker => level=INFO",
+	)
+	all[1].types(
+		"kubectl -n hawser exec deploy/hawser-agent -- /hawser-agent doctor => ok identity",
+		"kubectl -n hawser logs deploy/hawser-agent => level=INFO",
+	)
 }
 
 // bringUp gives the loopback device of a new network the addresses of the pods.

@@ -44,6 +44,7 @@ type kubelet struct {
 	hosts string
 	ip    func(pod *corev1.Pod) string
 
+	mu   sync.Mutex // of pods, for who asks the node
 	pods map[types.UID]*container
 	// claims are the directories of volumes that pods share, by claim.
 	claims map[string]string
@@ -57,13 +58,23 @@ type container struct {
 	ready  bool
 	done   bool // the pod of a Job, whose program ended
 	client http.Client
+	// root is the root of its files, log where it writes.
+	root, log string
 }
 
 // run looks at the pods until ctx ends, then stops all.
 func (k *kubelet) run(ctx context.Context) {
 	k.pods, k.claims = map[types.UID]*container{}, map[string]string{}
 	// A Service has no endpoints on nodes that are not there.
-	if _, err := k.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+	here, err := k.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	if err == nil {
+		server, port := k.serve()
+		defer server.Close()
+		here.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+		here.Status.DaemonEndpoints.KubeletEndpoint.Port = port
+		_, err = k.kube.CoreV1().Nodes().UpdateStatus(ctx, here, metav1.UpdateOptions{})
+	}
+	if err != nil {
 		k.t.Errorf("kubelet: %v", err)
 	}
 	tick := time.NewTicker(300 * time.Millisecond)
@@ -120,7 +131,9 @@ func (k *kubelet) look(ctx context.Context) error {
 		case pod.DeletionTimestamp != nil:
 			if c != nil {
 				k.stop(c)
+				k.mu.Lock()
 				delete(k.pods, pod.UID)
+				k.mu.Unlock()
 			}
 			now := int64(0)
 			err = k.kube.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
@@ -163,6 +176,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
+	c.root, c.log = filepath.Join(dir, "root"), log.Name()
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	if err := c.cmd.Start(); err != nil {
 		return err
@@ -173,7 +187,9 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) error {
 		}
 	})
 	go func() { c.ended <- c.cmd.Wait() }()
+	k.mu.Lock()
 	k.pods[pod.UID] = c
+	k.mu.Unlock()
 	return k.report(ctx, c, false)
 }
 
