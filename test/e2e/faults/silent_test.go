@@ -35,19 +35,25 @@ const told = 6*time.Minute + harness.Within
 func silence(t *testing.T) []quiet {
 	t.Helper()
 	o := sit(t)
-	// Of a certificate that is refused or over the hub says the consequence only; hawser has the cause.
-	looks := func(name, says, next string) []look {
+	// looks has the cause and the next step of the cluster's row, and those of the work's Events.
+	looks := func(name, row, rowNext, event, eventNext string) []look {
 		return []look{
-			{command: "hawser get clusters " + name, says: name + says, next: next},
-			{command: warnings("web", name), says: `no agent of cluster "` + name, next: `(?i)check|start`, past: true},
+			{command: "hawser get clusters " + name, says: name + row, next: rowNext},
+			{command: warnings("web", name), says: event, next: eventNext, past: true},
 		}
+	}
+	none := func(name string) string {
+		return `AgentNotHeard .*no agent of cluster "` + name + `" is connected to the broker since `
 	}
 	renewed := o.hasAnEndedCertificate()
 	return []quiet{
-		{"agent down", looks(down, ` +Offline`, `(?i)\n`+down+` .*(check|start|doctor)`), o.stopsAnswering()},
-		{"wrong certificate", looks(wrong, ` +Refused .*certificate of cluster `+cluster, `Secret`), o.hasTheWrongCertificate()},
-		{"agent certificate expired", looks(ended, ` +Offline .*certificate`, `Secret`), renewed},
-		{"misspelt cluster", looks(misspelt, ` +NeverSeen +1 `, `(?i)misspelt`), o.isMisspelt()},
+		{"agent down", looks(down, ` +Offline `, `\n`+down+` .*check `, none(down), `check that its agent runs and reaches the broker`), o.stopsAnswering()},
+		{"wrong certificate", looks(wrong, ` +Refused .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`,
+			`AgentNotHeard .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`), o.hasTheWrongCertificate()},
+		{"agent certificate expired", looks(ended, ` +Offline .*the certificate of its agent ended`, `put a new one into its Secret`,
+			`AgentNotHeard .*the certificate of its agent ended at `, `put a new one into its Secret, or have it join again`), renewed},
+		{"misspelt cluster", looks(misspelt, ` +NeverSeen +1 `, `is the name misspelt, or does its agent not reach the broker\?`,
+			`ClusterUnknown .*no agent of cluster "`+misspelt+`" has ever come to the broker`, `is the namespace misspelt\? Else start its agent`), o.isMisspelt()},
 	}
 }
 

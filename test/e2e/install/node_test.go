@@ -11,8 +11,8 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
-	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
 // serve answers what the API server asks of the node for kubectl logs and kubectl exec.
@@ -36,7 +36,7 @@ func (k *kubelet) serve() (server *httptest.Server, port int32) {
 		}
 	})
 	server = httptest.NewTLSServer(mux)
-	return server, int32(server.Listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	return server, int32(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
 // named is the container of a pod, nil if there is none.
@@ -97,7 +97,7 @@ func (c *container) execs(w http.ResponseWriter, r *http.Request) error {
 func (c *container) inside(command []string, stdout, stderr io.Writer) error {
 	s, pid := c.pod.Spec.SecurityContext, strconv.Itoa(c.cmd.Process.Pid)
 	script := fmt.Sprintf(`mount --bind /proc/%[1]s %[2]s/proc/1 && exec chroot --userspec=%[3]d:%[4]d --groups=%[5]d %[2]s "$@"`, pid, c.root, *s.RunAsUser, *s.RunAsGroup, *s.FSGroup)
-	cmd := exec.Command("nsenter", append([]string{"--mount", "--target", pid, "unshare", "--mount", "sh", "-c", script, "sh"}, command...)...) //nolint:gosec // what the test types
+	cmd := exec.Command("nsenter", append([]string{"--mount", "--target", pid, "unshare", "--mount", "sh", "-c", script, "sh"}, command...)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = c.cmd.Env, stdout, stderr
 	return cmd.Run()
 }
