@@ -78,7 +78,7 @@ spec: {policyName: no-debug, validationActions: [Deny]}
 		return nil
 	})
 	o.Create(t, harness.NewWork(t, cluster, "settings", settings("debug")))
-	looks := failing("settings", `ConfigMap shop/settings.*debug must not be set|debug must not be set.*ConfigMap shop/settings`, `(?i)policy.*no-debug`)
+	looks := failing("settings", `denied: ConfigMap shop/settings: .*no-debug.*debug must not be set`, `correct the manifest`)
 	o.sees("refused by policy", looks...)
 	o.Update(t, cluster, "settings", func(w *workv1.ManifestWork) { w.Spec = harness.NewWork(t, cluster, "", settings("level")).Spec })
 	o.isWell(looks...)
@@ -95,7 +95,7 @@ func immutableField(t *testing.T) {
 	}
 	o.Deliver(t, harness.NewWork(t, cluster, "frontend", labelled("web")...))
 	o.Update(t, cluster, "frontend", func(w *workv1.ManifestWork) { w.Spec = harness.NewWork(t, cluster, "", labelled("site")...).Spec })
-	looks := failing("frontend", `Deployment shop/web.*spec\.selector|spec\.selector.*Deployment shop/web`, `(?i)delete|another name|orphan`)
+	looks := failing("frontend", `immutable: Deployment shop/web: spec\.selector`, `correct the manifest`)
 	o.sees("immutable field", looks...)
 	o.Update(t, cluster, "frontend", func(w *workv1.ManifestWork) { w.Spec = harness.NewWork(t, cluster, "", labelled("web")...).Spec })
 	o.isWell(looks...)
@@ -114,9 +114,10 @@ func finalizerHangs(t *testing.T) {
 	}
 	t.Cleanup(letGo)
 	o.DeleteWork(t, cluster, "data")
+	const held, next = `waits for finalizers: ConfigMap shop/data: example\.org/backup`, `see that it runs on the cluster, or take them off the object`
 	looks := []look{
-		{command: "kubectl events --for manifestwork/data -n " + cluster, says: `ConfigMap shop/data.*example\.org/backup|example\.org/backup.*ConfigMap shop/data`, next: `(?i)controller|remove|takes? .*off|kubectl`, past: true},
-		{command: "hawser get works data --cluster " + cluster, says: `ConfigMap shop/data.*example\.org/backup|example\.org/backup.*ConfigMap shop/data`, next: `(?i)controller|remove|takes? .*off|kubectl`},
+		{command: "kubectl events --for manifestwork/data -n " + cluster, says: held, next: next, past: true},
+		{command: "hawser get works data --cluster " + cluster, says: held, next: next},
 	}
 	o.sees("finalizer", looks...)
 	letGo()
@@ -130,10 +131,10 @@ func twoWorks(t *testing.T) {
 	o.Deliver(t, harness.NewWork(t, cluster, "first", harness.ConfigMapYAML(ns, "shared", "a")))
 	o.Create(t, harness.NewWork(t, cluster, "second", harness.ConfigMapYAML(ns, "shared", "b")))
 	// One of the two says it, or both.
-	names := `ConfigMap shop/shared.*(first|second)`
+	const names, next = `ConfigMap shop/shared: .* is changed by .*(first|second)`, `Take the object out of all works but one`
 	looks := []look{
-		{command: "kubectl events -n " + cluster + " --types=Warning", says: names, next: `(?i)all works but one`, past: true},
-		{command: "hawser get works --cluster " + cluster, says: names, next: `(?i)all works but one`},
+		{command: "kubectl events -n " + cluster + " --types=Warning", says: names, next: next, past: true},
+		{command: "hawser get works --cluster " + cluster, says: names, next: next},
 	}
 	o.sees("two works", looks...) // it is said until ten minutes after the last repair
 }
@@ -145,9 +146,10 @@ func aWar(t *testing.T) {
 	o.renamed = append(o.renamed, ns, "shop")
 	o.Deliver(t, harness.NewWork(t, cluster, "settings", harness.ConfigMapYAML(ns, "settings", "ours")))
 	stop := o.rival(ns, "settings")
+	const by, next = `ConfigMap shop/settings: .* is changed by .*rival`, `Stop the other writer, or .*ignoreFields`
 	looks := []look{
-		{command: warnings("settings", cluster), says: `ConfigMap shop/settings.*rival|rival.*ConfigMap shop/settings`, next: `ignoreFields`, past: true},
-		{command: "hawser get works settings --cluster " + cluster, says: `ConfigMap shop/settings.*rival|rival.*ConfigMap shop/settings`, next: `ignoreFields`},
+		{command: warnings("settings", cluster), says: by, next: next, past: true},
+		{command: "hawser get works settings --cluster " + cluster, says: by, next: next},
 	}
 	o.sees("war", looks...) // it is said until ten minutes after the last repair
 	stop()
@@ -192,9 +194,9 @@ func manyFailing(t *testing.T) {
 		o.Create(t, harness.NewWork(t, cluster, fmt.Sprintf("w%03d", i), harness.ConfigMapYAML("shop", fmt.Sprintf("w%03d", i), "x")))
 	}
 	looks := []look{
-		{command: "kubectl get manifestworks -n " + cluster + " -o wide", says: `w299 +False .*"?shop"?`, next: `(?i)namespace`},
+		{command: "kubectl get manifestworks -n " + cluster + " -o wide", says: `w299 +False .*namespaces "shop" not found`, next: `deliver the namespace with a work`},
 		{command: "hawser get clusters " + cluster, says: cluster + ` +Failing +300 +300 `, next: `hawser get works`},
-		{command: "hawser get works --health not-applied --cluster " + cluster, says: `w299 .*"?shop"?`, next: `(?i)namespace`},
+		{command: "hawser get works --health not-applied --cluster " + cluster, says: `w299 .*namespaces "shop" not found`, next: `deliver the namespace with a work`},
 	}
 	harness.EventuallyWithin(t, 3*time.Minute, func(ctx context.Context) error {
 		_, err := o.screen(ctx, []look{{command: looks[0].command, says: `w299 +False`}, {command: looks[1].command, says: cluster + ` +Failing +300 +300 `}})

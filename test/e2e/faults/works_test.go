@@ -34,7 +34,7 @@ func failing(name, why, next string) []look {
 func TestNamespaceMissing(t *testing.T) {
 	o := sit(t)
 	o.Create(t, harness.NewWork(t, cluster, "shop", harness.ConfigMapYAML("shop", "web", "x")))
-	looks := failing("shop", `namespaces? "?shop"? .*not (found|there)|not found.*shop`, `(?i)namespace`)
+	looks := failing("shop", `namespace missing: ConfigMap shop/web: namespaces "shop" not found`, `deliver the namespace with a work`)
 	o.sees("namespace missing", looks...)
 	namespace(t, shared.API[cluster], "shop")
 	o.isWell(looks...)
@@ -76,7 +76,7 @@ func (o *operator) allow(group, resource string) {
 func forbidden(t *testing.T) {
 	o := sit(t)
 	o.Create(t, harness.NewWork(t, cluster, "runtime", "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: fast}, handler: fast}"))
-	looks := failing("runtime", `(?i)RuntimeClass fast.*forbidden|forbidden.*RuntimeClass fast|forbidden: .*cannot .*runtimeclasses`, `ClusterRole.*aggregate-to-work`)
+	looks := failing("runtime", `forbidden: RuntimeClass fast: .*cannot .*runtimeclasses`, `make a ClusterRole .*aggregate-to-work`)
 	o.sees("forbidden", looks...)
 	o.allow("node.k8s.io", "runtimeclasses")
 	o.isWell(looks...)
@@ -97,7 +97,7 @@ func unknownKind(t *testing.T) {
 	o := sit(t)
 	o.allow("example.org", "crontabs")
 	o.Create(t, harness.NewWork(t, cluster, "nightly", "{apiVersion: example.org/v1, kind: CronTab, metadata: {name: nightly}}"))
-	looks := failing("nightly", `(?i)CronTab`, `(?i)CustomResourceDefinition|definition`)
+	looks := failing("nightly", `unknown kind: CronTab nightly: `, `deliver its CustomResourceDefinition with a work`)
 	o.sees("unknown kind", looks...)
 	o.Deliver(t, harness.NewWork(t, cluster, "definition", crontabs))
 	o.isWell(looks...)
@@ -113,7 +113,7 @@ func workYAML(size int) string {
 func tooLarge(t *testing.T) {
 	o := sit(t)
 	o.write("web.yaml", workYAML(600_000))
-	looks := []look{{command: "kubectl apply --server-side -f web.yaml", says: `600\d\d\d bytes.*512000`, next: `(?i)split|smaller`}}
+	looks := []look{{command: "kubectl apply --server-side -f web.yaml", says: `600\d\d\d bytes.*512000`, next: `divide its data among several objects`}}
 	o.sees("too large", looks...)
 	o.write("web.yaml", workYAML(600))
 	o.isWell(looks...)
