@@ -178,6 +178,9 @@ func (l *listing[T]) changes(look func(func(*T) error) error, p printer, before 
 		if err != nil {
 			return err
 		}
+		for _, field := range slices.Sorted(maps.Keys(t.words)) { // a word may change with something else, as the health with the cluster
+			b = append(b, t.words[field]...)
+		}
 		id, is := l.idOf(m), seen{path: t.path, sum: sha256.Sum256(b)}
 		now[id] = is
 		if before[id] == is {

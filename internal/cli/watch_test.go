@@ -13,6 +13,8 @@ import (
 	"github.com/hawser-io/hawser/internal/cli"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // lines is what a verb writes, line by line.
@@ -125,5 +127,14 @@ func TestWatch(t *testing.T) {
 	}
 	if strings.Contains(names.text.String(), `"List"`) {
 		t.Errorf("a list without an end:\n%s", names.text.String())
+	}
+
+	// The work is as it was, and its cluster is not.
+	works, endWorks = start("get", "works", "--watch", "--cluster", "cluster1")
+	works.until(t, "the cluster is NeverSeen\n")
+	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, nil)
+	works.until(t, "NotReported   -         -\n")
+	if status := endWorks(); status != 0 {
+		t.Errorf("status %d", status)
 	}
 }
