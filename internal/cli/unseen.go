@@ -101,24 +101,32 @@ func awaySince(m *hawserv1.ListClustersResponse) (at time.Time, exact bool) {
 
 // whyUnseen says why the health of the works of a cluster is unknown; "" where it is not.
 func whyUnseen(m *hawserv1.ListClustersResponse) string {
-	stamp := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-	switch at, exact := awaySince(m); {
-	case isDown(m):
+	if isDown(m) {
 		since := ""
 		if at := downSince(m); !at.IsZero() {
 			since = " since " + stamp(at)
 		}
 		return "the cluster is not available" + since + ": " + m.GetRegistration().GetAvailableMessage()
-	case !isAway(m):
-		return ""
-	case at.IsZero():
-		return "the cluster is " + clusterWord(m)
-	case exact:
-		return "the cluster is " + clusterWord(m) + " since " + stamp(at)
-	default:
-		return "the cluster is " + clusterWord(m) + " since before " + stamp(at)
 	}
+	if !isAway(m) {
+		return ""
+	}
+	is := "the cluster is " + clusterWord(m)
+	at, exact := awaySince(m)
+	if at.IsZero() {
+		return is
+	}
+	if clusterWord(m) != wordOf(hawserv1.ClusterState_CLUSTER_STATE_OFFLINE) {
+		is += ", no agent" // the time is not that of another state
+	}
+	if exact {
+		return is + " since " + stamp(at)
+	}
+	return is + " since before " + stamp(at)
 }
+
+// stamp is a time in a text that stays.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // silence is for how long no agent of a cluster is connected.
 func silence(now time.Time, m *hawserv1.ListClustersResponse) string {
