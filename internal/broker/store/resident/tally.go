@@ -88,7 +88,7 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	spec, status := store.Entries(n)
 	replace(&c.specs, oldSpec, spec)
 	replace(&o.statuses, oldStatus, status)
-	replace(&c.tombstones, when(old, store.Tombstone, oldSpec), when(n, store.Tombstone, spec))
+	replace(&c.tombstones, inTombstone(old, oldSpec), inTombstone(n, spec))
 	replace(&o.graves, seen(old), seen(n))
 	o.hold(c, old, n)
 	c.head.Failing += live(n, fails) - live(old, fails)
@@ -131,9 +131,9 @@ func live(m *store.Meta, is func(*store.Meta) bool) int {
 // fails reports whether the status of m says that the work is not applied, or not available.
 func fails(m *store.Meta) bool { return m.Failing }
 
-// when is revision, or what else is counted, if m is in a state, else 0.
-func when(m *store.Meta, s store.State, revision uint64) uint64 {
-	if m == nil || m.State != s {
+// inTombstone is revision, or what else is counted, if m is a tombstone, else 0.
+func inTombstone(m *store.Meta, revision uint64) uint64 {
+	if m == nil || m.State != store.Tombstone {
 		return 0
 	}
 	return revision
@@ -154,7 +154,7 @@ func (o *ownerTally) hold(c *clusterTally, old, n *store.Meta) {
 	}
 	h.digests(&c.head.Digest, old, (*store.Digest).Remove)
 	h.digests(&c.head.Digest, n, (*store.Digest).Add)
-	h.tombstones += int(when(n, store.Tombstone, 1)) - int(when(old, store.Tombstone, 1))
+	h.tombstones += int(inTombstone(n, 1)) - int(inTombstone(old, 1))
 	if h.digest.Count == 0 && h.tombstones == 0 {
 		delete(o.clusters, cluster)
 	}
