@@ -46,8 +46,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) report(v core.Verdict) { m.reports.WithLabelValues(string(v)).Inc() }
-
 // knownOutcomes bounds the label of publishes.
 var knownOutcomes = map[string]bool{
 	codec.OutcomeAccepted: true, codec.OutcomeUnchanged: true, codec.OutcomeStale: true,

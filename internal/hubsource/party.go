@@ -83,7 +83,7 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 	var verdict core.Verdict
 	err := p.tell(func(c *core.Core) { verdict = c.Report(r) })
 	if err == nil {
-		p.metrics.report(verdict)
+		p.metrics.reports.WithLabelValues(string(verdict)).Inc()
 		p.logReport(ctx, r, e.Source(), verdict)
 	}
 	return err

@@ -222,9 +222,7 @@ func TestSource_ShowsAnOversizedChangeAndKeepsTheAgentsWord(t *testing.T) {
 		}
 		b.hub.apply(example("c1", "w", data("small")))
 		b.settle(time.Second)
-		if w := b.shown("c1/w", 3); delivered(w.Status) != nil {
-			b.Errorf("the hub shows %+v", w.Status.Conditions)
-		}
+		b.wantDelivered("c1/w")
 	})
 }
 

@@ -347,7 +347,7 @@ func (c *Core) ended(life int, uid types.UID, how ending) {
 	c.lives.moved(w.hub.object)
 	c.statuses.lose(w)
 	c.fleet.setBlame(w, blame{})
-	w.spec.begin()
+	w.spec.retry.reset()
 	c.fleet.recount(w)
 	if how == unseen && c.fleet.connected && c.compare.on {
 		c.compare.miss(w)
@@ -454,7 +454,7 @@ func (c *Core) Connected(a transport.Accepted) {
 		if !w.cl.selected {
 			continue
 		}
-		w.spec.begin()
+		w.spec.retry.reset()
 		if !c.compare.on || w.comparable() == nil { // the others wait for the comparison
 			f.look(w.key())
 		}

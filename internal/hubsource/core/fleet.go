@@ -156,9 +156,6 @@ func (f *fleet) marks(cl *cluster) plain.Marks {
 	return f.line.Marks(cl.name)
 }
 
-// answered takes it that what is dangerous when it is late was answered.
-func (f *fleet) answered() { f.ends.reset() }
-
 func (f *fleet) nextEnd() *todo {
 	if !f.ending || !f.due(SpecLane, Key{}, &f.ends) {
 		return nil
@@ -463,6 +460,11 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	}
 	a.failed(SpecLane, k, r, e.Delay)
 	return true
+}
+
+// needsPerson reports whether the broker has no room until a person makes some: it says so, or names no time.
+func needsPerson(e transport.Error) bool {
+	return e.Code == transport.CodeOverloaded && (e.Full || e.Delay == 0)
 }
 
 // told is what the broker said of a request that failed, the zero error where it said nothing.

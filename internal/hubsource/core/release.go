@@ -95,7 +95,7 @@ func (s *releases) done(cl *cluster, r Result) {
 		}
 		return
 	}
-	s.f.answered()
+	s.f.ends.reset()
 	s.released(cl)
 }
 

@@ -63,9 +63,6 @@ func (s *specState) known() (another bool) {
 	return another
 }
 
-// begin lets the work be told of without delay.
-func (s *specState) begin() { s.retry.reset() }
-
 // agreed takes it that the broker has the work as it is.
 func (s *specState) agreed() {
 	s.attempted, s.fresh, s.staleRuns, s.tryAgain = true, false, 0, time.Time{}
@@ -324,8 +321,8 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.refused(w, e, r)
 		s.tryAgainAfter(w, said.Delay)
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
-		if said.Code == transport.CodeOverloaded && (said.Full || said.Delay == 0) && w.hub.ended == alive {
-			s.f.blameSpec(w, refusal(e.Work, r.Err)) // who names no time needs a person, as for its disk
+		if needsPerson(said) && w.hub.ended == alive {
+			s.f.blameSpec(w, refusal(e.Work, r.Err))
 		}
 		if isOpen(r.Err) {
 			w.broker.assume(unsure, s.f.sub, s.f.tick())

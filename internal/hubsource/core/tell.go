@@ -171,7 +171,7 @@ func (c *comparisons) doneSendCompared(o codec.Compared, all bool, r Result) {
 		return
 	}
 	// Where the broker refused it, the next subscription tells it again.
-	c.f.answered()
+	c.f.ends.reset()
 	t.retry.reset()
 	t.all = t.all || o.AllClusters
 	if o.Position != nil {
