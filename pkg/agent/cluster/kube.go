@@ -153,9 +153,9 @@ func within(c dynamic.Interface, gvr schema.GroupVersionResource, namespace stri
 	return c.Resource(gvr).Namespace(namespace)
 }
 
-// served is the error of a request, as it is for people. It tells "no such object" from "no such resource". The server answers
-// both with 404. It names the object that it misses; where it does not, its list
-// of resources decides.
+// served is the error of a request, as people can read it. It tells "no such object"
+// from "no such resource". The server answers both with 404. It names the object that
+// it misses; where it does not, its list of resources decides.
 func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err error) error {
 	var slow *SlowError
 	switch {
