@@ -45,36 +45,44 @@ func withoutDumps(text string) string {
 	}
 }
 
-// dumpAt is how many bytes a value at the beginning of a text has, 0 if it is not to be left out. It ends
-// where all its brackets are closed, and what stands in quotes does not count.
+// dumpAt is how many bytes a value at the beginning of a text has, 0 if it is not to be left out.
 func dumpAt(text string) int {
-	if text == "" {
-		return 0
-	}
-	inGo, inJSON := goValue.MatchString(text), text[0] == '{' || text[0] == '['
+	inGo, inJSON := goValue.MatchString(text), strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[")
 	if !inGo && !inJSON {
 		return 0
 	}
-	depth, closed := 0, 0
+	if n := endOfValue(text); inGo || n > longestJSON {
+		return n
+	}
+	return 0
+}
+
+// endOfValue is where the last bracket of a value at the beginning of a text is closed, 0 if one stays open. What
+// stands in quotes does not count.
+func endOfValue(text string) (closed int) {
+	depth := 0
 	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '"':
+		switch strings.IndexByte(`"{([})]:,; `, text[i]) {
+		case -1:
+		case 0:
 			if i = endOfQuoted(text, i); i < 0 {
 				return 0
 			}
-		case c == '{' || c == '(' || c == '[':
+		case 1, 2, 3:
 			depth++
-		case c == '}' || c == ')' || c == ']':
+		case 4, 5, 6:
 			if depth--; depth < 0 {
 				return 0
 			}
 			closed = i + 1
-		case c == ' ' && text[i+1:] != "" && text[i+1] == '{' && typeWord.MatchString(text[:i]): // "interface {}"
-		case depth == 0 && (c == ':' || c == ' ' || c == ',' || c == ';'):
-			i = len(text)
+		default:
+			inside := depth > 0 || strings.HasPrefix(text[i:], " {") && typeWord.MatchString(text[:i]) // "interface {}"
+			if !inside {
+				return closed
+			}
 		}
 	}
-	if depth > 0 || !inGo && closed <= longestJSON {
+	if depth > 0 {
 		return 0
 	}
 	return closed

@@ -87,7 +87,7 @@ func TestReadable(t *testing.T) {
 		t.Errorf("the answer was modified: %+v", answer)
 	}
 	for _, same := range []error{nil, errors.New(dump), apierrors.NewBadRequest("a: Invalid value: 1: no")} {
-		if got := readable(same); got != same {
+		if got := readable(same); !errors.Is(got, same) {
 			t.Errorf("%v became %v", same, got)
 		}
 	}
