@@ -103,9 +103,9 @@ func TestReason_ImmutableFieldWithoutStructsOfGo(t *testing.T) {
 		w.Spec.Workload.Manifests[1] = harness.Manifest(t, strings.ReplaceAll(harness.DeploymentYAML(ns, "web", 0), "app: web", "app: other"))
 	})
 	saysWhy(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
-		`immutable: Job `+ns+`/job: spec.template: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew); `+
+		`immutable: Job `+ns+`/job: spec.template.spec: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew); `+
 			`2 of 2 manifests failed`)
-	for i, field := range []string{"spec.template: ", "spec.selector: "} {
+	for i, field := range []string{"spec.template.spec: ", "spec.selector: "} {
 		f.ManifestCondition(t, w, i, workv1.ManifestApplied, func(c metav1.Condition) bool {
 			dumped := strings.Contains(c.Message, "core.") || strings.Contains(c.Message, "v1.") || strings.Contains(c.Message, "map[")
 			return !dumped && strings.Contains(c.Message, field) && strings.Contains(c.Message, "field is immutable (this does not pass by itself: correct the manifest")
