@@ -60,7 +60,7 @@ func TestUnseen(t *testing.T) {
 				Cluster: "c1", State: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, Known: true, LastSeen: ago(12 * time.Minute),
 				RefusedAt: ago(2 * time.Minute), Refusal: "another certificate", Pending: 2,
 			},
-			"2m ago: another certificate, 2 works wait for it; put the one of c1 into its Secret", "the cluster is Refused, no agent since 2026-03-01T11:48:00Z", "",
+			"2m ago: another certificate, 2 works wait for it", "the cluster is Refused, no agent since 2026-03-01T11:48:00Z", "",
 		},
 		"the hub has withdrawn its acceptance": {
 			&hawserv1.ListClustersResponse{Cluster: "c1", State: offline, Known: true, LastSeen: ago(12 * time.Minute), Registration: &hawserv1.ClusterRegistration{Joined: true}},
