@@ -34,7 +34,7 @@ func (r *rejection) Error() string {
 	case r.refusal.Missing:
 		return r.error.Error() + hintNamespace
 	default:
-		return r.error.Error()
+		return r.error.Error() + hintRefused
 	}
 	return fmt.Sprintf("%v (this does not pass by itself: %s)", r.error, r.hint)
 }

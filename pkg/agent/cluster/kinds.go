@@ -55,7 +55,7 @@ func newKinds(cfg *rest.Config, hc *http.Client) (*kinds, error) {
 	fetch := func(ctx context.Context, path string, into any) error {
 		b, err := rc.Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
 		if err != nil {
-			return err
+			return unreached(ctx, err)
 		}
 		return json.Unmarshal(b, into)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -162,7 +163,7 @@ func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err 
 	case errors.As(err, &slow):
 		return slow // without the address of the cluster around it
 	case err == nil || !apierrors.IsNotFound(err):
-		return readable(err)
+		return readable(unreached(ctx, err))
 	}
 	var s apierrors.APIStatus
 	if errors.As(err, &s) && !unnamed(s.Status().Details) {
@@ -178,6 +179,15 @@ func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err 
 		}
 	}
 	return &NotServedError{Resource: gvr}
+}
+
+// unreached says of a request without an answer what a person can do. Its URL says nothing more.
+func unreached(ctx context.Context, err error) error {
+	var unsent *url.Error
+	if !errors.As(err, &unsent) || ctx.Err() != nil {
+		return err
+	}
+	return fmt.Errorf("the kube-apiserver of the cluster cannot be reached: %w; check that it runs, and that its agent reaches it", unsent.Err)
 }
 
 var errUnclear = errors.New("the server does not say what it misses")

@@ -1,12 +1,14 @@
 package cluster_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,6 +63,29 @@ func TestKube_TwoKindsOf404(t *testing.T) {
 	_, err = k.Get(t.Context(), cluster.Ref{GroupVersionResource: gvr, Namespace: "default", Name: "none"})
 	if apierrors.IsNotFound(err) || !errors.As(err, &e) || err.Error() != "the server does not serve ropes.example.com in version v1" {
 		t.Fatalf("got %v, want a resource that is not served", err)
+	}
+}
+
+// TestKube_ServerThatCannotBeReached: a work says it with the next step, and without the URL of the request.
+func TestKube_ServerThatCannotBeReached(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	srv.Close()
+	k, err := cluster.NewKube(cluster.KubeConfig{REST: &rest.Config{Host: srv.URL}, QPS: 1000, Burst: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, get := k.Get(t.Context(), cluster.Ref{GroupVersionResource: podsV1, Namespace: "default", Name: "none"})
+	_, resolve := k.Resolve(t.Context(), podsV1.GroupVersion().WithKind("Pod"))
+	for name, err := range map[string]error{"get": get, "resolve": resolve} {
+		const begins, ends = "the kube-apiserver of the cluster cannot be reached: dial tcp 127.0.0.1:", "connection refused; check that it runs, and that its agent reaches it"
+		if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), begins) || !strings.HasSuffix(err.Error(), ends) || strings.Contains(err.Error(), "/api") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := k.Get(ctx, cluster.Ref{GroupVersionResource: podsV1, Namespace: "default", Name: "none"}); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "reached") {
+		t.Errorf("given up: got %v", err)
 	}
 }
 

@@ -26,7 +26,7 @@ var reasons = []struct {
 	{"conflict", regexp.MustCompile(`^Apply failed with \d+ conflict|the object has been modified`)},
 	{"too large", regexp.MustCompile(`(?i)request entity too large|is too large`)},
 	{"not found", regexp.MustCompile(` not found`)},
-	{"no answer", regexp.MustCompile(`connection refused|deadline exceeded|i/o timeout|no such host|unexpected EOF|currently unable to handle the request|does not answer`)},
+	{"no answer", regexp.MustCompile(`connection refused|deadline exceeded|i/o timeout|no such host|unexpected EOF|currently unable to handle the request|does not answer|cannot be reached`)},
 }
 
 // reasonOf is the word for the text of an error, otherwise if there is none.
