@@ -2,15 +2,18 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
@@ -409,6 +412,36 @@ func TestCore_OneBadManifestHoldsUpNoOther(t *testing.T) {
 	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
 	r.expectManifest("w-1", 2, manifestApplied, resourceThere, noFeedback)
 	r.expectManifest("w-1", 3, manifestApplied, resourceThere, noFeedback)
+}
+
+// The definition of a kind goes between the question for the kind and the one for the object.
+func TestCore_ResourceIsNotServedAnyMore(t *testing.T) {
+	rope := func(version int64) *workv1.ManifestWork {
+		return hubWork("w-1", "web", version, fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"},"spec":{"length":%d}}`, version))
+	}
+	for _, verb := range []string{"create", "get"} {
+		t.Run(verb, func(t *testing.T) {
+			r := newRig(t)
+			r.f.Put(ropeDefinition())
+			if verb == "get" {
+				r.apply(rope(1))
+			}
+			r.f.Refuse = func(c clustertest.Call) error {
+				if c.Ref.Resource == "ropes" {
+					return &cluster.NotServedError{Resource: c.Ref.GroupVersionResource}
+				}
+				return nil
+			}
+			r.apply(rope(2))
+			want := `the server doesn't have a resource type "Rope" in example.com/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`
+			for _, typ := range []string{workv1.ManifestApplied, workv1.ManifestAvailable} {
+				c := meta.FindStatusCondition(r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions, typ)
+				if c == nil || !strings.HasSuffix(c.Message, ": "+want) {
+					t.Errorf("%s is %+v, want %s", typ, c, want)
+				}
+			}
+		})
+	}
 }
 
 func ropeDefinition() *unstructured.Unstructured {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -103,7 +104,7 @@ func (r *observer) evaluate(ctx context.Context, res apply.Result) []rule.Outcom
 func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) conditions.Manifest {
 	o := r.observer.observe(ctx, res)
 	m := conditions.Manifest{
-		Meta: res.Meta, ApplyErr: explained(res.Err), Presence: res.Presence, ReadErr: explained(res.ReadErr),
+		Meta: res.Meta, ApplyErr: explained(ofKind(res.Manifest, res.Err)), Presence: res.Presence, ReadErr: explained(ofKind(res.Manifest, res.ReadErr)),
 		Missing: res.Known.Missing(),
 		Held:    r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known), Contest: r.contests.said(res.Ref),
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
@@ -113,6 +114,17 @@ func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) cond
 		m.CompleteSince = r.completion.since[i]
 	}
 	return m
+}
+
+// ofKind is the error about the resource of a manifest that is not served, as it is once the kind is asked
+// for again: t1 the kind is known, t2 its definition goes, t3 the object is read, t4 the kind is
+// asked for. An Event tells the answer of t3, and not the one of t4: both have the next step.
+func ofKind(m apply.Manifest, err error) error {
+	var notServed *cluster.NotServedError
+	if m.Object == nil || !errors.As(err, &notServed) || notServed.Resource != m.Ref.GroupVersionResource {
+		return err
+	}
+	return &cluster.NoKindError{Kind: m.Object.GroupVersionKind()}
 }
 
 // leftAlone are the fields that are left to other managers.
