@@ -139,10 +139,10 @@ func (s state) differs(name string, want want) string {
 // reported tells whether the status says all that it should, and nothing else.
 func reported(work *workv1.ManifestWork) bool {
 	manifests := work.Status.ResourceStatus.Manifests
-	if len(work.Status.Conditions) != 2 || len(manifests) != 1 || manifests[0].ResourceMeta.Name != work.Name {
+	if len(work.Status.Conditions) != 3 || len(manifests) != 1 || manifests[0].ResourceMeta.Name != work.Name {
 		return false
 	}
-	for _, typ := range []string{workv1.WorkApplied, workv1.WorkAvailable} {
+	for _, typ := range []string{workv1.WorkApplied, workv1.WorkAvailable, "Delivered"} {
 		c := meta.FindStatusCondition(work.Status.Conditions, typ)
 		if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != work.Generation {
 			return false

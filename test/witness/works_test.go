@@ -3,6 +3,7 @@ package witness
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,7 +87,7 @@ func (w world) deliver(t *testing.T) {
 			{Type: workv1.WorkApplied, Status: metav1.ConditionTrue, ObservedGeneration: 7},
 			{Type: workv1.WorkAvailable, Status: metav1.ConditionTrue, ObservedGeneration: 7},
 		}
-		o.Status.Conditions = conditions
+		o.Status.Conditions = append(slices.Clone(conditions), metav1.Condition{Type: "Delivered", Status: metav1.ConditionTrue, ObservedGeneration: 7})
 		o.Status.ResourceStatus.Manifests = []workv1.ManifestCondition{{ResourceMeta: workv1.ManifestResourceMeta{Name: key.Name}, Conditions: conditions}}
 	})
 }
@@ -141,9 +142,12 @@ func TestWorks_Settled(t *testing.T) {
 		}, "the status of generation 7"},
 		"a complaint of hub-source": {func(t *testing.T, w world) {
 			w.setOnHub(t, func(o *workv1.ManifestWork) {
-				o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: "Delivered", Status: metav1.ConditionFalse})
+				o.Status.Conditions[2].Status = metav1.ConditionFalse
 			})
 		}, "Delivered=False"},
+		"hub-source does not say that the cluster has answered": {func(t *testing.T, w world) {
+			w.setOnHub(t, func(o *workv1.ManifestWork) { o.Status.Conditions = o.Status.Conditions[:2] })
+		}, "the status of generation 7"},
 		"deleted, and everything is still there": {func(_ *testing.T, w world) { deleteWork(w.History) }, "the work is still on the hub"},
 	} {
 		t.Run(name, func(t *testing.T) {
