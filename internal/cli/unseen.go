@@ -41,8 +41,10 @@ func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
 	said := m.GetMessage()
 	if why, is := (*u)[m.GetCluster()]; is && m.GetState() != hawserv1.WorkState_WORK_STATE_GRAVE {
 		switch last := healthWord(m); {
-		case last == "" || last == notReported:
+		case last == notReported, last == "" && said == "":
 			said = why
+		case last == "": // a deletion, and what keeps it
+			said = why + "; last known: " + said
 		case said != "":
 			said = why + "; last known: " + last + ", " + said
 		default:

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -12,10 +13,21 @@ import (
 
 // What keeps an object that is being deleted, and what to do about it.
 const (
-	formatFinalizers = "waits for finalizers: %s: %s; what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"
+	formatFinalizers = "waits for finalizers: %s: %s; %s"
 	formatContent    = "waits for its content: %s: %s; remove what is named there, or see that what removes it runs on the cluster"
 	formatNode       = "waits for its node: %s: the time in which it had to end is over; see that node %q runs, or delete the Pod with --force if the node is gone for good"
 )
+
+// otherFinalizer is what to do about a finalizer that is not one of Kubernetes.
+const otherFinalizer = "what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"
+
+// finalizersOfKubernetes say what to do about them. To take one off does harm: it is there for something else that is left.
+var finalizersOfKubernetes = map[string]string{
+	"customresourcecleanup.apiextensions.k8s.io": "objects of this kind are left: see the finalizers that keep them",
+	"kubernetes.io/pvc-protection":               "Pods use it: delete them",
+	"kubernetes.io/pv-protection":                "a PersistentVolumeClaim is bound to it: delete that",
+	"foregroundDeletion":                         "objects that belong to it are left: see the finalizers that keep them",
+}
 
 // mostFinalizers is how many finalizers of an object are named.
 const mostFinalizers = 5
@@ -56,7 +68,11 @@ func keeps(o *unstructured.Unstructured, now time.Time) string {
 		if more := len(finalizers) - mostFinalizers; more > 0 {
 			list += fmt.Sprintf(" and %d more", more)
 		}
-		return fmt.Sprintf(formatFinalizers, name, list)
+		advice := otherFinalizer
+		for _, f := range finalizers {
+			advice = cmp.Or(finalizersOfKubernetes[f], advice)
+		}
+		return fmt.Sprintf(formatFinalizers, name, list, advice)
 	case kind == "Namespace":
 		if left := contentOf(o); left != "" {
 			return fmt.Sprintf(formatContent, name, left)

@@ -22,6 +22,8 @@ func TestKeeps(t *testing.T) {
 	}
 	held := pod("ConfigMap", deleted)
 	held["metadata"].(map[string]any)["finalizers"] = []any{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6", "a/7"}
+	used := pod("PersistentVolumeClaim", deleted)
+	used["metadata"].(map[string]any)["finalizers"] = []any{"kubernetes.io/pvc-protection"}
 	alive := pod("ConfigMap", deleted)
 	delete(alive["metadata"].(map[string]any), "deletionTimestamp")
 	for name, c := range map[string]struct {
@@ -29,6 +31,7 @@ func TestKeeps(t *testing.T) {
 		want   string
 	}{
 		"finalizers": {held, "waits for finalizers: ConfigMap shop/web: a/1, a/2, a/3, a/4, a/5 and 2 more; what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"},
+		"a finalizer of Kubernetes": {used, "waits for finalizers: PersistentVolumeClaim shop/web: kubernetes.io/pvc-protection; Pods use it: delete them"},
 		"a namespace with objects that do not go": {
 			namespace(condition("NamespaceContentRemaining", "True", "Some resources are remaining: configmaps. has 1 resource instances"),
 				condition("NamespaceFinalizersRemaining", "True", "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances"),

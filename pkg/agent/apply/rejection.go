@@ -33,6 +33,8 @@ func (r *rejection) Error() string {
 	case r.refusal == nil:
 	case r.refusal.Missing:
 		return r.error.Error() + hintNamespace
+	case r.refusal.Namespace != "":
+		return r.error.Error() + hintEnds
 	default:
 		return r.error.Error() + hintRefused
 	}

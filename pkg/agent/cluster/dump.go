@@ -25,9 +25,7 @@ var typeWord = regexp.MustCompile(`(interface|struct)$`)
 // that the field is followed by what is wrong with it: "spec.template: field is immutable". A server
 // writes such a value before that. All else stays as it is.
 func withoutDumps(text string) string {
-	if !strings.Contains(text, invalidValue) {
-		return text
-	}
+	text = withoutDiff(text)
 	var short strings.Builder
 	for {
 		before, value, found := strings.Cut(text, invalidValue)
@@ -43,6 +41,22 @@ func withoutDumps(text string) string {
 		}
 		text = rest
 	}
+}
+
+// diffBegins is how a server begins to show how two values of Go differ, as it does for a PersistentVolumeClaim.
+const diffBegins = "\n@@ -"
+
+// withoutDiff is a text without the lines of such a difference. Each begins with one of four signs.
+func withoutDiff(text string) string {
+	before, diff, found := strings.Cut(text, diffBegins)
+	if !found {
+		return text
+	}
+	lines := strings.Split(diff, "\n")[1:]
+	for len(lines) > 0 && (lines[0] == "" || strings.ContainsRune("@ +-\\", rune(lines[0][0]))) {
+		lines = lines[1:]
+	}
+	return strings.TrimRight(before+"\n"+strings.Join(lines, "\n"), "\n")
 }
 
 // dumpAt is how many bytes a value at the beginning of a text has, 0 if it is not to be left out.
@@ -105,14 +119,15 @@ func endOfQuoted(text string, i int) int {
 // of it besides its text stays.
 func readable(err error) error {
 	var status *apierrors.StatusError
-	if !errors.As(err, &status) || !strings.Contains(status.ErrStatus.Message, invalidValue) {
+	if !errors.As(err, &status) {
+		return err
+	}
+	message := withoutDumps(status.ErrStatus.Message)
+	if message == status.ErrStatus.Message {
 		return err
 	}
 	short := *status.ErrStatus.DeepCopy()
-	short.Message = withoutDumps(short.Message)
-	if short.Message == status.ErrStatus.Message {
-		return err
-	}
+	short.Message = message
 	if short.Details != nil {
 		for i, c := range short.Details.Causes {
 			short.Details.Causes[i] = metav1.StatusCause{Type: c.Type, Field: c.Field, Message: withoutDumps(c.Message)}

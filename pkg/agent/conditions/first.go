@@ -47,7 +47,7 @@ func sayFirstMissing(c *metav1.Condition, entries []workv1.ManifestCondition) {
 			c.Message = reasonFirst("not found", e.ResourceMeta, "", c.Message)
 		default:
 			text := strings.TrimPrefix(a.Message, fmt.Sprintf(formatFetchingFailed, ""))
-			c.Message = reasonFirst(reasonOf(text, "unknown"), e.ResourceMeta, text, c.Message)
+			c.Message = sayWhy(e.ResourceMeta, text, "unknown", c.Message)
 		}
 		return
 	}
@@ -62,7 +62,7 @@ func sayFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count string) 
 		return reasonFirst("refuses the agent", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, "")), count)
 	}
 	text := strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, ""))
-	return reasonFirst(reasonOf(text, "failed"), m, text, count)
+	return sayWhy(m, text, "failed", count)
 }
 
 // nameOf is what people call the object of a manifest; its place in the spec where it has no name.

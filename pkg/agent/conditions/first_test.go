@@ -65,7 +65,7 @@ func TestNext_SaysTheReasonFirst(t *testing.T) {
 		},
 		"a webhook does not answer": {
 			failed(configMap(1, "b"), `Internal error occurred: failed calling webhook "w.example.com": no endpoints`),
-			`webhook failed: ConfigMap default/b: Internal error occurred: failed calling webhook "w.example.com": no endpoints; 1 of 2 manifests failed`, good,
+			`webhook failed: ConfigMap default/b: Internal error occurred: failed calling webhook "w.example.com": no endpoints; see that what serves this webhook runs on the cluster; 1 of 2 manifests failed`, good,
 		},
 		"a policy says no": {
 			failed(configMap(1, "b"), `configmaps "b" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no`),
@@ -73,7 +73,31 @@ func TestNext_SaysTheReasonFirst(t *testing.T) {
 		},
 		"others have the field": {
 			failed(configMap(1, "b"), `Apply failed with 1 conflict: conflict with "kubectl": .data.k`),
-			`conflict: ConfigMap default/b: Apply failed with 1 conflict: conflict with "kubectl": .data.k; 1 of 2 manifests failed`, good,
+			`conflict: ConfigMap default/b: Apply failed with 1 conflict: conflict with "kubectl": .data.k; take the field out of the manifest, or set force in its update strategy; 1 of 2 manifests failed`, good,
+		},
+		"others have a field of that name": {
+			failed(configMap(1, "b"), `Apply failed with 1 conflict: conflict with "kubectl": .immutable`),
+			`conflict: ConfigMap default/b: Apply failed with 1 conflict: conflict with "kubectl": .immutable; take the field out of the manifest, or set force in its update strategy; 1 of 2 manifests failed`, good,
+		},
+		"the name of the object is no reason": {
+			failed(configMap(1, "is immutable"), `ConfigMap "is immutable" is invalid: data: Too long`),
+			`invalid: ConfigMap default/is immutable: data: Too long; 1 of 2 manifests failed`, good,
+		},
+		"a text of several lines": {
+			failed(configMap(1, "b"), "admission webhook \"w\" denied the request: no:\n  - a\n\t- b\n; ask"),
+			`denied: ConfigMap default/b: admission webhook "w" denied the request: no: - a - b ; ask; 1 of 2 manifests failed`, good,
+		},
+		"the namespace is being deleted": {
+			failed(configMap(1, "b"), `configmaps "b" is forbidden: unable to create new content in namespace default because it is being terminated`),
+			`namespace ends: ConfigMap default/b: unable to create new content in namespace default because it is being terminated; 1 of 2 manifests failed`, good,
+		},
+		"a quota is used up": {
+			failed(configMap(1, "b"), `configmaps "b" is forbidden: exceeded quota: few, requested: count/configmaps=1`),
+			`over quota: ConfigMap default/b: exceeded quota: few, requested: count/configmaps=1; 1 of 2 manifests failed`, good,
+		},
+		"a field of a Service cannot change": {
+			failed(configMap(1, "b"), `ConfigMap "b" is invalid: spec.clusterIPs[0]: Invalid value: ["10.0.0.9"]: may not change once set`),
+			`immutable: ConfigMap default/b: spec.clusterIPs[0]: Invalid value: ["10.0.0.9"]: may not change once set; 1 of 2 manifests failed`, good,
 		},
 		"not there, for a reason that is not known": {
 			conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Absent},

@@ -2,47 +2,60 @@ package conditions
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// reasons tell the texts of errors apart, in one or two words that a person reads first. The
-// first that fits counts. They go by the text and not by the error, since what is said of a
-// manifest that was left alone is known from its condition only.
+// reasons tell the texts of errors apart, in one or two words that a person reads first, and say what
+// to do where the text does not. The first that fits counts. They go by the text and not by the error,
+// since what is said of a manifest that was left alone is known from its condition only.
 var reasons = []struct {
 	word string
 	in   *regexp.Regexp
+	next string
 }{
-	{"unknown kind", regexp.MustCompile(`^the server doesn't have a resource type |^the server does not serve `)},
-	{"unknown fields", regexp.MustCompile(`^the cluster does not know .* dropped what it does not know`)},
-	{"namespace missing", regexp.MustCompile(`^namespaces "[^"]*" not found`)},
-	{"webhook failed", regexp.MustCompile(`failed calling webhook "`)},
-	{"denied", regexp.MustCompile(`admission webhook "[^"]*" denied the request| denied request: `)},
-	{"protected", regexp.MustCompile(`is one of the objects that agents on this cluster live by`)},
-	{"forbidden", regexp.MustCompile(` is forbidden: |^forbidden: |^not allowed to apply |^the owner of this cluster does not let |^the executor is not allowed to `)},
-	{"immutable", regexp.MustCompile(`\bimmutable\b|may not change fields|updates to .* are forbidden|cannot change roleRef`)},
-	{"invalid", regexp.MustCompile(` is invalid: |\(this does not pass by itself: `)},
-	{"conflict", regexp.MustCompile(`^Apply failed with \d+ conflict|the object has been modified`)},
-	{"too large", regexp.MustCompile(`(?i)request entity too large|is too large`)},
-	{"not found", regexp.MustCompile(` not found`)},
-	{"no answer", regexp.MustCompile(`connection refused|deadline exceeded|i/o timeout|no such host|unexpected EOF|currently unable to handle the request|does not answer|cannot be reached`)},
+	{word: "unknown kind", in: regexp.MustCompile(`^the server doesn't have a resource type |^the server does not serve `)},
+	{word: "unknown fields", in: regexp.MustCompile(`^the cluster does not know .* dropped what it does not know`)},
+	{word: "namespace missing", in: regexp.MustCompile(`^namespaces "[^"]*" not found`)},
+	{word: "namespace ends", in: regexp.MustCompile(`because it is being terminated`)},
+	{word: "webhook failed", in: regexp.MustCompile(`failed calling webhook "`), next: "see that what serves this webhook runs on the cluster"},
+	{word: "denied", in: regexp.MustCompile(`admission webhook "[^"]*" denied the request| denied request: |violates PodSecurity `)},
+	{word: "over quota", in: regexp.MustCompile(` exceeded quota: `)},
+	{word: "protected", in: regexp.MustCompile(`is one of the objects that agents on this cluster live by`)},
+	{word: "forbidden", in: regexp.MustCompile(` is forbidden: |^forbidden: |^not allowed to apply |^the owner of this cluster does not let |^the executor is not allowed to `)},
+	{word: "conflict", in: regexp.MustCompile(`^Apply failed with \d+ conflict`), next: "take the field out of the manifest, or set force in its update strategy"},
+	{word: "conflict", in: regexp.MustCompile(`the object has been modified`)},
+	{word: "immutable", in: regexp.MustCompile(`\b(is|are) immutable\b|may not change|cannot be changed|updates to .* are forbidden|cannot change roleRef`)},
+	{word: "invalid", in: regexp.MustCompile(` is invalid: |\(this does not pass by itself: |an empty namespace may not be set`)},
+	{word: "too large", in: regexp.MustCompile(`(?i)request entity too large|is too large`)},
+	{word: "not found", in: regexp.MustCompile(` not found`)},
+	{word: "no answer", in: regexp.MustCompile(`connection refused|connection reset|connection lost|deadline exceeded|i/o timeout|handshake timeout|Client\.Timeout|no such host|unexpected EOF|currently unable to handle the request|does not answer|cannot be reached`)},
 }
 
-// reasonOf is the word for the text of an error, otherwise if there is none.
-func reasonOf(text, otherwise string) string {
+// reasonOf is the word for the text of an error, otherwise if there is none, and what to do.
+func reasonOf(text, otherwise string) (word, next string) {
 	for _, r := range reasons {
 		if r.in.MatchString(text) {
-			return r.word
+			return r.word, r.next
 		}
 	}
-	return otherwise
+	return otherwise, ""
 }
+
+// oneLine is a text for the row of a table: what stands behind the end of a line is not shown there.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // Reasoned is the text of an error, with its reason in a word or two before it where that is known.
 func Reasoned(text string) string {
-	if word := reasonOf(text, ""); word != "" && !strings.HasPrefix(text, word+": ") {
-		return word + ": " + text
+	text = oneLine(text)
+	word, next := reasonOf(text, "")
+	if word != "" && !strings.HasPrefix(text, word+": ") {
+		text = word + ": " + text
+	}
+	if next != "" {
+		text += "; " + next
 	}
 	return text
 }
@@ -66,11 +79,21 @@ const (
 	maxAdvice = 400
 )
 
+// sayWhy is what a work says of an object about which the server, or the agent, has this text.
+func sayWhy(m workv1.ManifestResourceMeta, text, otherwise, count string) string {
+	text = oneLine(text)
+	word, next := reasonOf(strings.ReplaceAll(text, strconv.Quote(m.Name), `""`), otherwise) // its name is no reason
+	if next != "" {
+		count = next + "; " + count
+	}
+	return reasonFirst(word, m, text, count)
+}
+
 // reasonFirst is what a work says of an object: why, which one, what the server said with what to do
 // about it, and last how many there are. The middle of an endless text goes first.
 func reasonFirst(word string, m workv1.ManifestResourceMeta, text, count string) string {
 	head, tail := word+": "+cutTo(maxName, nameOf(m)), "; "+count
-	if text = withoutName(text, m); text != "" {
+	if text = withoutName(oneLine(text), m); text != "" {
 		head += ": "
 	}
 	return head + cutMiddle(maxSummary-len(head)-len(tail), text) + tail
