@@ -99,6 +99,14 @@ func TestUnseen(t *testing.T) {
 			if got := u.health(w); (got == unknownHealth) != (c.why != "") {
 				t.Errorf("its health is %s", got)
 			}
+			deletion := &hawserv1.ListWorksResponse{State: hawserv1.WorkState_WORK_STATE_TOMBSTONE, Message: "waits for finalizers"}
+			want := "waits for finalizers"
+			if c.why != "" {
+				want = c.why + "; last known: " + want
+			}
+			if got := u.message(deletion); got != want {
+				t.Errorf("a deletion says %q, want %q", got, want)
+			}
 			w.Reported = false
 			if got := u.health(w); got != notReported {
 				t.Errorf("the health of a work without a status is %s", got)
