@@ -54,10 +54,13 @@ func brokerDown(t *testing.T) {
 func hubSourceDown(t *testing.T) {
 	o := sit(t)
 	o.write("web.yaml", workYAML(10))
+	o.passes("hawser get clusters "+cluster, cluster+" +InSync") // the agent has acknowledged what was before
 	up := o.down(fleet.HubSource)
 	looks := []look{
 		{command: "kubectl apply -f web.yaml", says: `failed calling webhook.*hawser-hub-source`}, // the words are the kube-apiserver's
-		{command: "hawser get clusters " + cluster, says: `(?i)source "?hub"?|hub-source`, next: `(?i)start|kubectl|check`},
+		{command: `kubectl get validatingwebhookconfigurations -o custom-columns=NAME:.metadata.name,DESCRIPTION:.metadata.annotations.kubernetes\.io/description`,
+			says: `hawser-hub-source +hub-source decides .* While it does not answer`, next: `kubectl get pods --all-namespaces --selector app\.kubernetes\.io/name=hawser-hub-source`, past: true},
+		{command: "hawser get clusters " + cluster, says: `Warning: the hub-source of source hub is not connected: changes of its 0 works reach no cluster`, next: `see kubectl -n hawser get pods`},
 	}
 	o.sees("hub-source down", looks...)
 	up()
@@ -101,8 +104,8 @@ func diskNearlyFull(t *testing.T) {
 	o.Create(t, w)
 	looks := []look{
 		{command: theWork("new", cluster), says: `new +False +1 `},
-		{command: warnings("new", cluster), says: `(?i)disk`, next: `(?i)make room|larger|delete`, past: true},
-		{command: "hawser get clusters " + cluster, says: `(?i)disk`, next: `(?i)make room|larger|delete`},
+		{command: warnings("new", cluster), says: `BrokerFull .*the disk of the broker is full or nearly full`, next: `make room on its volume`, past: true},
+		{command: "hawser get clusters " + cluster, says: `Warning: the broker takes no specs and statuses: store is low on room`, next: `give its volume more room`},
 	}
 	o.sees("disk nearly full", looks...)
 	if err := os.Remove(filler); err != nil {

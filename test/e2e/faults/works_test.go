@@ -113,7 +113,10 @@ func workYAML(size int) string {
 func tooLarge(t *testing.T) {
 	o := sit(t)
 	o.write("web.yaml", workYAML(600_000))
-	looks := []look{{command: "kubectl apply --server-side -f web.yaml", says: `600\d\d\d bytes.*512000`, next: `divide its data among several objects`}}
+	looks := []look{
+		{command: "kubectl apply --server-side -f web.yaml", says: `600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
+		{command: "hawser check -f web.yaml", says: `would be refused: .* 600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
+	}
 	o.sees("too large", looks...)
 	o.write("web.yaml", workYAML(600))
 	o.isWell(looks...)
