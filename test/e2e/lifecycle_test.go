@@ -99,6 +99,7 @@ func checkReadyConditions(t *testing.T, w *workv1.ManifestWork) {
 	want := []string{
 		"Applied=True AppliedManifestWorkComplete: Apply manifest work complete",
 		"Available=True ResourcesAvailable: All resources are available",
+		fmt.Sprintf("Delivered=True ClusterAnswered: the cluster has answered for generation %d", w.Generation),
 	}
 	if d := cmp.Diff(want, conditionText(w.Status.Conditions)); d != "" {
 		t.Errorf("work: %s", d)
