@@ -124,6 +124,8 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		o.Status = conditionsOf(failed, tooLarge, held)
 		answered := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionTrue, Reason: core.ReasonClusterAnswered, ObservedGeneration: 2, Message: "answered"}
 		tell.changed(o, conditionsOf(failed, answered, held)) // what went wrong is over, which is no warning
+		late := metav1.Condition{Type: "InTime", Status: metav1.ConditionFalse, Reason: "RemovalWaits", ObservedGeneration: 2, Message: "denied: keep it"}
+		tell.changed(o, conditionsOf(failed, tooLarge, held, late))
 		s := &shell{shellConfig: shellConfig{teller: tell, log: slog.New(slog.DiscardHandler)}}
 		s.withheld(t.Context(), codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
 		s.tellWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
@@ -133,6 +135,7 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		want := []string{
 			"c1/lost Warning DeletionWithheld x1: somebody decides",
 			"c1/w Warning ApplyFailed x1: " + strings.Repeat("é", 510) + "...",
+			"c1/w Warning RemovalWaits x1: denied: keep it",
 			"c1/w Warning TooLarge x1: too large",
 			"c1/w Warning WorkDeletionWaits x1: waits for finalizers: ConfigMap a/b",
 			"c2/held Warning DeletionWithheld x1: the hub lacks this work, and it stays on its cluster until somebody decides" +

@@ -110,6 +110,9 @@ func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) cond
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
 		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
 	}
+	if m.ApplyErr == nil {
+		m.ApplyErr = r.hangs.ends(res.Ref, r.now)
+	}
 	if i < len(r.completion.since) {
 		m.CompleteSince = r.completion.since[i]
 	}

@@ -204,7 +204,7 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 		r.rights.noteRefusals(err)
 		return 0, errors.Join(err, blocked(r, w, manifests, err))
 	} else if err == nil && !ready {
-		return r.removalWait(), nil
+		return awaitRecord(r, w)
 	}
 	return r.bringListed(ctx, w, manifests)
 }
@@ -246,6 +246,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	tryAgain, refused := r.hindrance.try(ctx, results)
 	r.unsent.note(results, r.now)
+	r.hangs.noteEnding(results, r.now)
 	if r.paused == 0 {
 		r.noteApplied(ctx, w, results)
 	}
@@ -267,12 +268,12 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	r.rights.noteRefusals(settleErr, results...)
 	next = sooner(conflictWait(results, r.config.Random), sooner(next, r.rights.comeBack(results)))
 	next = sooner(slowWait(results, r.config.Random), sooner(next, r.awaitPolicies(results)))
-	next = sooner(tryAgain, next)
+	next = sooner(sooner(tryAgain, r.hangs.due(r.now)), next)
 	if err := errors.Join(r.recorder.forgetRecord(settleErr), refused, reportErr, errors.Join(r.rights.failed(), retryable(results))); err != nil {
 		return next, err
 	}
 	if len(remaining) > 0 {
-		return r.removalWait(), nil
+		return sooner(r.hangs.due(r.now), r.removalWait()), nil
 	}
 	r.removed()
 	return sooner(next, r.idle()), nil
@@ -418,12 +419,14 @@ func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.K
 // pruneAndRecord removes what the work no longer wants, and records what there is.
 func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
 	if r.completion.held {
+		r.hangs.noteRemoval(nil, nil, nil, r.now)
 		return nil, r.hindrance.unrecorded
 	}
 	entries, stale := r.record.Entries(), r.hindrance.stale(manifests, results)
 	remover := r.remover
-	remover.Wanted = inventory.UIDs(results)
+	remover.Wanted, remover.Saw = inventory.UIDs(results), r.recorder.saw
 	remaining, err = remover.Remove(ctx, stale, r.record.Owner(), nil)
+	r.hangs.noteRemoval(remaining, r.recorder.seen, err, r.now)
 	if r.hindrance.unrecorded != nil {
 		return remaining, errors.Join(err, r.hindrance.unrecorded)
 	}
@@ -570,7 +573,7 @@ func needsChange(err error) bool {
 func (r *reconciliation) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
 	status = r.hindrance.hindered(status)
 	r.say(w, status)
-	return r.put(w, r.unsent.tell(w, status, r.now), false)
+	return r.put(w, r.unsent.tell(w, r.hangs.tell(w, status, r.now), r.now), false)
 }
 
 func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) error {

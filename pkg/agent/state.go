@@ -43,6 +43,8 @@ type state struct {
 	rejections rejections
 	// unsent is about requests that wait for others.
 	unsent unsent
+	// hangs are objects that have to go, and do not.
+	hangs hangs
 
 	// applied is the spec that went through the last complete reconciliation, asWanted says
 	// that all its objects were as they should be then; guarded by works.mu.

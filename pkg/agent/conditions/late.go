@@ -16,6 +16,9 @@ const TypeInTime = "InTime"
 // ReasonTakesLong is its reason.
 const ReasonTakesLong = "TakesLong"
 
+// ReasonRemovalWaits is its reason where objects that the work has no more do not go.
+const ReasonRemovalWaits = "RemovalWaits"
+
 // Late returns the status with the condition that the agent works on it since that time;
 // waits is the request that it waits for, "" if there is none. Nothing else differs, and status
 // is not modified.
@@ -24,9 +27,19 @@ func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, w
 	if waits != "" {
 		message += " It waits for the cluster to answer: " + waits
 	}
+	return notInTime(status, generation, since, ReasonTakesLong, cut(message))
+}
+
+// RemovalWaits returns the status with the condition that objects that have to go do not since that
+// time; why says what keeps them. Nothing else differs, and status is not modified.
+func RemovalWaits(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
+	return notInTime(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))
+}
+
+func notInTime(status workv1.ManifestWorkStatus, generation int64, since time.Time, reason, message string) workv1.ManifestWorkStatus {
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: TypeInTime, Status: metav1.ConditionFalse, Reason: ReasonTakesLong, Message: cut(message),
+		Type: TypeInTime, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 		ObservedGeneration: generation, LastTransitionTime: stamp(since),
 	})
 	return status

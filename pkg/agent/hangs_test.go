@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
+)
+
+const heldText = "waits for finalizers: ConfigMap default/a: example.com/hold; what set them has to remove them: " +
+	"see that it runs on the cluster, or take them off the object if it is gone for good"
+
+// removalWaits is what is said of a live work that waits for objects to go, once that takes long.
+func removalWaits(why string, left int) string {
+	return fmt.Sprintf("InTime=False/RemovalWaits: %s; objects left: %d", why, left)
+}
+
+func (r *rig) release() {
+	r.f.Edit(r.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.settle(time.Second)
+}
+
+// ask has somebody delete an object.
+func (r *rig) ask(ref ref) {
+	r.t.Helper()
+	if err := r.f.Delete(r.t.Context(), ref, r.f.Look(ref).GetUID()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A manifest is removed from a live work, and its object has a finalizer.
+func TestCore_PruningSaysWhatItWaitsFor(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
+	r.hold(r.ref("ConfigMap", "a"))
+	r.deliver(hubWork("w-1", "web", 2, configMap("b", "1")))
+	r.settle(stuckAfter - time.Second)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	r.settle(time.Second)
+	r.expectStatus("w-1", workApplied, workAvailable, removalWaits(heldText, 1))
+	r.apply(hubWork("w-1", "web", 3, configMap("b", "2")))
+	r.expectStatus("w-1", workApplied, workAvailable, removalWaits(heldText, 1))
+	r.release()
+	r.expectStatus("w-1", workApplied, workAvailable)
+}
+
+// A manifest is renamed while a webhook denies the deletion.
+func TestCore_PruningSaysWhatDeniesIt(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "a", nil)
+	denied.ErrStatus.Message = `admission webhook "guard.example.com" denied the request: keep it`
+	r.f.Refuse = func(c clustertest.Call) error {
+		if c.Verb == "delete" && c.Ref.Name == "a" {
+			return denied
+		}
+		return nil
+	}
+	r.deliver(hubWork("w-1", "web", 2, configMap("b", "1")))
+	r.settle(stuckAfter - time.Second)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	r.settle(time.Second)
+	r.expectStatus("w-1", workApplied, workAvailable,
+		removalWaits(`denied: delete `+r.ref("ConfigMap", "a").String()+`: admission webhook "guard.example.com" denied the request: keep it`, 1))
+	r.f.Refuse = nil
+	r.settle(5 * time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	if r.configMap("a") != nil {
+		t.Error("the object is still there")
+	}
+}
+
+// Somebody deletes an object of a live work that has a finalizer.
+func TestCore_DeletedObjectOfALiveWorkSaysWhatItWaitsFor(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
+	r.hold(r.ref("ConfigMap", "a"))
+	r.ask(r.ref("ConfigMap", "a"))
+	r.settle(stuckAfter - time.Second)
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
+	r.settle(3 * time.Second)
+	failed := "Applied=False/AppliedManifestFailed: Failed to apply manifest: the object is being deleted, and made anew when it is gone: it " + heldText
+	r.expectManifest("w-1", 0, failed, resourceThere, noFeedback)
+	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
+	r.reconcile(r.core.keyOf("web")) // without news of the object
+	r.settle(time.Second)
+	r.expectManifest("w-1", 0, failed, resourceThere, noFeedback)
+	r.release()
+	r.expectStatus("w-1", workApplied, workAvailable)
+	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
+	if o := r.configMap("a"); o == nil || o.GetDeletionTimestamp() != nil {
+		t.Error("the object is not made anew")
+	}
+}
+
+// Somebody deletes the AppliedManifestWork of a live work, and an object has a finalizer.
+func TestCore_DeletedRecordOfALiveWorkSaysWhatItWaitsFor(t *testing.T) {
+	r := newRig(t)
+	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
+	r.hold(r.ref("ConfigMap", "a"))
+	r.ask(inventory.Ref(inventory.Name(testHubHash, "web")))
+	r.settle(stuckAfter - time.Second)
+	r.expectStatus("w-1", workApplied, workAvailable)
+	r.settle(3 * time.Second)
+	r.expectStatus("w-1", workApplied, workAvailable, removalWaits(heldText, 1))
+	r.release()
+	r.settle(time.Minute)
+	r.expectStatus("w-1", workApplied, workAvailable)
+}
