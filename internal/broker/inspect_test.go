@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -260,6 +261,44 @@ func TestForgetCluster_WithItsWorks(t *testing.T) {
 		}
 		_, err = w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "nowhere"})
 		w.wantCode(err, transport.CodeNotFound)
+	})
+}
+
+// TestList_DeletedBeforeAnyAgentCame: the name of a cluster was misspelt, and its works are deleted.
+// The lists have nothing of it, though the graves stay for an agent that may come. So it is for a
+// work that an operator gives up, and in a cluster that has other works.
+func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
+		source := w.open(w.source("src"), hawser)
+		for _, id := range []string{"w1", "w2"} {
+			w.put(source.peer, work{cluster: "ghost", id: id, version: 1}.event())
+			w.put(source.peer, work{id: id, version: 1}.event())
+		}
+		pass(time.Minute)
+		w.differs("clusters counted before", 2.0, value(t, registry, "hawser_broker_clusters state=NeverSeen"))
+		w.put(source.peer, work{cluster: "ghost", id: "w1", version: 2, deleting: true}.event())
+		w.put(source.peer, work{id: "w1", version: 2, deleting: true}.event())
+		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "ghost", ResourceId: "w2"}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		for _, c := range source.checkpoints() {
+			source.mustAck(c)
+		}
+		pass(time.Second)
+		var got []string
+		for _, c := range w.clusters("") {
+			got = append(got, c.GetCluster())
+		}
+		for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
+			got = append(got, m.GetCluster()+"/"+m.GetResourceId())
+		}
+		w.differs("clusters and works", []string{"c1", "c1/w2"}, got)
+		w.differs("clusters counted", 1.0, value(t, registry, "hawser_broker_clusters state=NeverSeen"))
+		if n := w.graves(); n != 3 {
+			t.Errorf("%d graves are left for an agent that may come, want 3", n)
+		}
 	})
 }
 

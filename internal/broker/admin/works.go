@@ -13,7 +13,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListWorks sends a page of the records of a cluster, a source, or both, by cluster and id.
+// ListWorks sends a page of the records of a cluster, a source, or both, by cluster and id. A
+// grave that stays after its source has seen it is left out: it is for an agent that may come.
 func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error {
 	more := func(token string) *hawserv1.ListWorksResponse {
 		return &hawserv1.ListWorksResponse{NextPageToken: token}
@@ -36,7 +37,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 					return errPageFull
 				}
 				at.id = m.ResourceID
-				if owner := r.GetSource(); owner != "" && m.Owner != owner {
+				if owner := r.GetSource(); owner != "" && m.Owner != owner || m.State == store.Grave && !m.GoesWhenSeen() {
 					p.skip(at)
 				} else {
 					p.add(at, workOf(&m))

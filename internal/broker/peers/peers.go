@@ -254,7 +254,7 @@ func (p *Peers) judge(place store.Scope) *peer {
 	head := p.cfg.Store.ClusterHead(place.DataType, place.Cluster)
 	_, came := p.cfg.Store.Subscribed(place.DataType, place.Cluster)
 	e := p.all[place]
-	if !came && head.SpecRevision == 0 {
+	if !came && head.Digest.Count == 0 && head.Tombstones == 0 { // as in the Clusters of a store
 		if e != nil {
 			p.counts[e.state]--
 			delete(p.all, place)

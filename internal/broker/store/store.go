@@ -104,8 +104,9 @@ type Store interface {
 	// [Meta.GoesWhenSeen]), with a status revision not above upTo, in the order of
 	// these, at most limit (at least 1). It costs what it returns.
 	Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]Key, error)
-	// Clusters returns the names of the clusters that have records of a data
-	// type, or were marked as subscribed to it, sorted. It reads no disk.
+	// Clusters returns the names of the clusters that have records of a data type,
+	// graves aside, or were marked as subscribed to it, sorted. A grave that waits for
+	// an agent of a name that is misspelt makes no cluster. It reads no disk.
 	Clusters(dt codec.DataType) []string
 	// ClusterHead reads no disk. Records that are gone do not count, so revision
 	// and sequence id may be lower after a reopening.

@@ -205,10 +205,10 @@ func higherSequence(a, b string) string {
 	return b
 }
 
-// clustersOf adds to set the names of the clusters that have records.
+// clustersOf adds to set the names of the clusters that have records other than graves.
 func (t *Tally) clustersOf(dt codec.DataType, set map[string]struct{}) {
 	for s, c := range t.clusters {
-		if s.DataType == dt && c.records > 0 {
+		if s.DataType == dt && (c.head.Digest.Count > 0 || c.tombstones.count() > 0) {
 			set[s.Cluster] = struct{}{}
 		}
 	}

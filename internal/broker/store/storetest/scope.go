@@ -143,7 +143,7 @@ func testUnanswered(t *testing.T, site Site) {
 	diff(t, "another owner is nothing new", 0, waiting())
 }
 
-// testClusters: a cluster is known as long as it has a record in any state, or
+// testClusters: a cluster is known as long as it has a record that is no grave, or
 // was marked.
 func testClusters(t *testing.T, site Site) {
 	b := open(t, site)
@@ -154,10 +154,16 @@ func testClusters(t *testing.T, site Site) {
 	diff(t, "records and marks", []string{"c1", "c2", "c3"}, known())
 	diff(t, "another type", 0, len(b.Clusters(otherType)))
 	diff(t, "verdict", []store.Verdict{store.Confirmed}, verdicts(b.commit(deletion(in("c2", "u1"), 1))))
-	diff(t, "a grave", []string{"c1", "c2", "c3"}, known())
+	diff(t, "a grave", []string{"c1", "c3"}, known())
+	reported := deletion(in("c3", "u1"), 1)
+	reported.Reported = true
+	b.accept(reported)
+	diff(t, "a tombstone", []string{"c1", "c3"}, known())
 	b.close()
 	b = open(t, site)
-	diff(t, "reopened", []string{"c1", "c2", "c3"}, known())
+	diff(t, "reopened", []string{"c1", "c3"}, known())
+	b.accept(spec(in("c2", "u1"), 2))
+	diff(t, "born again", []string{"c1", "c2", "c3"}, known())
 	b.accept(store.Op{Kind: store.Drop, Key: in("c3", "u1")}, store.Op{Kind: store.Drop, Key: in("c2", "u1")})
 	diff(t, "no record is left", []string{"c1"}, known())
 	if err := b.ForgetCluster(t.Context(), "c1"); err != nil {
