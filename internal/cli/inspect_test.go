@@ -128,6 +128,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 	publish(t, b, hub1, old)
 	publish(t, b, ci, work("cluster1", "id-job", "job", 1))
 	publish(t, b, hub1, work("cluster2", "id-db", "db", 2))
+	publish(t, b, hub1, work("cluster2", "id-stays", "stays", 1)) // so scripts that run meanwhile find the cluster
 	publish(t, b, hub1, work("cluster2", "id-left", "left", 1))
 	list, err := codec.NewSpecResyncRequest(
 		codec.ResyncParams{ID: "1", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1", DataType: codec.ManifestBundles},
