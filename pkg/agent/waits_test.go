@@ -30,7 +30,7 @@ func TestKeeps(t *testing.T) {
 		object map[string]any
 		want   string
 	}{
-		"finalizers": {held, "waits for finalizers: ConfigMap shop/web: a/1, a/2, a/3, a/4, a/5 and 2 more; what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"},
+		"finalizers":                {held, "waits for finalizers: ConfigMap shop/web: a/1, a/2, a/3, a/4, a/5 and 2 more; what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"},
 		"a finalizer of Kubernetes": {used, "waits for finalizers: PersistentVolumeClaim shop/web: kubernetes.io/pvc-protection; Pods use it: delete them"},
 		"a namespace with objects that do not go": {
 			namespace(condition("NamespaceContentRemaining", "True", "Some resources are remaining: configmaps. has 1 resource instances"),

@@ -117,6 +117,8 @@ func programs(hub, cluster terminal) {
 		"kubectl -n hawser get service hawser-broker => 8090",
 		"kubectl -n hawser rollout status deployment/hawser-broker --timeout=2m => successfully",
 		"kubectl get events -n hawser",
+		`kubectl get validatingwebhookconfigurations -o 'custom-columns=NAME:.metadata.name,DESCRIPTION:.metadata.annotations.kubernetes\.io/description' => app.kubernetes.io/name=hawser-hub-source.`,
+		"kubectl get pods --all-namespaces --selector app.kubernetes.io/name=hawser-hub-source => hawser-hub-source- Running",
 	)
 	cluster.types(
 		"kubectl -n hawser rollout status deployment/hawser-agent --timeout=2m => successfully",
