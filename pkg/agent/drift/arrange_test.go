@@ -225,7 +225,10 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 			t.Errorf("log %s", log)
 		}
 		<-time.After(time.Hour)
-		if n := s.lists[all]; n < 2 || n > 20 {
+		s.api.mu.Lock()
+		n := s.lists[all]
+		s.api.mu.Unlock()
+		if n < 2 || n > 20 {
 			t.Errorf("asked %d times", n)
 		}
 		s.forbid(all, false)
