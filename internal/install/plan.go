@@ -158,7 +158,7 @@ func trust(o *unstructured.Unstructured, caPEM []byte) error {
 			return err
 		}
 	}
-	o.SetAnnotations(nil) // cert-manager has no part in it
+	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", "cert-manager.io/inject-ca-from") // it has no part in this
 	return unstructured.SetNestedSlice(o.Object, webhooks, "webhooks")
 }
 

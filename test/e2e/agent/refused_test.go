@@ -172,7 +172,7 @@ func deniedWorksRest(s *spoke) {
 		works = append(works, s.refused(name, failedWorks, func(i int) string { return configMap(fmt.Sprintf("%s-%d", name, i), "1") })...)
 		s.reports(name+"-0", func(r manifestwork.StatusReport) error {
 			c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied)
-			if c == nil || !strings.Contains(c.Message, "denied request: not here") || strings.Contains(c.Message, "correct the manifest") {
+			if c == nil || !strings.Contains(c.Message, "denied request: not here") || strings.Contains(c.Message, "does not pass by itself") {
 				return fmt.Errorf("the condition of what a policy denies is %v", c)
 			}
 			return nil

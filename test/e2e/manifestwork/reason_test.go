@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +24,8 @@ import (
 func saysWhy(t *testing.T, w *workv1.ManifestWork, typ, reason, event, want string) {
 	t.Helper()
 	f := shared
-	harness.Eventually(t, func(ctx context.Context) error {
+	// hub-source writes ten Events a second, and the other tests have hundreds of works that come first.
+	harness.EventuallyWithin(t, 2*time.Minute, func(ctx context.Context) error {
 		live, err := f.Get(ctx, w.Namespace, w.Name)
 		if err != nil {
 			return err
