@@ -27,6 +27,7 @@ const lackTime = 10 * time.Minute
 type permit struct {
 	account executor.Account
 	owned   bool
+	applied bool // see executor.Object
 	denied  bool
 	// hidden: reading it is denied, too.
 	hidden bool
@@ -86,7 +87,7 @@ func (r *rights) ofNow(p permit) bool {
 // newPermit is one that is about to be asked for.
 func (r *rights) newPermit(m apply.Manifest) *permit {
 	changes, early := r.roles.present(r.config.Now())
-	return &permit{account: r.authority.account, owned: m.Owned, until: r.authority.until, changes: changes, early: early}
+	return &permit{account: r.authority.account, owned: m.Owned, applied: applied(m), until: r.authority.until, changes: changes, early: early}
 }
 
 // permitted returns why a manifest must not be applied in the name of the
@@ -107,11 +108,11 @@ func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) err
 		r.permits[m.Ref] = *last
 		return nil
 	}
-	next, err := r.ask(ctx, m, last)
+	next, err := r.ask(ctx, m)
 	switch {
 	case next != nil:
 		if next.denied && !a.before[m.Ref].denied {
-			r.log.InfoContext(ctx, "the executor may not apply an object", "object", m.Ref.String(), "executor", a.account.User(), "reason", err)
+			r.log.InfoContext(ctx, deniedText, "object", m.Ref.String(), "executor", a.account.User(), "reason", err)
 		}
 		r.permits[m.Ref] = *next
 		return err
@@ -135,8 +136,7 @@ func (a *authority) last(ref cluster.Ref) *permit {
 
 // suffices reports whether nothing needs to be asked. A permission that counts
 // is enough where nothing is written, also until changed roles are looked at, or
-// where permissions are kept; whether a role gives too much away is never
-// remembered of another than this very one.
+// where permissions are kept.
 func (r *rights) suffices(p permit, m apply.Manifest, same bool) bool {
 	switch {
 	case !r.holds(p, m):
@@ -144,26 +144,15 @@ func (r *rights) suffices(p permit, m apply.Manifest, same bool) bool {
 	case same:
 		return r.ofNow(p) || r.roles.lookDue(r.config.Now()) > 0
 	}
-	return r.config.KeepPermits && !executor.GivesRights(m.Ref.GroupResource()) && r.ofNow(p)
+	return r.config.KeepPermits && r.ofNow(p)
 }
 
 // ask asks the cluster, and returns the answer with why it is no; nil and why,
-// if there is none. A last permission that is kept and counts answers all but
-// whether the object gives away more than the account has.
-func (r *rights) ask(ctx context.Context, m apply.Manifest, last *permit) (*permit, error) {
+// if there is none.
+func (r *rights) ask(ctx context.Context, m apply.Manifest) (*permit, error) {
 	p := r.newPermit(m)
 	watched := r.config.Roles != nil && r.config.Roles.Watched()
-	checker := executor.Checker{Cluster: r.config.Client}
-	var byRoles bool
-	var err error
-	if last != nil && r.config.KeepPermits && r.holds(*last, m) && r.ofNow(*last) {
-		p.until = last.until
-	} else {
-		byRoles, err = checker.MayApply(ctx, p.account, executor.Object{Ref: m.Ref, Owned: m.Owned})
-	}
-	if err == nil && executor.GivesRights(m.Ref.GroupResource()) {
-		err = checker.MayGive(ctx, p.account, m.Ref, m.Body())
-	}
+	byRoles, err := executor.Checker{Cluster: r.config.Client}.MayApply(ctx, p.account, executor.Object{Ref: m.Ref, Owned: p.owned, Applied: p.applied})
 	var denied *executor.DeniedError
 	switch {
 	case err == nil:
@@ -181,6 +170,37 @@ func (r *rights) ask(ctx context.Context, m apply.Manifest, last *permit) (*perm
 	return p, err
 }
 
+// applied reports whether a manifest is applied on the server.
+func applied(m apply.Manifest) bool {
+	return m.Config.Strategy.Type == workv1.UpdateStrategyTypeServerSideApply
+}
+
+// bind has an applier write only what the executor could write, if there is one.
+func (r *rights) bind(a *apply.Applier) {
+	if r.authority != nil {
+		a.Objects = executor.Writer{Objects: a.Objects, Cluster: r.config.Client, Account: r.authority.account, Kept: r.config.KeepPermits}
+		a.Exact = true
+	}
+}
+
+// heard notes that the executor was refused a write that it had a permission for.
+func (r *rights) heard(ctx context.Context, res apply.Result) apply.Result {
+	var denied *executor.DeniedError
+	p, has := r.permits[res.Ref]
+	if !has || p.denied || !errors.As(res.Err, &denied) {
+		return res
+	}
+	r.config.Metrics.checked(checkDenied)
+	if !r.authority.before[res.Ref].denied {
+		r.log.InfoContext(ctx, deniedText, "object", res.Ref.String(), "executor", p.account.User(), "reason", res.Err)
+	}
+	p.denied = true
+	r.permits[res.Ref] = p
+	return res
+}
+
+const deniedText = "the executor may not apply an object"
+
 // remember is the result for an object that is known to be as it should be. If it
 // may not be applied any more, it stays so, and is only told of.
 func remember(m apply.Manifest, k apply.Known) apply.Result {
@@ -194,7 +214,7 @@ func remember(m apply.Manifest, k apply.Known) apply.Result {
 // holds reports whether a permission of the account still counts, changes of
 // roles aside.
 func (r *rights) holds(p permit, m apply.Manifest) bool {
-	if r.full || p.owned != m.Owned {
+	if r.full || p.owned != m.Owned || p.applied != applied(m) {
 		return false
 	}
 	if p.until.IsZero() {

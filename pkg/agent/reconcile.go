@@ -214,6 +214,7 @@ func (r *reconciliation) bringListed(ctx context.Context, w *desired.Work, manif
 	r.removed()
 	r.track(manifests)
 	r.rights.actFor(w.Spec.Executor)
+	r.rights.bind(&r.applier)
 	r.completion.leave(ctx, w, manifests)
 	results, err := r.apply(ctx, manifests)
 	if err != nil {
@@ -381,7 +382,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 		}
 		definition, _ := definitionOf(steps[n].Ref)
 		steps[n].Redefined = redefined[definition]
-		results[i] = r.applier.Apply(ctx, steps[n], owner)
+		results[i] = r.rights.heard(ctx, r.applier.Apply(ctx, steps[n], owner))
 		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
 		if res := results[i]; writes(res.Action) {
 			redefined[res.Ref] = true

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/executor"
 	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
@@ -132,6 +133,8 @@ type Applier struct {
 	Wait func(ctx context.Context, d time.Duration) error
 	// Guard says which of the objects that there are no work may have; nil: none.
 	Guard *protect.Guard
+	// Exact: each write is one to the very object that was read, or makes one.
+	Exact bool
 }
 
 // Plan reads the object of a manifest and compares. It writes nothing. known is
@@ -443,7 +446,8 @@ func (r *Result) fail(err error) {
 	}
 	var status apierrors.APIStatus
 	var slow *cluster.SlowError // it was not even sent
-	refused := errors.As(err, &slow) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
+	var denied *executor.DeniedError
+	refused := errors.As(err, &slow) || errors.As(err, &denied) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
 	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {
 		r.Presence, r.ReadErr, r.Live = conditions.Unreadable, err, nil
 	}

@@ -110,10 +110,6 @@ func refuseWork(spec workv1.ManifestWorkSpec) error {
 	return nil
 }
 
-// Body is the manifest as an object would be made of it, without the mark of an
-// owner.
-func (m Manifest) Body() *unstructured.Unstructured { return forCreate(identify(m), Owner{}, false) }
-
 func load(ctx context.Context, mapper cluster.Mapper, ordinal int32, raw []byte) Manifest {
 	m := Manifest{Meta: workv1.ManifestResourceMeta{Ordinal: ordinal}}
 	o := &unstructured.Unstructured{}

@@ -227,6 +227,16 @@ func appliedDigest(o *unstructured.Unstructured, manager string) [sha256.Size]by
 	return sha256.Sum256(b)
 }
 
+// exact is what to apply, on the condition that the object is as it was read.
+func (s *Step) exact() *unstructured.Unstructured {
+	o := s.body.DeepCopy()
+	if o.SetResourceVersion(cluster.NoVersion); s.Live != nil {
+		o.SetUID(s.Live.GetUID())
+		o.SetResourceVersion(s.Live.GetResourceVersion())
+	}
+	return o
+}
+
 // serverSide applies the object and then sees to our owner reference, which is
 // not part of what is applied: manifests may have references of their own. The
 // object it returns is the latest known; nil if nothing was written.
@@ -244,6 +254,9 @@ func (a Applier) serverSide(ctx context.Context, s *Step, owner Owner) (*unstruc
 	}
 	patch := s.patch
 	if s.body != nil {
+		if a.Exact {
+			s.body = s.exact()
+		}
 		o, err := a.Objects.ServerSideApply(ctx, s.Ref.GroupVersionResource, s.body, s.by)
 		if err != nil {
 			return written, err

@@ -96,14 +96,18 @@ type Objects interface {
 	Delete(ctx context.Context, ref Ref, uid types.UID) error
 }
 
-// Rehearser asks what would become of a write if somebody else made it.
+// Rehearser asks what would become of a write if another user made it.
 type Rehearser interface {
-	// RehearseCreate has the server go through the creation of obj as the user of
-	// that name, without making it. The error is that of the creation; Forbidden
-	// also if the agent itself may not impersonate the user. The name must be one
-	// that an HTTP header can carry.
-	RehearseCreate(ctx context.Context, user string, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) error
+	// As returns objects whose writes the server goes through as the user of that
+	// name, without doing them. The error is that of the write; Forbidden also if the
+	// agent itself may not impersonate the user. The name must be one that an HTTP
+	// header can carry.
+	As(user string) Objects
 }
+
+// NoVersion is the resourceVersion of no object: an apply that has it makes the
+// object, or is a Conflict with the one that there is.
+const NoVersion = "1"
 
 // OwnRehearser asks what would become of a write of the agent itself.
 type OwnRehearser interface {

@@ -6,17 +6,20 @@ import (
 	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/transport"
 )
 
-// RehearseCreate implements Rehearser. Only the name of the user is sent; for a
-// service account the server adds the groups that it has.
-func (k *Kube) RehearseCreate(ctx context.Context, user string, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) error {
-	ctx = context.WithValue(ctx, userKey{}, user)
-	_, err := within(k.others, gvr, obj.GetNamespace()).Create(ctx, obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	return k.served(ctx, gvr, err)
+// As implements Rehearser. Only the name of the user is sent; for a service
+// account the server adds the groups that it has.
+func (k *Kube) As(user string) Objects {
+	other := *k
+	other.objects, other.user, other.dryRun = k.others, user, []string{metav1.DryRunAll}
+	return &other
+}
+
+// by says in whose name a request is made.
+func (k *Kube) by(ctx context.Context) context.Context {
+	return context.WithValue(ctx, userKey{}, k.user)
 }
 
 // impersonation sends requests in the name of the user in their context. So one

@@ -29,6 +29,9 @@ type Kube struct {
 	metadata metadata.Interface
 	kinds    *kinds
 	answers  *answering
+	// dryRun: writes are only gone through, by user; see As.
+	dryRun []string
+	user   string
 }
 
 // KubeConfig is what NewKube needs.
@@ -98,19 +101,19 @@ func (k *Kube) ForgetKinds() { k.kinds.forget() }
 
 // Get implements Objects.
 func (k *Kube) Get(ctx context.Context, ref Ref) (*unstructured.Unstructured, error) {
-	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Get(k.by(ctx), ref.Name, metav1.GetOptions{})
 	return o, k.served(ctx, ref.GroupVersionResource, err)
 }
 
 // Create implements Objects.
 func (k *Kube) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	o, err := k.at(gvr, obj.GetNamespace()).Create(ctx, obj, metav1.CreateOptions{})
+	o, err := k.at(gvr, obj.GetNamespace()).Create(k.by(ctx), obj, metav1.CreateOptions{DryRun: k.dryRun})
 	return o, k.served(ctx, gvr, err)
 }
 
 // Update implements Objects.
 func (k *Kube) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	o, err := k.at(gvr, obj.GetNamespace()).Update(ctx, obj, metav1.UpdateOptions{})
+	o, err := k.at(gvr, obj.GetNamespace()).Update(k.by(ctx), obj, metav1.UpdateOptions{DryRun: k.dryRun})
 	return o, k.served(ctx, gvr, err)
 }
 
@@ -120,15 +123,15 @@ func (k *Kube) Patch(ctx context.Context, ref Ref, patch []byte, subresource str
 	if subresource != "" {
 		sub = []string{subresource}
 	}
-	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Patch(ctx, ref.Name, types.MergePatchType, patch, metav1.PatchOptions{}, sub...)
+	o, err := k.at(ref.GroupVersionResource, ref.Namespace).Patch(k.by(ctx), ref.Name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: k.dryRun}, sub...)
 	return o, k.served(ctx, ref.GroupVersionResource, err)
 }
 
 // Delete implements Objects.
 func (k *Kube) Delete(ctx context.Context, ref Ref, uid types.UID) error {
 	background := metav1.DeletePropagationBackground
-	err := k.at(ref.GroupVersionResource, ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background,
+	err := k.at(ref.GroupVersionResource, ref.Namespace).Delete(k.by(ctx), ref.Name, metav1.DeleteOptions{
+		DryRun: k.dryRun, Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background,
 	})
 	return k.served(ctx, ref.GroupVersionResource, err)
 }

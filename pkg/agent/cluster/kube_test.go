@@ -137,14 +137,14 @@ func TestKube_RehearsesInTheNameOfSomebodyElse(t *testing.T) {
 		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": map[string]any{"namespace": "default", "name": "r"},
 	}}
 	for _, user := range []string{"system:serviceaccount:a:b", "system:serviceaccount:c:d"} {
-		if err := k.RehearseCreate(t.Context(), user, roles, role); err != nil {
+		if _, err := k.As(user).Create(t.Context(), roles, role); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := k.Create(t.Context(), roles, role); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.RehearseCreate(t.Context(), "", roles, role); err == nil {
+	if _, err := k.As("").Create(t.Context(), roles, role); err == nil {
 		t.Error("a rehearsal of nobody must not be made with the rights of the agent")
 	}
 	var got []string

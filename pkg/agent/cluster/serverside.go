@@ -35,7 +35,7 @@ func IsFieldConflict(err error) bool {
 
 // ServerSideApply implements Objects.
 func (k *Kube) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by FieldManager) (*unstructured.Unstructured, error) {
-	o, err := k.at(gvr, obj.GetNamespace()).Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: by.Name, Force: by.Force})
+	o, err := k.at(gvr, obj.GetNamespace()).Apply(k.by(ctx), obj.GetName(), obj, metav1.ApplyOptions{DryRun: k.dryRun, FieldManager: by.Name, Force: by.Force})
 	return o, k.served(ctx, gvr, misfit(err))
 }
 

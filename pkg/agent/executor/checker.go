@@ -9,8 +9,6 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,7 +23,6 @@ const RetryAfter = time.Minute
 type Cluster interface {
 	// Create makes obj, here only reviews, which are answered and not kept.
 	Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
-	cluster.Rehearser
 }
 
 // Object is one that is about to be applied.
@@ -33,12 +30,15 @@ type Object struct {
 	Ref cluster.Ref
 	// Owned: the object is deleted when its work is.
 	Owned bool
+	// Applied: the server is sent an apply, which has the name of the object also
+	// where it makes it. Any other creation has no name when its rights are looked at.
+	Applied bool
 }
 
 // DeniedError says that the account may not apply an object.
 type DeniedError struct {
 	Ref cluster.Ref
-	// Verbs are those that are denied. None: the object would give rights away
+	// Verbs are those that are denied. None: the write would give rights away
 	// that the account does not have.
 	Verbs []string
 }
@@ -74,7 +74,11 @@ func (c Checker) MayApply(ctx context.Context, a Account, o Object) (byRoles boo
 	answers := make([]answer, len(ask))
 	var asking sync.WaitGroup
 	for i, verb := range ask {
-		asking.Go(func() { answers[i] = c.review(ctx, a, verb, o.Ref) })
+		ref := o.Ref
+		if verb == cluster.Create && !o.Applied {
+			ref.Name = ""
+		}
+		asking.Go(func() { answers[i] = c.review(ctx, a, verb, ref) })
 	}
 	asking.Wait()
 	denied := &DeniedError{Ref: o.Ref}
@@ -128,29 +132,4 @@ func (c Checker) review(ctx context.Context, a Account, verb string, ref cluster
 		return answer{err: fmt.Errorf("answer to an access review: %w", err)}
 	}
 	return answer{allowed: done.Status.Allowed, byRoles: strings.HasPrefix(done.Status.Reason, rolesReason)}
-}
-
-// GivesRights reports whether objects of a resource give rights away.
-func GivesRights(gr schema.GroupResource) bool {
-	return gr.Group == rbacv1.GroupName && slices.Contains([]string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"}, gr.Resource)
-}
-
-// MayGive finds out whether the account itself has the rights that body, an
-// object as it is going to be applied, gives away. The error is a *DeniedError,
-// or about the asking.
-func (c Checker) MayGive(ctx context.Context, a Account, ref cluster.Ref, body *unstructured.Unstructured) error {
-	err := c.Cluster.RehearseCreate(ctx, a.User(), ref.GroupVersionResource, body)
-	switch {
-	case err == nil, apierrors.IsAlreadyExists(err): // the server looks at rights first
-		return nil
-	case !apierrors.IsForbidden(err), impersonationRefused(err):
-		return fmt.Errorf("find out whether the executor has the rights that the object gives away: %w", err)
-	}
-	return &DeniedError{Ref: ref}
-}
-
-// impersonationRefused reports whether it is the agent that lacks a right.
-func impersonationRefused(err error) bool {
-	rule, ok := cluster.MissingRule(err)
-	return ok && slices.ContainsFunc(rule.Verbs, func(v string) bool { return strings.HasPrefix(v, "impersonate") })
 }

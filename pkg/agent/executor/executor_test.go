@@ -3,10 +3,12 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/executor"
@@ -55,7 +58,6 @@ var (
 
 // asked answers reviews by verb, and records what they ask.
 type asked struct {
-	cluster.Rehearser
 	answer func(verb string) (authorizationv1.SubjectAccessReviewStatus, error)
 
 	mu    sync.Mutex
@@ -87,9 +89,9 @@ func yes(reason string) authorizationv1.SubjectAccessReviewStatus {
 
 func TestChecker_AsksExactly(t *testing.T) {
 	ref := cluster.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
-	for _, owned := range []bool{true, false} {
+	for _, owned := range []bool{true, false} { // one is applied, the other is not
 		a := &asked{answer: func(string) (authorizationv1.SubjectAccessReviewStatus, error) { return yes("RBAC: allowed by x"), nil }}
-		byRoles, err := executor.Checker{Cluster: a}.MayApply(t.Context(), account, executor.Object{Ref: ref, Owned: owned})
+		byRoles, err := executor.Checker{Cluster: a}.MayApply(t.Context(), account, executor.Object{Ref: ref, Owned: owned, Applied: owned})
 		if err != nil || !byRoles {
 			t.Fatalf("got %t, %v", byRoles, err)
 		}
@@ -102,11 +104,15 @@ func TestChecker_AsksExactly(t *testing.T) {
 		})
 		var want []authorizationv1.SubjectAccessReviewSpec
 		for _, v := range verbs {
+			name := "web"
+			if v == "create" && !owned {
+				name = "" // a rule with resourceNames lets nothing be created but by an apply
+			}
 			want = append(want, authorizationv1.SubjectAccessReviewSpec{
 				User:   "system:serviceaccount:team:deployer",
 				Groups: []string{"system:serviceaccounts", "system:authenticated", "system:serviceaccounts:team"},
 				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: v, Group: "apps", Version: "v1", Resource: "deployments", Namespace: "shop", Name: "web",
+					Verb: v, Group: "apps", Version: "v1", Resource: "deployments", Namespace: "shop", Name: name,
 				},
 			})
 		}
@@ -159,52 +165,147 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 	}
 }
 
-// rehearsal refuses every creation with an error.
-type rehearsal struct {
-	executor.Cluster
+// other answers what is written in the name of the account.
+type other struct {
+	cluster.Objects
+	t   *testing.T
 	err error
 }
 
-func (r rehearsal) RehearseCreate(_ context.Context, user string, _ schema.GroupVersionResource, _ *unstructured.Unstructured) error {
+func (o other) As(user string) cluster.Objects {
 	if user != account.User() {
-		return errors.New("as " + user)
+		o.t.Errorf("as %s", user)
 	}
-	return r.err
+	return o
 }
 
-func TestChecker_WhatTheServerSaysAboutGivingRights(t *testing.T) {
-	gr := roles.GroupResource()
-	refused := func(why string) error { return apierrors.NewForbidden(gr, "r", errors.New(why)) }
-	const asking = "find out whether the executor has the rights that the object gives away: "
+func (o other) Create(context.Context, schema.GroupVersionResource, *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return nil, o.err
+}
+
+func TestWriter_WhatTheServerSaysCounts(t *testing.T) {
+	refused := func(why string) error { return apierrors.NewForbidden(roles.GroupResource(), "r", errors.New(why)) }
+	const (
+		asking     = "find out whether the executor has the rights that the object gives away: "
+		denied     = "not allowed to apply the resource rbac.authorization.k8s.io roles, shop r, will try again in 1m0s"
+		escalation = "not allowed to apply the resource rbac.authorization.k8s.io roles, shop r, error: permission escalation, will try again in 1m0s"
+		agents     = `roles.rbac.authorization.k8s.io "r" is forbidden: User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`
+		dry        = `admission webhook "a.example.com" does not support dry run`
+	)
 	for name, c := range map[string]struct {
-		err  error
-		want string
+		err          error
+		role, config string // the answers to writes of a Role and of a ConfigMap
 	}{
-		"made":                {nil, ""},
-		"there already":       {apierrors.NewAlreadyExists(gr, "r"), ""},
-		"escalation":          {refused(`user "x" is attempting to grant RBAC permissions not currently held`), "not allowed to apply the resource rbac.authorization.k8s.io roles, shop r, error: permission escalation, will try again in 1m0s"},
-		"no namespace":        {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop"), asking + `namespaces "shop" not found`},
-		"agent may not do so": {refused(`User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`), asking + `roles.rbac.authorization.k8s.io "r" is forbidden: User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`},
+		"made":                {nil, "", ""},
+		"there already":       {apierrors.NewAlreadyExists(roles.GroupResource(), "r"), `roles.rbac.authorization.k8s.io "r" already exists`, `roles.rbac.authorization.k8s.io "r" already exists`},
+		"escalation":          {refused(`user "x" (groups=["y"]) is attempting to grant RBAC permissions not currently held`), escalation, strings.NewReplacer("rbac.authorization.k8s.io roles", " configmaps").Replace(escalation)},
+		"all rights":          {refused("must have cluster-admin privileges to use the aggregationRule"), escalation, `roles.rbac.authorization.k8s.io "r" is forbidden: must have cluster-admin privileges to use the aggregationRule`},
+		"no right":            {refused(`User "x" cannot create resource "roles" in API group "rbac.authorization.k8s.io"`), denied, strings.NewReplacer("rbac.authorization.k8s.io roles", " configmaps").Replace(denied)},
+		"no namespace":        {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop"), `namespaces "shop" not found`, `namespaces "shop" not found`},
+		"agent may not do so": {refused(`User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`), asking + agents, ""},
+		"only real writes":    {apierrors.NewBadRequest(dry), asking + dry, ""},
 	} {
-		ref := cluster.Ref{GroupVersionResource: roles, Namespace: "shop", Name: "r"}
-		err := executor.Checker{Cluster: rehearsal{err: c.err}}.MayGive(t.Context(), account, ref, clustertest.Object("rbac.authorization.k8s.io/v1", "Role", "shop", "r"))
-		got := ""
-		if err != nil {
-			got = err.Error()
-		}
-		if got != c.want {
-			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		for gvr, want := range map[schema.GroupVersionResource]string{roles: c.role, {Version: "v1", Resource: "configmaps"}: c.config} {
+			w := executor.Writer{Objects: other{t: t}, Cluster: other{t: t, err: c.err}, Account: account}
+			_, err := w.Create(t.Context(), gvr, clustertest.Object("v1", "Any", "shop", "r"))
+			if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
+				t.Errorf("%s: %s: got %q, want %q", name, gvr.Resource, got, want)
+			}
 		}
 	}
 }
 
-func TestGivesRights(t *testing.T) {
-	for resource, want := range map[string]bool{"roles": true, "rolebindings": true, "clusterroles": true, "clusterrolebindings": true, "others": false} {
-		if got := executor.GivesRights(schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: resource}); got != want {
-			t.Errorf("%s: got %t", resource, got)
+// Only where permissions are kept, and only what gives no rights away, is written
+// without a rehearsal.
+func TestWriter_WhatIsGoneThrough(t *testing.T) {
+	gvr := func(group, resource string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
+	}
+	for resource, always := range map[schema.GroupVersionResource]bool{
+		roles:                                   true,
+		gvr(roles.Group, "clusterrolebindings"): true,
+		gvr("authorization.openshift.io", "roles"):                               true,
+		gvr("admissionregistration.k8s.io", "validatingadmissionpolicybindings"): true,
+		gvr("admissionregistration.k8s.io", "validatingwebhookconfigurations"):   false,
+		gvr("certificates.k8s.io", "clustertrustbundles"):                        true,
+		gvr("example.com", "roles"):                                              false,
+		deployments:                                                              false,
+	} {
+		for _, kept := range []bool{true, false} {
+			w := executor.Writer{Objects: other{t: t}, Cluster: other{t: t, err: errors.New("gone through")}, Account: account, Kept: kept}
+			_, err := w.Create(t.Context(), resource, clustertest.Object("v1", "Any", "shop", "r"))
+			if (err != nil) != (always || !kept) {
+				t.Errorf("%s, kept %t: got %v", resource.Resource, kept, err)
+			}
 		}
 	}
-	if executor.GivesRights(schema.GroupResource{Group: "example.com", Resource: "roles"}) {
-		t.Error("another group's roles are only objects")
+	var denied *executor.DeniedError
+	w := executor.Writer{Objects: other{t: t}, Cluster: other{t: t}, Account: account}
+	if _, err := w.Create(t.Context(), gvr("certificates.k8s.io", "certificatesigningrequests"), clustertest.Object("v1", "Any", "", "r")); !errors.As(err, &denied) {
+		t.Errorf("a request that would bear the name of the agent: got %v", err)
 	}
+}
+
+// Between the rehearsal and the write of a label another client changes what the
+// label is about.
+func TestWriter_ObjectChangesInBetween(t *testing.T) {
+	for name, there := range map[string]bool{"an object that is changed": true, "an object that appears": false} {
+		f := clustertest.New()
+		rule := func(resource string) []any {
+			return []any{map[string]any{"apiGroups": []any{""}, "resources": []any{resource}, "verbs": []any{"get"}}}
+		}
+		put := func(kind, name string, fields ...any) {
+			f.Put(clustertest.Object("rbac.authorization.k8s.io/v1", kind, "default", name, fields...))
+		}
+		put("Role", "mine", "rules", []any{map[string]any{"apiGroups": []any{roles.Group}, "resources": []any{"roles"}, "verbs": []any{"create", "patch"}}})
+		put("RoleBinding", "mine", "roleRef", map[string]any{"kind": "Role", "name": "mine"}, "subjects", []any{map[string]any{"kind": "ServiceAccount", "namespace": "team", "name": "deployer"}})
+		if there {
+			put("Role", "r")
+		}
+		label := clustertest.Object("rbac.authorization.k8s.io/v1", "Role", "default", "r")
+		label.SetLabels(map[string]string{"aggregate": "yes"})
+		raw, err := label.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := apply.Load(t.Context(), f, workv1.ManifestWorkSpec{
+			Workload:        workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{RawExtension: runtime.RawExtension{Raw: raw}}}},
+			DeleteOption:    &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan},
+			ManifestConfigs: []workv1.ManifestConfigOption{{ResourceIdentifier: workv1.ResourceIdentifier{Group: roles.Group, Resource: "roles", Namespace: "*", Name: "*"}, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply}}},
+		})[0]
+		rehearsed := 0
+		after := between{Rehearser: f, then: func() {
+			if rehearsed++; rehearsed == 1 {
+				put("Role", "r", "rules", rule("secrets"))
+			}
+		}}
+		a := apply.Applier{Objects: executor.Writer{Objects: f, Cluster: after, Account: account}, Exact: true, Wait: func(context.Context, time.Duration) error { return nil }}
+		res := a.Apply(t.Context(), a.Plan(t.Context(), m, apply.Owner{}, apply.Known{}), apply.Owner{})
+		var denied *executor.DeniedError
+		if !errors.As(res.Err, &denied) || rehearsed != 2 {
+			t.Errorf("%s: got %v after %d rehearsals, want a denial of the second", name, res.Err, rehearsed)
+		}
+		if got := f.Look(m.Ref); len(got.GetLabels()) > 0 {
+			t.Errorf("%s: the label was written", name)
+		}
+	}
+}
+
+// between does something after each rehearsal of an apply.
+type between struct {
+	cluster.Rehearser
+	then func()
+}
+
+func (b between) As(user string) cluster.Objects { return betweenObjects{b.Rehearser.As(user), b.then} }
+
+type betweenObjects struct {
+	cluster.Objects
+	then func()
+}
+
+func (b betweenObjects) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+	got, err := b.Objects.ServerSideApply(ctx, gvr, o, by)
+	b.then()
+	return got, err
 }

@@ -105,6 +105,12 @@ func (s suite) applyConditions(t *testing.T) {
 	body.SetUID("")
 	s.mustApply(t, configMaps, body, one)
 
+	fresh := s.config("fresh", map[string]any{"a": "1"})
+	fresh.SetResourceVersion(cluster.NoVersion)
+	s.mustApply(t, configMaps, fresh, one)
+	_, err = s.c.ServerSideApply(t.Context(), configMaps, fresh, one)
+	want(t, "Conflict for an object that there is", conflict, err)
+
 	elsewhere := Object("v1", "ConfigMap", s.ns+"-none", "expected")
 	_, err = s.c.ServerSideApply(t.Context(), configMaps, elsewhere, one)
 	want(t, "NotFound", apierrors.IsNotFound, err)

@@ -188,6 +188,7 @@ func (f *Fake) apply(gvr schema.GroupVersionResource, obj *unstructured.Unstruct
 	next := merged.(*unstructured.Unstructured)
 	f.stamp(old, next)
 	if old == nil {
+		next.SetResourceVersion("") // it is a condition on an object that there is
 		return f.create(ref, k, next)
 	}
 	return f.replace(ref, k, old, next)

@@ -8,10 +8,13 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
-// others is about the rights of somebody else: reviews, and creations that are
-// only gone through.
+// others is about the rights of another user: reviews, and writes that are only
+// gone through.
 func (s suite) others(t *testing.T) {
 	const able, unable = "able", "unable"
 	rbac := rbacv1.SchemeGroupVersion
@@ -22,7 +25,7 @@ func (s suite) others(t *testing.T) {
 	role := func(name string, rules ...any) *unstructured.Unstructured {
 		return Object(rbac.String(), "Role", s.ns, name, "rules", rules)
 	}
-	s.mustCreate(t, roles, role("others", rule("", "configmaps", "get", "create"), rule(rbacv1.GroupName, "roles", "create")))
+	s.mustCreate(t, roles, role("others", rule("", "configmaps", "get", "create"), rule(rbacv1.GroupName, "roles", "create", "update", "patch")))
 	s.mustCreate(t, roleBinds, Object(rbac.String(), "RoleBinding", s.ns, "others",
 		"roleRef", map[string]any{"apiGroup": rbacv1.GroupName, "kind": "Role", "name": "others"},
 		"subjects", []any{map[string]any{"kind": "ServiceAccount", "namespace": s.ns, "name": able}},
@@ -51,24 +54,66 @@ func (s suite) others(t *testing.T) {
 		}
 	}
 
+	as := func(name string) cluster.Objects { return s.c.As(user(name)) }
+	createAs := func(name string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) error {
+		_, err := as(name).Create(t.Context(), gvr, o)
+		return err
+	}
 	object := Object("v1", "ConfigMap", s.ns, "others")
 	for range 2 { // the first leaves nothing behind
-		if err := s.c.RehearseCreate(t.Context(), user(able), configMaps, object); err != nil {
+		if err := createAs(able, configMaps, object); err != nil {
 			t.Fatalf("got %v, want to be allowed", err)
 		}
 	}
 	_, err := s.c.Get(t.Context(), s.ref(configMaps, "others"))
 	want(t, "NotFound after a rehearsal", apierrors.IsNotFound, err)
-	want(t, "Forbidden", apierrors.IsForbidden, s.c.RehearseCreate(t.Context(), user(unable), configMaps, object))
+	want(t, "Forbidden", apierrors.IsForbidden, createAs(unable, configMaps, object))
 	s.mustCreate(t, configMaps, object)
-	want(t, "AlreadyExists", apierrors.IsAlreadyExists, s.c.RehearseCreate(t.Context(), user(able), configMaps, object))
+	want(t, "AlreadyExists", apierrors.IsAlreadyExists, createAs(able, configMaps, object))
 
 	own, more := role("given", rule("", "configmaps", "get")), role("given", rule("", "configmaps", "delete"))
-	if err := s.c.RehearseCreate(t.Context(), user(able), roles, own); err != nil {
+	if err := createAs(able, roles, own); err != nil {
 		t.Errorf("give away what one has: got %v", err)
 	}
-	want(t, "Forbidden for what one does not have", apierrors.IsForbidden, s.c.RehearseCreate(t.Context(), user(able), roles, more))
-	s.mustCreate(t, roles, own)
-	want(t, "AlreadyExists for what one has", apierrors.IsAlreadyExists, s.c.RehearseCreate(t.Context(), user(able), roles, own))
-	want(t, "Forbidden before AlreadyExists", apierrors.IsForbidden, s.c.RehearseCreate(t.Context(), user(able), roles, more))
+	want(t, "Forbidden for what one does not have", apierrors.IsForbidden, createAs(able, roles, more))
+	made := s.mustCreate(t, roles, own)
+	want(t, "AlreadyExists for what one has", apierrors.IsAlreadyExists, createAs(able, roles, own))
+	want(t, "Forbidden before AlreadyExists", apierrors.IsForbidden, createAs(able, roles, more))
+	s.othersChange(t, as(able), made, s.mustCreate(t, roles, role("not-theirs", rule("", "configmaps", "delete"))))
+}
+
+// othersChange is about roles that there are: what counts is what comes out, not what is sent.
+func (s suite) othersChange(t *testing.T, able cluster.Objects, theirs, foreign *unstructured.Unstructured) {
+	roles := rbacv1.SchemeGroupVersion.WithResource("roles")
+	labelled := func(o *unstructured.Unstructured) *unstructured.Unstructured {
+		o = o.DeepCopy()
+		o.SetLabels(map[string]string{"a": "b"})
+		return o
+	}
+	label := func(o *unstructured.Unstructured) *unstructured.Unstructured {
+		return labelled(Object(rbacv1.SchemeGroupVersion.String(), "Role", s.ns, o.GetName()))
+	}
+	at := func(o *unstructured.Unstructured) cluster.Ref { return s.ref(roles, o.GetName()) }
+	_, err := able.Update(t.Context(), roles, labelled(foreign))
+	want(t, "Forbidden for a label on what one does not have", apierrors.IsForbidden, err)
+	_, err = able.Patch(t.Context(), at(foreign), []byte(`{"metadata":{"labels":{"a":"b"}}}`), "")
+	want(t, "Forbidden for a patch of a label", apierrors.IsForbidden, err)
+	_, err = able.ServerSideApply(t.Context(), roles, label(foreign), one)
+	want(t, "Forbidden for an apply of a label", apierrors.IsForbidden, err)
+	owners := []byte(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"others","uid":"u-1"}]}}`)
+	if _, err := able.Patch(t.Context(), at(foreign), owners, ""); err != nil {
+		t.Errorf("owners give nothing away: %v", err)
+	}
+	want(t, "Forbidden for a deletion without the right", apierrors.IsForbidden, able.Delete(t.Context(), at(foreign), foreign.GetUID()))
+
+	_, err = able.Update(t.Context(), roles, labelled(theirs))
+	if err == nil {
+		_, err = able.ServerSideApply(t.Context(), roles, label(theirs), one)
+	}
+	if err != nil {
+		t.Errorf("label what one has: %v", err)
+	}
+	if after := s.mustGet(t, at(theirs)); after.GetResourceVersion() != theirs.GetResourceVersion() {
+		t.Error("a rehearsal wrote something")
+	}
 }

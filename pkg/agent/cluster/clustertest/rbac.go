@@ -3,15 +3,18 @@ package clustertest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
@@ -48,32 +51,105 @@ func (f *Fake) review(obj *unstructured.Unstructured) (*unstructured.Unstructure
 	return &unstructured.Unstructured{Object: content}, err
 }
 
-// RehearseCreate implements cluster.Rehearser. As on a real server, a role that
-// the user may not give away is refused before it matters whether it exists.
-func (f *Fake) RehearseCreate(_ context.Context, user string, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) error {
+// As implements cluster.Rehearser.
+func (f *Fake) As(user string) cluster.Objects { return rehearsal{f, user} }
+
+// rehearsal goes through writes on a copy of the cluster.
+type rehearsal struct {
+	f    *Fake
+	user string
+}
+
+// Get implements cluster.Objects.
+func (r rehearsal) Get(context.Context, cluster.Ref) (*unstructured.Unstructured, error) {
+	panic("only writes are gone through")
+}
+
+// Create implements cluster.Objects.
+func (r rehearsal) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return r.write(cluster.Create, refOf(gvr, obj), obj, func(on *Fake) (*unstructured.Unstructured, error) { return on.Create(ctx, gvr, obj) })
+}
+
+// Update implements cluster.Objects.
+func (r rehearsal) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return r.write(cluster.Update, refOf(gvr, obj), nil, func(on *Fake) (*unstructured.Unstructured, error) { return on.Update(ctx, gvr, obj) })
+}
+
+// Patch implements cluster.Objects.
+func (r rehearsal) Patch(ctx context.Context, ref cluster.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
+	return r.write(cluster.Patch, ref, nil, func(on *Fake) (*unstructured.Unstructured, error) {
+		return on.Patch(ctx, ref, patch, subresource)
+	})
+}
+
+// ServerSideApply implements cluster.Objects.
+func (r rehearsal) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+	return r.write(cluster.Patch, refOf(gvr, obj), nil, func(on *Fake) (*unstructured.Unstructured, error) {
+		return on.ServerSideApply(ctx, gvr, obj, by)
+	})
+}
+
+// Delete implements cluster.Objects.
+func (r rehearsal) Delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
+	_, err := r.write(cluster.Delete, ref, nil, func(on *Fake) (*unstructured.Unstructured, error) { return nil, on.Delete(ctx, ref, uid) })
+	return err
+}
+
+func refOf(gvr schema.GroupVersionResource, o *unstructured.Unstructured) cluster.Ref {
+	return cluster.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// write goes through one. As on a real server, a role that the user may not give
+// away is refused before it matters whether the object made exists, and a write of
+// owners and finalizers alone gives nothing.
+func (r rehearsal) write(verb string, ref cluster.Ref, made *unstructured.Unstructured, do func(on *Fake) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
+	f := r.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ref := cluster.Ref{GroupVersionResource: gvr, Namespace: obj.GetNamespace(), Name: obj.GetName()}
-	if err := f.enter(Call{"rehearse create", ref}); err != nil {
-		return err
+	if err := f.enter(Call{rehearseVerb + verb, ref}); err != nil {
+		return nil, err
 	}
-	k, err := f.kindOf(ref)
-	if err != nil {
-		return err
+	old, groups := f.objects[keyOf(ref)], groupsOf(r.user)
+	verbs := []string{verb}
+	if verb == cluster.Patch && old == nil {
+		verbs = append(verbs, cluster.Create)
 	}
-	groups := groupsOf(user)
-	if !f.may(user, groups, "create", ref) {
-		return apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("User %q cannot create resource %q in API group %q", user, ref.Resource, ref.Group)) //nolint:staticcheck // as a server says it
-	}
-	for _, rule := range f.granted(obj) {
-		if !f.covers(user, groups, ref.Namespace, rule) {
-			return apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("user %q is attempting to grant RBAC permissions not currently held", user))
+	for _, verb := range verbs {
+		asked := ref
+		if made != nil {
+			asked.Name = "" // the path of the request has none
+		}
+		if !f.may(r.user, groups, verb, asked) {
+			return nil, apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("User %q cannot %s resource %q in API group %q", r.user, verb, ref.Resource, ref.Group)) //nolint:staticcheck // as a server says it
 		}
 	}
-	if f.objects[keyOf(ref)] != nil {
-		return apierrors.NewAlreadyExists(ref.GroupResource(), ref.Name)
+	on := &Fake{Now: f.Now, Prune: f.Prune, kinds: maps.Clone(f.kinds), objects: maps.Clone(f.objects), counter: f.counter}
+	o, err := do(on)
+	given := made
+	if given == nil && err == nil && o != nil && !onlyOwners(old, o) {
+		given = o
 	}
-	return f.admit(ref, k, obj)
+	if given != nil {
+		for _, rule := range f.granted(given) {
+			if !f.covers(r.user, groups, ref.Namespace, rule) {
+				return nil, apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held", r.user, groups))
+			}
+		}
+	}
+	return o, err
+}
+
+// onlyOwners reports whether nothing but owners, finalizers and books differ.
+func onlyOwners(old, next *unstructured.Unstructured) bool {
+	if old == nil {
+		return false
+	}
+	next = next.DeepCopy()
+	next.SetOwnerReferences(old.GetOwnerReferences())
+	next.SetFinalizers(old.GetFinalizers())
+	next.SetManagedFields(old.GetManagedFields())
+	next.SetResourceVersion(old.GetResourceVersion())
+	return equality.Semantic.DeepEqual(next.Object, old.Object)
 }
 
 // groupsOf are those that the server gives to a service account.

@@ -1,0 +1,140 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/pkg/agent/cluster"
+)
+
+// Writer writes what an account could write itself: the cluster goes through
+// each write in the name of the account first, and its refusal is the answer.
+//
+// What is gone through must be what is written. A scenario without a condition:
+//
+//	t1 the account may label the ClusterRole as it is
+//	t2 another client adds rules that the account does not have
+//	t3 the label aggregates those into a role of the account
+//
+// So a write to an object that there is names its resourceVersion, or its uid,
+// and one that makes an object does not touch another.
+type Writer struct {
+	// Objects does the writes.
+	cluster.Objects
+	Cluster cluster.Rehearser
+	Account Account
+	// Kept: permissions are kept, so that only what gives rights away is gone through.
+	Kept bool
+}
+
+// Create implements cluster.Objects.
+func (w Writer) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return w.write(ctx, cluster.Create, refOf(gvr, obj), func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+		return to.Create(ctx, gvr, obj)
+	})
+}
+
+// Update implements cluster.Objects.
+func (w Writer) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	return w.write(ctx, cluster.Update, refOf(gvr, obj), func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+		return to.Update(ctx, gvr, obj)
+	})
+}
+
+// Patch implements cluster.Objects.
+func (w Writer) Patch(ctx context.Context, ref cluster.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
+	return w.write(ctx, cluster.Patch, ref, func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+		return to.Patch(ctx, ref, patch, subresource)
+	})
+}
+
+// ServerSideApply implements cluster.Objects.
+func (w Writer) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+	return w.write(ctx, cluster.Patch, refOf(gvr, obj), func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+		return to.ServerSideApply(ctx, gvr, obj, by)
+	})
+}
+
+// Delete implements cluster.Objects.
+func (w Writer) Delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
+	_, err := w.write(ctx, cluster.Delete, ref, func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+		return nil, to.Delete(ctx, ref, uid)
+	})
+	return err
+}
+
+func refOf(gvr schema.GroupVersionResource, o *unstructured.Unstructured) cluster.Ref {
+	return cluster.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func (w Writer) write(ctx context.Context, verb string, ref cluster.Ref, do func(context.Context, cluster.Objects) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
+	if bearsWriter(ref.GroupResource()) {
+		return nil, &DeniedError{Ref: ref}
+	}
+	// A kept permission says nothing of a deletion that the work does not ask for,
+	// as when an object is replaced.
+	strict := givesRights(ref.GroupResource()) || verb == cluster.Delete
+	if strict || !w.Kept {
+		once := cluster.WithWarnings(ctx, new(cluster.Warnings)) // the write itself is warned of the same
+		if _, err := do(once, w.Cluster.As(w.Account.User())); err != nil {
+			if err = judge(err, verb, ref, strict); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return do(ctx, w.Objects)
+}
+
+// judge turns the answer to a rehearsal into that to the write; nil if it says
+// nothing about it.
+func judge(err error, verb string, ref cluster.Ref, strict bool) error {
+	rule, missing := cluster.MissingRule(err)
+	switch impersonates := func(v string) bool { return strings.HasPrefix(v, "impersonate") }; {
+	case missing && slices.ContainsFunc(rule.Verbs, impersonates), noDryRun(err):
+		if strict {
+			return fmt.Errorf("find out whether the executor has the rights that the object gives away: %w", err)
+		}
+		return nil // by the reviews it may
+	case missing && !slices.Contains(rule.Verbs, "escalate"):
+		return &DeniedError{Ref: ref, Verbs: []string{verb}}
+	case missing, strict && apierrors.IsForbidden(err):
+		return &DeniedError{Ref: ref}
+	}
+	return err
+}
+
+// noDryRun reports whether a webhook hears only of writes that are made.
+func noDryRun(err error) bool {
+	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
+}
+
+// givesRights reports whether a server looks, beyond the verb, at what the
+// writer of an object has itself: roles and bindings, those of OpenShift too,
+// policies whose parameters the writer must be able to read, and bundles that a
+// signer has to attest.
+func givesRights(gr schema.GroupResource) bool {
+	switch gr.Group {
+	case rbacv1.GroupName, "authorization.openshift.io":
+		return true
+	case "admissionregistration.k8s.io":
+		return strings.Contains(gr.Resource, "admissionpolic")
+	case certificatesv1.GroupName:
+		return gr.Resource == "clustertrustbundles"
+	}
+	return false
+}
+
+// bearsWriter reports whether the server writes into an object who made it, and
+// others judge by that. It would be the agent, with all its rights.
+func bearsWriter(gr schema.GroupResource) bool {
+	return gr == schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}
+}
