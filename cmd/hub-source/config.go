@@ -60,6 +60,7 @@ type config struct {
 		Listen        string `json:"listen"`
 		CertFile      string `json:"certFile"`
 		KeyFile       string `json:"keyFile"`
+		ClientCAFile  string `json:"clientCAFile"`
 		ManifestLimit int    `json:"manifestLimit"`
 	} `json:"webhook"`
 	FeatureGates cmdline.Gates `json:"featureGates"`
@@ -126,6 +127,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Webhook.Listen, "webhook-listen", c.Webhook.Listen, "host:port of the webhook that checks ManifestWorks, HTTPS; empty switches it off")
 	f.StringVar(&c.Webhook.CertFile, "webhook-cert-file", c.Webhook.CertFile, "PEM file of the webhook's certificate")
 	f.StringVar(&c.Webhook.KeyFile, "webhook-key-file", c.Webhook.KeyFile, "PEM file of its key")
+	f.StringVar(&c.Webhook.ClientCAFile, "webhook-client-ca-file", c.Webhook.ClientCAFile, "PEM file of the CAs that sign the certificate by which the kube-apiserver calls the webhook; empty lets everybody call it who reaches the port")
 	f.IntVar(&c.Webhook.ManifestLimit, "webhook-manifest-limit", c.Webhook.ManifestLimit, "largest sum of the manifests of a work, bytes of their JSON with 2 to 4 more for each; agents take no more than the default, so 1 to 512000")
 	f.Var(&c.FeatureGates, "feature-gates", c.FeatureGates.Usage())
 	f.Float32Var(&c.KubeAPIQPS, "kube-api-qps", c.KubeAPIQPS, "requests per second to the hub, watches not counted, more than 0")
@@ -230,8 +232,8 @@ func (c *config) validateWebhook() (errs []error) {
 		wrong("webhook-manifest-limit: %w", err)
 	}
 	if h.Listen == "" {
-		if h.CertFile != "" || h.KeyFile != "" {
-			wrong("webhook-cert-file and webhook-key-file are of no use without webhook-listen, which switches the webhook on")
+		if h.CertFile != "" || h.KeyFile != "" || h.ClientCAFile != "" {
+			wrong("webhook-cert-file, webhook-key-file and webhook-client-ca-file are of no use without webhook-listen, which switches the webhook on")
 		}
 		if c.FeatureGates.Enabled(gateNilExecutor) {
 			wrong("feature gate %s is for the webhook, which is off: set webhook-listen", gateNilExecutor)

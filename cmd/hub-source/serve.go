@@ -92,7 +92,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 
 // webhook returns the webhook, which every replica serves.
 func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.Webhook, error) {
-	files := identity.Files{Cert: c.Webhook.CertFile, Key: c.Webhook.KeyFile}
+	files := identity.Files{CA: c.Webhook.ClientCAFile, Cert: c.Webhook.CertFile, Key: c.Webhook.KeyFile}
 	certificate, err := files.Serving(func(err error) { source.Log.Error("tls files of the webhook", "err", err) })
 	if err != nil {
 		return nil, err

@@ -7,27 +7,42 @@ import (
 	"time"
 )
 
-// Serving is the certificate of an HTTPS port whose clients show none, read
-// again when its files change. Methods may be called concurrently.
+// Serving is the certificate of an HTTPS port, read again when its files change.
+// Methods may be called concurrently.
 type Serving struct{ loader *loader }
 
-// Serving returns the certificate in Cert and Key; CA is of no use to it. The
-// files need not be there yet: until they are, handshakes fail, and Check says
-// why. onError hears of files that cannot be used; it is called from handshakes
+// Serving returns the certificate in Cert and Key. With a CA, clients have to show
+// a certificate that it has signed. The files need not be there yet: until they are,
+// handshakes fail, and Check says why. onError hears of files that cannot be used; it is called from handshakes
 // and from Check, and must not block.
 func (f Files) Serving(onError func(error)) (*Serving, error) {
 	if f.Cert == "" || f.Key == "" {
 		return nil, errors.New("tls: an HTTPS port needs a certificate and its key")
 	}
-	return &Serving{&loader{files: Files{Cert: f.Cert, Key: f.Key}, onError: onError, now: time.Now}}, nil
+	return &Serving{&loader{files: Files{CA: f.CA, Cert: f.Cert, Key: f.Key}, onError: onError, now: time.Now}}, nil
 }
 
 // TLS returns the configuration of the port.
 func (s *Serving) TLS() *tls.Config {
-	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
+	// A session that is resumed is not verified again, see [Files.Server].
+	c := &tls.Config{
+		MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.loader.certificate() },
 	}
+	if s.loader.files.CA == "" {
+		return c
+	}
+	outer := c.Clone()
+	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m, err := s.loader.look()
+		if m.own == nil {
+			return nil, err
+		}
+		strict := c.Clone()
+		strict.ClientAuth, strict.ClientCAs = tls.RequireAndVerifyClientCert, m.own
+		return strict, nil
+	}
+	return outer
 }
 
 // Check returns nil when clients are shown a certificate that is valid at this

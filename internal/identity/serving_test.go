@@ -3,6 +3,7 @@ package identity
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -48,9 +49,56 @@ func shown(t *testing.T, s *Serving, a *pki.Authority) (*x509.Certificate, error
 	return leaf, nil
 }
 
+// own are the files of a port whose clients show no certificate.
+func (s side) own() Files {
+	f := s.files()
+	f.CA = ""
+	return f
+}
+
+// With a CA the port is for clients that it has signed, and for who is new in its
+// file from then on.
+func TestServing_ClientsOfACA(t *testing.T) {
+	a, b, d, now := authority(t, "a"), authority(t, "b"), side{t, t.TempDir()}, time.Now()
+	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"localhost"}}, a)
+	s, _ := serving(t, d.files(), &now)
+	calls := func(by *pki.Authority) error {
+		c, p := net.Pipe()
+		defer c.Close()
+		config := &tls.Config{RootCAs: a.Pool(), ServerName: "localhost", MinVersion: tls.VersionTLS12}
+		if by != nil {
+			pair, err := by.Issue(pki.Request{Role: pki.Source, Name: "kube-apiserver", Valid: pki.Starting(now, time.Hour)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cert, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.Certificates = []tls.Certificate{cert}
+		}
+		go func() { _, _ = io.Copy(io.Discard, tls.Client(c, config)) }() // it hears that it is refused
+		defer p.Close()
+		return tls.Server(p, s.TLS()).HandshakeContext(t.Context())
+	}
+	for name, by := range map[string]*pki.Authority{"nobody": nil, "another CA": b} {
+		if err := calls(by); err == nil {
+			t.Errorf("a client of %s is let in", name)
+		}
+	}
+	if err := calls(a); err != nil {
+		t.Errorf("a client of the CA: %v", err)
+	}
+	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"localhost"}}, a, b)
+	now = now.Add(checkEvery)
+	if err := calls(b); err != nil {
+		t.Errorf("a client of the CA that is new: %v", err)
+	}
+}
+
 func TestServing_WaitsForItsFilesAndFollowsThem(t *testing.T) {
 	a, d, now := authority(t, "a"), side{t, t.TempDir()}, time.Now()
-	s, reported := serving(t, d.files(), &now)
+	s, reported := serving(t, d.own(), &now)
 	if err := s.Check(); err == nil || !strings.Contains(err.Error(), d.files().Cert) {
 		t.Fatalf("without files Check says %v", err)
 	}
@@ -90,7 +138,7 @@ func TestServing_WaitsForItsFilesAndFollowsThem(t *testing.T) {
 func TestServing_ChecksTheDates(t *testing.T) {
 	a, d, now := authority(t, "a"), side{t, t.TempDir()}, time.Now()
 	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"localhost"}}, a)
-	s, _ := serving(t, d.files(), &now)
+	s, _ := serving(t, d.own(), &now)
 	for after, want := range map[time.Duration]string{0: "", 2 * time.Hour: "has expired at", -time.Hour: "is not valid before"} {
 		now = time.Now().Add(after)
 		if err := s.Check(); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {

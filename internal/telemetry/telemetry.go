@@ -19,11 +19,12 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/hawser-io/hawser/internal/httpport"
 )
 
 // version is set by the linker (-X …/internal/telemetry.version=v1.2.3).
@@ -198,7 +199,7 @@ func (a Admin) Run(ctx context.Context) error {
 		return fmt.Errorf("admin port: %w (choose another with --admin-listen)", err)
 	}
 	a.Log.Info("admin port is open", "addr", l.Addr().String())
-	s := &http.Server{Handler: a.Handler(), ReadHeaderTimeout: 5 * time.Second}
+	s, l := httpport.Server(a.Handler(), l, httpport.Limits{Connections: 64, Bytes: 8 << 20}, a.Log)
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // nobody waits for a scrape that is cut off
 	defer stop()
 	if err := s.Serve(l); ctx.Err() == nil {

@@ -87,7 +87,7 @@ func (r *rights) ofNow(p permit) bool {
 // newPermit is one that is about to be asked for.
 func (r *rights) newPermit(m apply.Manifest) *permit {
 	changes, early := r.roles.present(r.config.Now())
-	return &permit{account: r.authority.account, owned: m.Owned, applied: applied(m), until: r.authority.until, changes: changes, early: early}
+	return &permit{account: r.authority.account, owned: m.Owned, applied: appliesOnServer(m), until: r.authority.until, changes: changes, early: early}
 }
 
 // permitted returns why a manifest must not be applied in the name of the
@@ -170,8 +170,8 @@ func (r *rights) ask(ctx context.Context, m apply.Manifest) (*permit, error) {
 	return p, err
 }
 
-// applied reports whether a manifest is applied on the server.
-func applied(m apply.Manifest) bool {
+// appliesOnServer reports whether a manifest is applied on the server.
+func appliesOnServer(m apply.Manifest) bool {
 	return m.Config.Strategy.Type == workv1.UpdateStrategyTypeServerSideApply
 }
 
@@ -214,7 +214,7 @@ func remember(m apply.Manifest, k apply.Known) apply.Result {
 // holds reports whether a permission of the account still counts, changes of
 // roles aside.
 func (r *rights) holds(p permit, m apply.Manifest) bool {
-	if r.full || p.owned != m.Owned || p.applied != applied(m) {
+	if r.full || p.owned != m.Owned || p.applied != appliesOnServer(m) {
 		return false
 	}
 	if p.until.IsZero() {

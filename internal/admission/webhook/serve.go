@@ -29,21 +29,28 @@ func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 	}()
 	ctx, cancel := context.WithTimeout(r.Context(), timeOf(r))
 	defer cancel()
-	select {
-	case w.slots <- struct{}{}:
-		defer func() { <-w.slots }()
-	case <-ctx.Done():
-		res = resultOverloaded
-		http.Error(to, "the webhook of hawser-hub-source has too much to do, try again", http.StatusServiceUnavailable)
-		return
+	// A body that comes slowly, or never, has a connection, and no slot.
+	body, err := read(to, r)
+	var req *admissionv1.AdmissionRequest
+	if err == nil {
+		select {
+		case w.slots <- struct{}{}:
+			defer func() { <-w.slots }()
+		case <-ctx.Done():
+			res = resultOverloaded
+			http.Error(to, "the webhook of hawser-hub-source has too much to do, try again", http.StatusServiceUnavailable)
+			return
+		}
+		req, err = admission.Decode(body)
 	}
-	req, err := read(to, r)
 	if err != nil {
 		res = resultMalformed
+		code := http.StatusBadRequest
 		var status *requestError
 		if errors.As(err, &status) {
-			http.Error(to, err.Error(), status.code)
+			code = status.code
 		}
+		http.Error(to, err.Error(), code)
 		return
 	}
 	op = operationOf(req)
@@ -76,9 +83,8 @@ type requestError struct {
 func (e *requestError) Error() string { return e.err.Error() }
 func (e *requestError) Unwrap() error { return e.err }
 
-// read returns the review that was sent. The error is a *requestError, or that of
-// a client that did not finish.
-func read(to http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionRequest, error) {
+// read returns what was sent.
+func read(to http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
 		return nil, &requestError{http.StatusUnsupportedMediaType, errors.New("send an AdmissionReview as application/json")}
 	}
@@ -88,13 +94,9 @@ func read(to http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionReques
 	case errors.As(err, &large):
 		return nil, &requestError{http.StatusRequestEntityTooLarge, fmt.Errorf("the review is larger than %d bytes", large.Limit)}
 	case err != nil:
-		return nil, &requestError{http.StatusBadRequest, fmt.Errorf("the review did not arrive: %w", err)}
+		return nil, fmt.Errorf("the review did not arrive: %w", err)
 	}
-	req, err := admission.Decode(body)
-	if err != nil {
-		return nil, &requestError{http.StatusBadRequest, err}
-	}
-	return req, nil
+	return body, nil
 }
 
 // judge applies the rules, and asks the hub about the executor where they leave

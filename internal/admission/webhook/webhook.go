@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-io/hawser/internal/admission"
+	"github.com/hawser-io/hawser/internal/httpport"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
@@ -52,16 +53,15 @@ const (
 	// maxBody has room for two works, the new one and the old one, each of the
 	// most that a kube-apiserver takes.
 	maxBody = 8 << 20
-	// maxAtOnce bounds the memory of requests together with maxBody.
+	// maxAtOnce are judged at a time.
 	maxAtOnce = 32
+	// A kube-apiserver has a connection for each of the 200 changes that it works on at once.
+	maxConnections = 512
+	// maxBytes are in memory before reviews are judged.
+	maxBytes = 16 * maxBody
 	// maxTime is the deadline of a request, the one of the configuration in
 	// deploy/, where its client names none.
-	maxTime       = 10 * time.Second
-	readTimeout   = 10 * time.Second
-	headerTimeout = 5 * time.Second
-	writeTimeout  = 20 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 64 << 10
+	maxTime = 10 * time.Second
 	// drainWithin is how long the end of the program waits for requests.
 	drainWithin = 5 * time.Second
 )
@@ -96,13 +96,8 @@ func (w *Webhook) serveOn(ctx context.Context, l net.Listener) error {
 	if err := w.cfg.Certificate.Check(); err != nil {
 		w.cfg.Log.Warn("webhook cannot be used yet: the hub takes no ManifestWorks until it can", "err", err)
 	}
-	s := &http.Server{
-		Handler: w.Handler(), TLSConfig: w.cfg.Certificate.TLS(),
-		ReadTimeout: readTimeout, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader,
-		// Handshakes that fail: a wrong caBundle shows here, and so does a port scan.
-		ErrorLog: slog.NewLogLogger(w.cfg.Log.Handler(), slog.LevelInfo),
-	}
+	s, l := httpport.Server(w.Handler(), l, httpport.Limits{Connections: maxConnections, Bytes: maxBytes}, w.cfg.Log)
+	s.TLSConfig = w.cfg.Certificate.TLS()
 	drained := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainWithin)

@@ -32,7 +32,10 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/output"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// net/http waits half a second with what it closes before it has read all of it.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+}
 
 // access is a hub that answers as a test says.
 type access func(ctx context.Context, r *authorizationv1.SubjectAccessReview) (allowed bool, err error)
@@ -333,7 +336,7 @@ func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
 		c.Close()
 	}
 	close(say)
-	if got := <-answered; got != "HTTP/2.0 <nil> true" {
+	if got := <-answered; got != "HTTP/1.1 <nil> true" {
 		t.Errorf("the request in flight got %s", got)
 	}
 	<-ended
@@ -370,5 +373,64 @@ func TestNew_RefusesLimitsThatAgentsDoNotHave(t *testing.T) {
 		if _, err := New(Config{Rules: admission.Rules{ManifestLimit: limit}}); err == nil || !strings.Contains(err.Error(), "512000") {
 			t.Errorf("%d: %v", limit, err)
 		}
+	}
+}
+
+// Bodies, headers and handshakes that never end, connections that do nothing after an answer, and
+// those that ask without end: a review from another address is answered all the same.
+func TestWebhook_StarvedByNobody(t *testing.T) {
+	f := newFixture(t, func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error) { return true, nil }, slog.New(slog.DiscardHandler))
+	f.certify()
+	addr, end := f.start()
+	defer end()
+	trust := &tls.Config{RootCAs: f.ca.Pool(), MinVersion: tls.VersionTLS12, ServerName: "127.0.0.1"}
+	raw := func(t *testing.T, from string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 5 * time.Second}
+		c, err := d.DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	request := func(part int) string {
+		body := review("CREATE", configMap)
+		text := fmt.Sprintf("POST %s?timeout=10s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", Path, len(body), body)
+		return text[:len(text)-part]
+	}
+	say := func(t *testing.T, text string) {
+		t.Helper()
+		if _, err := tls.Client(raw(t, "127.0.0.9"), trust).Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	honest := &http.Transport{TLSClientConfig: trust, DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.8")}}).DialContext}
+	defer honest.CloseIdleConnections()
+	for name, c := range map[string]struct {
+		times  int
+		attack func(t *testing.T)
+	}{
+		"slow bodies":     {300, func(t *testing.T) { say(t, request(10)) }},
+		"slow headers":    {60, func(t *testing.T) { say(t, request(0)[:40]) }},
+		"slow handshakes": {600, func(t *testing.T) { raw(t, "127.0.0.9") }},
+		"idle":            {60, func(t *testing.T) { say(t, request(0)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range c.times {
+				c.attack(t)
+			}
+			for range 5 {
+				began := time.Now()
+				resp, err := (&http.Client{Transport: honest, Timeout: 10 * time.Second}).Post("https://"+addr+Path+"?timeout=10s", "application/json", strings.NewReader(review("CREATE", configMap)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp.Body.Close()
+				if took := time.Since(began); resp.StatusCode != http.StatusOK || took > 2*time.Second {
+					t.Errorf("an honest review is answered %s after %s", resp.Status, took)
+				}
+			}
+		})
 	}
 }
