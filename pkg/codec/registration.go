@@ -103,6 +103,22 @@ func (r RegistrationRow) Takes(t EventType, bootstrap bool) bool {
 	return slices.Contains(r.Asks, v)
 }
 
+const (
+	// MaxMade is how many bytes an object may have that the hub makes for an agent. A CA bundle of 8 KiB has room in it.
+	MaxMade = 16 << 10
+	// MaxReported is how many one may have that an agent reports the status of: it comes with what others
+	// wrote into the object, such as 256 KiB of annotations.
+	MaxReported = 512 << 10
+)
+
+// MaxAsked is how many bytes the object in an event of an agent may have.
+func MaxAsked(t EventType) int {
+	if t.Subresource == Status {
+		return MaxReported
+	}
+	return MaxMade
+}
+
 // RegistrationEvent reports whether t is the type of an event between the broker and the source
 // that serves registration.
 func RegistrationEvent(t string) bool {
@@ -191,6 +207,9 @@ type APIError struct {
 	Code    int    `json:"code,omitempty"` // an HTTP status
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
+	Details struct {
+		RetryAfterSeconds int `json:"retryAfterSeconds,omitempty"`
+	} `json:"details,omitzero"`
 }
 
 // maxAPIText bounds the text of an APIError, in bytes: it travels in a header of which the fronts cut
@@ -228,7 +247,7 @@ func (e APIError) quoted() string {
 		APIError
 	}{Status: "Failure", APIError: e}})
 	if err != nil {
-		panic("bug: three plain fields are not JSON: " + err.Error())
+		panic("bug: plain fields are not JSON: " + err.Error())
 	}
 	return string(text)
 }

@@ -147,8 +147,12 @@ func TestAPIError(t *testing.T) {
 			t.Errorf("%q was read as %+v", text, e)
 		}
 	}
-	if e := ParseAPIStatus([]byte(`{"kind":"Status","code":403,"reason":"Forbidden","message":"no"}`)); e != (APIError{403, "Forbidden", "no"}) {
+	if e := ParseAPIStatus([]byte(`{"kind":"Status","code":403,"reason":"Forbidden","message":"no"}`)); e != (APIError{Code: 403, Reason: "Forbidden", Message: "no"}) {
 		t.Errorf("got %+v", e)
+	}
+	later := ParseAPIStatus([]byte(`{"code":429,"reason":"TooManyRequests","details":{"name":"n","retryAfterSeconds":5}}`))
+	if again, ok := ParseAPIError(later.Text()); !ok || again.Details.RetryAfterSeconds != 5 || !strings.Contains(later.Text(), `"details":{"retryAfterSeconds":5}`) {
+		t.Errorf("a delay became %s", later.Text())
 	}
 	for _, text := range []string{"", "null", "{}", "[", `{"code":"x"}`} {
 		if e := ParseAPIStatus([]byte(text)); e.Code != 500 {

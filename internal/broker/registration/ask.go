@@ -16,8 +16,8 @@ import (
 const (
 	// AnswerTimeout is how long an agent waits for the hub.
 	AnswerTimeout = 10 * time.Second
-	// maxAsk is the largest event of an agent, in bytes: a kube-apiserver takes no larger objects.
-	maxAsk = 3 << 19
+	// envelope is how many bytes an event has besides its object.
+	envelope = 4 << 10
 	// askBytes is what an ask takes besides its event.
 	askBytes = 1 << 10
 	// leaseName is the name of the Lease that shows that a cluster is alive.
@@ -49,8 +49,9 @@ func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
 	switch {
 	case !joins && !r.mirror.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
-	case e.Size > maxAsk:
-		return call.TooLarge(e.Size, maxAsk)
+	case e.Size > codec.MaxAsked(e.Env.Type)+envelope:
+		return call.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes about %s, at most %d are taken, and %d of its object: leave out what is large, CA bundles or annotations",
+			e.Size, d.Resource, codec.MaxAsked(e.Env.Type)+envelope, codec.MaxAsked(e.Env.Type)), "")
 	case len(e.Env.Data) == 0:
 		return call.Invalid("data", "an event without data", "")
 	case d == codec.Leases:

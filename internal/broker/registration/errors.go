@@ -2,6 +2,7 @@ package registration
 
 import (
 	"errors"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -13,13 +14,16 @@ const (
 	lostSource = "the source that serves registration went away; whether it has done it is not known"
 )
 
+// maxDelay is the longest delay of the hub that is passed on, in seconds.
+const maxDelay = 300
+
 // apiError is how callers are told that the hub, or the broker in its place, refuses something:
 // the text is what clients of Open Cluster Management read, the code what ours act upon.
 func apiError(e codec.APIError) *transport.Error {
 	code, next := codeOf(e)
 	out := &transport.Error{Code: code, Next: next, Message: e.Text()}
 	if next == transport.NextBackOff {
-		out.Delay = call.ComeBack
+		out.Delay = max(call.ComeBack, time.Duration(min(e.Details.RetryAfterSeconds, maxDelay))*time.Second)
 	}
 	return out
 }

@@ -3,8 +3,11 @@ package registration
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 const (
@@ -13,6 +16,16 @@ const (
 	maxUndecided = 20
 	// maxUndecidedAddOns is how many there may be of all add-ons of a cluster: it chooses their names.
 	maxUndecidedAddOns = 100
+	// decidedToo is how many times as many there may be on the hub, which keeps decided ones for an hour.
+	// A klusterlet stops at ten of these too.
+	decidedToo = 2
+	// inAll is how many times as much of what waits for a person there may be as of one account.
+	inAll = 2
+	// bytesEach are the bytes on the hub that there may be, on average, of each object that an account
+	// makes and that waits for a person. That of a klusterlet with a usual CA bundle has two thirds of it.
+	bytesEach = 8 << 10
+	// madeWithin is when what was made is counted as the informer shows it, if it shows it at all.
+	madeWithin = time.Minute
 )
 
 // asker is by whom CSRs are counted: an agent of a cluster for the cluster itself or for an add-on,
@@ -22,73 +35,150 @@ type asker struct {
 	cluster string
 	own     bool
 	addOn   string // "" for the certificate of the cluster itself
+	// addOns is all add-ons of the cluster. An account alone is all that it asks for in the names of
+	// clusters, the zero asker all that accounts ask for.
+	addOns  bool
+	account string
 }
 
 func askerOf(cluster, user, addOn string) asker {
 	if of := identityPrefix + cluster; user == of || strings.HasPrefix(user, of+":") {
-		return asker{cluster, true, addOn}
+		return asker{cluster: cluster, own: true, addOn: addOn}
 	}
 	return asker{cluster: cluster}
 }
 
-// undecided are the numbers of CSRs that nobody decided about.
+// counts are numbers of objects, and bytes of them.
+type counts struct {
+	// undecided are CSRs that nobody decided about, csrs all of them, clusters ManagedClusters that the
+	// hub has not accepted. bytes are those of undecided ones and of such clusters.
+	undecided, csrs, clusters, bytes int
+}
+
+func (c counts) plus(d counts, n int) counts {
+	return counts{c.undecided + n*d.undecided, c.csrs + n*d.csrs, c.clusters + n*d.clusters, c.bytes + n*d.bytes}
+}
+
+// undecided is what waits for somebody, and what CSRs there are.
 type undecided struct {
-	by map[asker]int
-	// addOns are those of all add-ons, by cluster; others those that no agent of the cluster asked for.
-	addOns      map[string]int
-	others, all int
+	by  map[asker]counts
+	all int // undecided CSRs
+	// made are objects of which the hub was asked and that the informer does not show yet: requests
+	// that are decided side by side do not take the same room.
+	made map[made]*object
 }
 
-// add counts n more, or fewer.
-func (u *undecided) add(of asker, n int) {
-	if u.by == nil {
-		u.by, u.addOns = map[asker]int{}, map[string]int{}
-	}
-	u.all += n
-	addTo(u.by, of, n)
+// made names an object that is being made.
+type made struct {
+	dataType codec.DataType
+	name     string
+}
+
+// add counts an object n more times, or fewer; o may be nil.
+func (u *undecided) add(d codec.DataType, o *object, n int) {
+	var c counts
 	switch {
-	case !of.own:
-		u.others += n
-	case of.addOn != "":
-		addTo(u.addOns, of.cluster, n)
+	case o == nil:
+	case d == codec.SigningRequests && !o.undecided:
+		c.csrs = 1
+	case d == codec.SigningRequests:
+		c = counts{undecided: 1, csrs: 1, bytes: o.bytes}
+	case d == codec.ManagedClusters && !o.accepted():
+		c = counts{clusters: 1, bytes: o.bytes}
+	}
+	if c == (counts{}) {
+		return
+	}
+	if u.by == nil {
+		u.by, u.made = map[asker]counts{}, map[made]*object{}
+	}
+	u.all += n * c.undecided
+	of := []asker{o.asker}
+	switch {
+	case !o.asker.own:
+		if of = append(of, asker{}); o.account != "" {
+			of = append(of, asker{account: o.account})
+		}
+	case o.asker.addOn != "":
+		of = append(of, asker{cluster: o.asker.cluster, own: true, addOns: true})
+	}
+	for _, k := range of {
+		if u.by[k] = u.by[k].plus(c, n); u.by[k] == (counts{}) {
+			delete(u.by, k)
+		}
 	}
 }
 
-func addTo[K comparable](m map[K]int, k K, n int) {
-	if m[k] += n; m[k] <= 0 {
-		delete(m, k)
+// make counts an object that the hub is asked for, until the informer shows it or unmake is called.
+func (u *undecided) make(k made, o *object, now time.Time) {
+	u.unmake(k)
+	o.CreationTimestamp.Time = now
+	u.add(k.dataType, o, 1)
+	u.made[k] = o
+}
+
+// expire forgets what the informer has not shown in time.
+func (u *undecided) expire(now time.Time) {
+	for k, o := range u.made {
+		if now.Sub(o.CreationTimestamp.Time) > madeWithin {
+			u.unmake(k)
+		}
 	}
 }
 
-// room is how many undecided CSRs there are where one more of an ask would count.
-type room struct {
-	// asker are those of such askers for the cluster itself, addOn those for the add-on that the ask
-	// names, addOns for all of the cluster, others those that agents of no cluster asked for.
-	asker, addOn, addOns, others int
+// unmake counts an object no more that is shown, or that was not made.
+func (u *undecided) unmake(k made) {
+	u.add(k.dataType, u.made[k], -1)
+	delete(u.made, k)
 }
+
+// room is what there is already where one more of an ask would count: of such askers for the cluster itself,
+// for the add-on that the ask names, for all add-ons of the cluster, of the account, and of all accounts.
+type room struct{ asker, addOn, addOns, account, all counts }
 
 func (u *undecided) roomOf(a ask) room {
 	return room{
 		asker:  u.by[askerOf(a.cluster, a.user, "")],
 		addOn:  u.by[askerOf(a.cluster, a.user, a.sent.Metadata.Labels[addOnLabel])],
-		addOns: u.addOns[a.cluster], others: u.others,
+		addOns: u.by[asker{cluster: a.cluster, own: true, addOns: true}], account: u.by[asker{account: a.user}], all: u.by[asker{}],
 	}
 }
 
-// takes refuses one more CSR where too many are undecided.
-func (r room) takes(a ask, forAddOn bool, maxWaiting int) error {
-	n, of := r.asker, "cluster "+a.cluster
-	if forAddOn {
-		n, of = r.addOn, fmt.Sprintf("add-on %s of cluster %s", a.sent.Metadata.Labels[addOnLabel], a.cluster)
+// takes refuses one more object, of so many bytes, where there are too many.
+func (r room) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
+	const requests, decide = "certificate requests of %s are undecided", "somebody approves, denies or deletes some first"
+	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour, or somebody does"
+	cluster, account := "cluster "+a.cluster, "clusters that join with the token of "+a.user
+	joins := a.what.DataType == codec.ManagedClusters || !askerOf(a.cluster, a.user, "").own
+	type bound struct {
+		n, most          int
+		what, of, advice string
 	}
+	var bounds []bound
 	switch {
-	case n >= maxUndecided:
-	case forAddOn && r.addOns >= maxUndecidedAddOns:
-		n, of = r.addOns, "add-ons of cluster "+a.cluster
-	case !askerOf(a.cluster, a.user, "").own && r.others >= maxWaiting:
-		n, of = r.others, "clusters that join"
+	case a.what.DataType == codec.ManagedClusters:
+		const waiting, accept = "%s wait for being accepted", "somebody accepts or deletes some first"
+		bounds = []bound{{r.account.clusters, maxWaiting, waiting, account, accept}, {r.all.clusters, inAll * maxWaiting, waiting, "clusters", accept}}
+	case forAddOn:
+		addOn, all := fmt.Sprintf("add-on %s of %s", a.sent.Metadata.Labels[addOnLabel], cluster), "add-ons of "+cluster
+		bounds = []bound{
+			{r.addOn.undecided, maxUndecided, requests, addOn, decide}, {r.addOns.undecided, maxUndecidedAddOns, requests, all, decide},
+			{r.addOn.csrs, decidedToo * maxUndecided, kept, addOn, wait}, {r.addOns.csrs, decidedToo * maxUndecidedAddOns, kept, all, wait},
+		}
 	default:
-		return nil
+		bounds = []bound{{r.asker.undecided, maxUndecided, requests, cluster, decide}, {r.asker.csrs, decidedToo * maxUndecided, kept, cluster, wait}}
+		if joins {
+			bounds = append(bounds, bound{r.account.undecided, maxWaiting, requests, account, decide}, bound{r.all.undecided, inAll * maxWaiting, requests, "clusters that join", decide})
+		}
 	}
-	return apierrors.NewTooManyRequests(fmt.Sprintf("%d certificate requests of %s are undecided: somebody approves, denies or deletes some first", n, of), 60)
+	if joins {
+		const sum, first = "bytes of %s wait for a person", "somebody accepts or deletes some first"
+		bounds = append(bounds, bound{r.account.bytes + bytes - 1, bytesEach * maxWaiting, sum, account, first}, bound{r.all.bytes + bytes - 1, inAll * bytesEach * maxWaiting, sum, "clusters that join", first})
+	}
+	for _, b := range bounds {
+		if b.n >= b.most {
+			return apierrors.NewTooManyRequests(fmt.Sprintf("%d "+b.what+", at most %d may: %s", b.n, b.of, b.most, b.advice), 60)
+		}
+	}
+	return nil
 }

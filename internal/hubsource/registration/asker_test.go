@@ -19,6 +19,8 @@ func csrAs(t *testing.T, username, requester, addOn string) *object {
 	})
 }
 
+func undecidedOf(n int) counts { return counts{undecided: n, csrs: n} }
+
 // Nobody's undecided CSRs take another's room: not those that somebody makes in the name of a cluster
 // with a bootstrap token, nor those of add-ons that nobody decides about.
 func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
@@ -29,36 +31,40 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 		want                room     // for a CSR of the agent, or of its add-on a
 		wantBoot            int
 	}{
-		"by a bootstrap token":            {Registrar, boot, make([]string, 20), room{others: 20}, 20},
-		"of the cluster itself":           {Registrar, agent, make([]string, 20), room{asker: 20}, 0},
-		"of an agent without a name":      {Registrar, identityPrefix + "c1", make([]string, 20), room{asker: 20}, 0},
-		"of an agent of another cluster":  {Registrar, identityPrefix + "c10:agent", make([]string, 20), room{others: 20}, 20},
-		"of its add-ons":                  {Registrar, agent, []string{"a", "a", "b", "c"}, room{addOn: 2, addOns: 4}, 0},
-		"of add-ons, by others":           {Registrar, boot, []string{"a", "a"}, room{others: 2}, 2},
-		"past the broker":                 {agent, "", []string{"", "a"}, room{asker: 1, addOn: 1, addOns: 1}, 0},
-		"past the broker, in its name":    {boot, agent, []string{"", "a"}, room{others: 2}, 2},
-		"past the broker, by nobody's":    {"", agent, []string{""}, room{others: 1}, 1},
-		"through the broker, by nobody's": {Registrar, "", []string{""}, room{others: 1}, 1},
+		"by a bootstrap token":            {Registrar, boot, make([]string, 20), room{all: undecidedOf(20)}, 20},
+		"of the cluster itself":           {Registrar, agent, make([]string, 20), room{asker: undecidedOf(20)}, 0},
+		"of an agent without a name":      {Registrar, identityPrefix + "c1", make([]string, 20), room{asker: undecidedOf(20)}, 0},
+		"of an agent of another cluster":  {Registrar, identityPrefix + "c10:agent", make([]string, 20), room{all: undecidedOf(20)}, 20},
+		"of its add-ons":                  {Registrar, agent, []string{"a", "a", "b", "c"}, room{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
+		"of add-ons, by others":           {Registrar, boot, []string{"a", "a"}, room{all: undecidedOf(2)}, 2},
+		"past the broker":                 {agent, "", []string{"", "a"}, room{asker: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
+		"past the broker, in its name":    {boot, agent, []string{"", "a"}, room{all: undecidedOf(2)}, 2},
+		"past the broker, by nobody's":    {"", agent, []string{""}, room{all: undecidedOf(1)}, 1},
+		"through the broker, by nobody's": {Registrar, "", []string{""}, room{all: undecidedOf(1)}, 1},
 	} {
 		var s Server
 		roomOf := func(user string) room {
 			a := ask{cluster: "c1", user: user}
 			a.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}
-			return s.undecided.roomOf(a)
+			r := s.undecided.roomOf(a)
+			for _, c := range []*counts{&r.asker, &r.addOn, &r.addOns, &r.account, &r.all} {
+				c.bytes = 0
+			}
+			return r
 		}
 		for _, addOn := range c.addOns {
-			s.count(codec.SigningRequests, csrAs(t, c.username, c.requester, addOn), 1)
+			s.undecided.add(codec.SigningRequests, csrAs(t, c.username, c.requester, addOn), 1)
 		}
 		if got := roomOf(agent); got != c.want || s.undecided.all != len(c.addOns) {
 			t.Errorf("%s: %+v of %d, want %+v of %d", name, got, s.undecided.all, c.want, len(c.addOns))
 		}
-		if n := roomOf(boot).asker; n != c.wantBoot {
+		if n := roomOf(boot).asker.undecided; n != c.wantBoot {
 			t.Errorf("%s: %d are others', want %d", name, n, c.wantBoot)
 		}
 		for _, addOn := range c.addOns {
-			s.count(codec.SigningRequests, csrAs(t, c.username, c.requester, addOn), -1)
+			s.undecided.add(codec.SigningRequests, csrAs(t, c.username, c.requester, addOn), -1)
 		}
-		if u := s.undecided; len(u.by)+len(u.addOns)+u.others+u.all != 0 {
+		if u := s.undecided; len(u.by)+u.all != 0 {
 			t.Errorf("%s: left: %+v", name, u)
 		}
 	}
@@ -75,22 +81,31 @@ func TestRoom_Takes(t *testing.T) {
 		room  room
 		want  bool
 	}{
-		"a renewal":                                       {agent, false, room{asker: maxUndecided - 1}, true},
-		"renewals nobody decides about":                   {agent, false, room{asker: maxUndecided}, false},
-		"a renewal, beside all add-ons that can be":       {agent, false, room{addOn: maxUndecided, addOns: maxUndecidedAddOns, others: most}, true},
-		"an add-on's, beside all others'":                 {agent, true, room{asker: maxUndecided, addOn: maxUndecided - 1, addOns: maxUndecidedAddOns - 1, others: most}, true},
-		"too many of an add-on":                           {agent, true, room{addOn: maxUndecided, addOns: maxUndecided}, false},
-		"too many add-ons, whose names a cluster invents": {agent, true, room{addOns: maxUndecidedAddOns}, false},
-		"a first request":                                 {boot, false, room{asker: maxUndecided - 1, others: most - 1}, true},
-		"too many in the name of one cluster":             {boot, false, room{asker: maxUndecided, others: maxUndecided}, false},
-		"too many in the names of many":                   {boot, false, room{others: most}, false},
+		"a renewal":                                       {agent, false, room{asker: undecidedOf(maxUndecided - 1)}, true},
+		"renewals nobody decides about":                   {agent, false, room{asker: undecidedOf(maxUndecided)}, false},
+		"a renewal, beside all add-ons that can be":       {agent, false, room{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecidedAddOns), all: undecidedOf(most)}, true},
+		"an add-on's, beside all others'":                 {agent, true, room{asker: undecidedOf(maxUndecided), addOn: undecidedOf(maxUndecided - 1), addOns: undecidedOf(maxUndecidedAddOns - 1), all: undecidedOf(most)}, true},
+		"too many of an add-on":                           {agent, true, room{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecided)}, false},
+		"too many add-ons, whose names a cluster invents": {agent, true, room{addOns: undecidedOf(maxUndecidedAddOns)}, false},
+		"a first request":                                 {boot, false, room{asker: undecidedOf(maxUndecided - 1), account: undecidedOf(most - 1), all: undecidedOf(inAll*most - 1)}, true},
+		"too many in the name of one cluster":             {boot, false, room{asker: undecidedOf(maxUndecided), all: undecidedOf(maxUndecided)}, false},
+		"too many in the names of many":                   {boot, false, room{account: undecidedOf(most)}, false},
+		"too many of all accounts":                        {boot, false, room{all: undecidedOf(inAll * most)}, false},
+		"a renewal after many that were decided":          {agent, false, room{asker: counts{csrs: decidedToo*maxUndecided - 1}}, true},
+		"a renewal after all that there may be":           {agent, false, room{asker: counts{csrs: decidedToo * maxUndecided}}, false},
+		"an add-on's after all that there may be":         {agent, true, room{addOn: counts{csrs: decidedToo * maxUndecided}}, false},
+		"add-ons after all that there may be":             {agent, true, room{addOns: counts{csrs: decidedToo * maxUndecidedAddOns}}, false},
+		"a first request beside what is large":            {boot, false, room{account: counts{bytes: most*bytesEach - 1000}}, true},
+		"a first request that is too large":               {boot, false, room{account: counts{bytes: most*bytesEach - 999}}, false},
+		"a first request, and all accounts have too much": {boot, false, room{all: counts{bytes: inAll*most*bytesEach - 999}}, false},
+		"a renewal, and all accounts have too much":       {agent, false, room{all: counts{bytes: inAll * most * bytesEach}}, true},
 	} {
-		err := c.room.takes(c.ask, c.addOn, most)
+		err := c.room.takes(c.ask, c.addOn, 1000, most)
 		if (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got := fmt.Sprint(room{addOn: maxUndecided}.takes(agent, true, most)); got != "20 certificate requests of add-on a of cluster c1 are undecided: somebody approves, denies or deletes some first" {
+	if got := fmt.Sprint(room{addOn: undecidedOf(maxUndecided)}.takes(agent, true, 0, most)); got != "20 certificate requests of add-on a of cluster c1 are undecided, at most 20 may: somebody approves, denies or deletes some first" {
 		t.Error(got)
 	}
 }

@@ -23,8 +23,8 @@ func createCluster(a ask, s state) (call, error) {
 	if s.cluster != nil {
 		return call{}, apierrors.NewAlreadyExists(managedClusters.GroupResource(), a.cluster)
 	}
-	if s.waiting >= s.maxWaiting {
-		return call{}, apierrors.NewTooManyRequests("too many clusters wait for being accepted: somebody accepts or deletes some first", 60)
+	if err := s.undecided.takes(a, false, 0, s.maxWaiting); err != nil {
+		return call{}, err
 	}
 	var sent struct {
 		Spec struct {
@@ -37,7 +37,7 @@ func createCluster(a ask, s state) (call, error) {
 	if err := utiljson.Unmarshal(a.sent.raw, &sent); err != nil {
 		return call{}, a.invalid("its spec cannot be read")
 	}
-	annotations := map[string]any{}
+	annotations := map[string]any{accountAnnotation: a.user}
 	for k, v := range a.sent.Metadata.Annotations {
 		if strings.HasPrefix(k, agentAnnotations) {
 			annotations[k] = v

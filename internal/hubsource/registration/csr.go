@@ -84,7 +84,7 @@ func mayCreateCSR(a ask, s state, signer string) error {
 	case addOns && a.sent.Metadata.Labels[addOnLabel] == "":
 		return a.invalid("a request of signer %s needs the label %s", signer, addOnLabel)
 	}
-	return s.undecided.takes(a, addOns, s.maxWaiting)
+	return s.undecided.takes(a, addOns, 0, s.maxWaiting)
 }
 
 // parseRequest reads the PEM of a certificate request, of which there is exactly one.

@@ -1,11 +1,25 @@
 package registration
 
 import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// eventFields are the fields of an Event that an agent fills in.
-var eventFields = []string{"eventTime", "reportingController", "reportingInstance", "action", "reason", "regarding", "related", "note", "type"}
+// Of an Event an agent fills in these texts, and of the objects that it regards those; each has at most so many bytes,
+// which the hub bounds in part.
+var (
+	eventTexts = map[string]int{
+		"reportingController": maxName, "reportingInstance": 128, "action": 128, "reason": 128, "note": 1 << 10, "type": 63,
+	}
+	regardedTexts = map[string]int{
+		"apiVersion": maxName, "kind": 63, "namespace": 63, "name": maxName, "uid": 63, "resourceVersion": 63, "fieldPath": maxName,
+	}
+)
+
+// maxName is how many bytes a name of Kubernetes has at most.
+const maxName = 253
 
 // createEvent makes an Event in the namespace of the cluster that asks.
 func createEvent(a ask) (call, error) {
@@ -16,16 +30,54 @@ func createEvent(a ask) (call, error) {
 	if err := utiljson.Unmarshal(a.sent.raw, &sent); err != nil {
 		return call{}, a.invalid("it cannot be read")
 	}
-	object := map[string]any{
-		"apiVersion": kubeEvents.GroupVersion().String(), "kind": "Event",
-		"metadata": map[string]any{"namespace": a.cluster, "name": a.sent.Metadata.Name},
-	}
-	for _, f := range eventFields {
-		if v, ok := sent[f]; ok {
-			object[f] = v
+	object, err := a.textsIn(sent, "", eventTexts)
+	for _, field := range []string{"regarding", "related"} {
+		if of, ok := sent[field].(map[string]any); ok && err == nil {
+			object[field], err = a.textsIn(of, field+".", regardedTexts)
 		}
 	}
+	if err != nil {
+		return call{}, err
+	}
+	if at, ok := sent["eventTime"]; ok {
+		if object["eventTime"], err = a.timeOf("eventTime", at); err != nil {
+			return call{}, err
+		}
+	}
+	object["apiVersion"], object["kind"] = kubeEvents.GroupVersion().String(), "Event"
+	object["metadata"] = map[string]any{"namespace": a.cluster, "name": a.sent.Metadata.Name}
 	return call{verb: create, resource: kubeEvents, namespace: a.cluster, name: a.sent.Metadata.Name, object: object}, nil
+}
+
+// textsIn takes the texts out of what was sent that may be there.
+func (a ask) textsIn(sent map[string]any, of string, most map[string]int) (map[string]any, error) {
+	taken := map[string]any{}
+	for name, bytes := range most {
+		value, there := sent[name]
+		text, ok := value.(string)
+		switch {
+		case !there:
+		case !ok:
+			return nil, a.invalid("%s%s is no text", of, name)
+		case len(text) > bytes:
+			return nil, a.invalid("%s%s has %d bytes, at most %d are taken: shorten it", of, name, len(text), bytes)
+		default:
+			taken[name] = text
+		}
+	}
+	return taken, nil
+}
+
+// timeOf takes a time that was sent, null as it is.
+func (a ask) timeOf(field string, sent any) (any, error) {
+	text, ok := sent.(string)
+	if sent == nil {
+		return nil, nil //nolint:nilnil // null is a time of Kubernetes
+	}
+	if at, err := time.Parse(time.RFC3339Nano, text); ok && err == nil {
+		return at.UTC().Format(metav1.RFC3339Micro), nil
+	}
+	return nil, a.invalid("%s is no time", field)
 }
 
 // updateEvent says that what an Event tells of happened again: its series, and nothing else.
@@ -34,13 +86,17 @@ func updateEvent(a ask) (call, error) {
 		return call{}, err
 	}
 	var sent struct {
-		Series map[string]any `json:"series"`
+		Series *struct {
+			Count            int32 `json:"count"`
+			LastObservedTime any   `json:"lastObservedTime"`
+		} `json:"series"`
 	}
 	if err := utiljson.Unmarshal(a.sent.raw, &sent); err != nil || sent.Series == nil {
 		return call{}, a.invalid("it has no series")
 	}
+	at, err := a.timeOf("series.lastObservedTime", sent.Series.LastObservedTime)
 	return call{
 		verb: mergePatch, resource: kubeEvents, namespace: a.cluster, name: a.sent.Metadata.Name,
-		object: map[string]any{"series": map[string]any{"count": sent.Series["count"], "lastObservedTime": sent.Series["lastObservedTime"]}},
-	}, nil
+		object: map[string]any{"series": map[string]any{"count": int64(sent.Series.Count), "lastObservedTime": at}},
+	}, err
 }

@@ -51,6 +51,8 @@ type call struct {
 	namespace, name string
 	// object is the body; of a patch, what is to change.
 	object map[string]any
+	// bytes are those of the object.
+	bytes int
 	// asRegistrar: the call is made as [Registrar].
 	asRegistrar bool
 	// labelled is a label that the object must have, before anything is done with it.

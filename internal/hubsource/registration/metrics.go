@@ -80,7 +80,7 @@ func (s *Server) stats() stats {
 	defer s.mu.Unlock()
 	return stats{
 		requests: s.asks.turns.Len(), objects: len(s.changes.order), leases: len(s.renewals.due),
-		clusters: s.waiting, signingRequests: s.undecided.all,
+		clusters: s.undecided.by[asker{}].clusters, signingRequests: s.undecided.all,
 	}
 }
 

@@ -3,7 +3,10 @@ package registration
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,7 +21,9 @@ const (
 	clusterLabel        = "open-cluster-management.io/cluster-name"
 	addOnLabel          = "open-cluster-management.io/addon-name"
 	requesterAnnotation = "open-cluster-management.io/csr-user"
-	leaseName           = "managed-cluster-lease"
+	// accountAnnotation is who asked for a ManagedCluster.
+	accountAnnotation = "hawser.dev/requester"
+	leaseName         = "managed-cluster-lease"
 )
 
 // kind is one type of objects that agents see.
@@ -50,12 +55,15 @@ type object struct {
 	metav1.ObjectMeta
 	cluster string
 	json    []byte
-	// requester is who asked over a broker for a CSR, asker who is counted for it; undecided: nobody
-	// has approved, denied or signed it.
+	// requester is who asked over a broker for a CSR, asker who is counted for it, account who asked in
+	// the name of a cluster; undecided: nobody has approved, denied or signed it.
 	requester string
 	asker     asker
+	account   string
 	undecided bool
-	facts     *hawserv1.ClusterFacts
+	// bytes are those of the object on the hub, but for what others than agents write.
+	bytes int
+	facts *hawserv1.ClusterFacts
 	// period is that of the Lease of a ManagedCluster, in seconds.
 	period int64
 	// renewed is when a Lease was renewed last.
@@ -65,8 +73,21 @@ type object struct {
 // accepted reports whether the hub has accepted a ManagedCluster; one that is not there it has not.
 func (o *object) accepted() bool { return o != nil && o.facts.GetAccepted() }
 
-// keep reads what is kept of an object.
+// keep reads what is kept of an object: what agents act upon. The request in a CSR is not, nor are annotations of
+// others than agents, of which GitOps writes whole objects.
 func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
+	account := u.GetAnnotations()[accountAnnotation]
+	annotations := maps.Clone(u.GetAnnotations())
+	maps.DeleteFunc(annotations, func(name, _ string) bool {
+		switch k.dataType {
+		case codec.ManagedClusters:
+			return !strings.HasPrefix(name, agentAnnotations)
+		case codec.SigningRequests:
+			return name != requesterAnnotation
+		}
+		return name == corev1.LastAppliedConfigAnnotation
+	})
+	u.SetAnnotations(annotations)
 	unstructured.RemoveNestedField(u.Object, "metadata", "managedFields")
 	o := &object{cluster: k.cluster(u), ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
@@ -76,17 +97,27 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	if o.json, err = json.Marshal(u.Object); err != nil {
 		return nil, fmt.Errorf("encode %s %s: %w", k.resource.Resource, u.GetName(), err)
 	}
+	o.bytes = len(o.json)
 	switch k.dataType {
 	case codec.ManagedClusters:
 		o.facts, o.period = factsOf(u), periodOf(u)
+		o.asker, o.account = asker{cluster: o.cluster}, account
+		if !o.accepted() && o.bytes > codec.MaxMade { // it was made otherwise, or before there was a bound
+			for _, field := range [][]string{{"metadata", "annotations"}, {"spec", "managedClusterClientConfigs"}, {"status"}} {
+				unstructured.RemoveNestedField(u.Object, field...)
+			}
+			o.json, err = json.Marshal(u.Object)
+		}
 	case codec.SigningRequests:
-		o.requester = u.GetAnnotations()[requesterAnnotation]
-		o.asker = askerOf(o.cluster, userOf(u), u.GetLabels()[addOnLabel])
+		o.requester, o.account = u.GetAnnotations()[requesterAnnotation], userOf(u)
+		o.asker = askerOf(o.cluster, o.account, u.GetLabels()[addOnLabel])
 		o.undecided = len(conditionsOf(u)) == 0
+		unstructured.RemoveNestedField(u.Object, "spec", "request")
+		o.json, err = json.Marshal(u.Object)
 	case codec.Leases:
 		o.renewed = renewTimeOf(u)
 	}
-	return o, nil
+	return o, err
 }
 
 // userOf is who asked for a CSR. What others than [Registrar] write into the annotation says nothing.

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -50,6 +51,9 @@ func readAsk(m *hawserv1.RegistrationAsk) (a ask, err error) {
 	if err != nil || named != a.cluster || a.cluster == "" {
 		return a, apierrors.NewBadRequest(fmt.Sprintf("the event names cluster %q, it was taken for one of %q", named, a.cluster))
 	}
+	if most := codec.MaxAsked(a.what); len(e.Data()) > most {
+		return a, a.tooLarge(len(e.Data()), most)
+	}
 	if err := utiljson.Unmarshal(e.Data(), &a.sent); err != nil {
 		return a, apierrors.NewBadRequest("the object in the event is not JSON of a Kubernetes object")
 	}
@@ -83,9 +87,7 @@ func (a ask) invalid(format string, args ...any) error {
 type state struct {
 	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
 	cluster *object
-	// waiting is how many ManagedClusters wait for somebody to accept them, undecided how many CSRs
-	// wait for a decision.
-	waiting   int
+	// undecided is what waits for somebody where this one would count.
 	undecided room
 	// maxWaiting bounds what may wait for a person: ManagedClusters, and CSRs that no agent of its
 	// cluster asked for.
@@ -97,12 +99,47 @@ type state struct {
 // errNothing says that the hub has already what is asked for.
 var errNothing = errors.New("nothing is to be done")
 
+// maxStatus is how many bytes a status may have on the hub.
+const maxStatus = 128 << 10
+
+// tooLarge refuses an object with more bytes than the hub keeps of who asks.
+func (a ask) tooLarge(n, most int) error {
+	what, advice := a.resource().String(), "shorten its fields"
+	switch {
+	case a.what.Subresource == codec.Status:
+		what, advice = "the status of "+what, "report fewer claims, conditions and namespaces, with shorter texts"
+	case a.what.DataType == codec.ManagedClusters:
+		advice = "leave out of managedClusterClientConfigs the CA bundles that nobody needs, and shorten annotations"
+	}
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of cluster %s has %d bytes, at most %d are taken: %s", what, a.cluster, n, most, advice))
+}
+
 // decide says with which call of the hub's API a request is carried out, or why it is refused:
 // an error of the hub's API. errNothing: there is nothing to do.
-func decide(a ask, s state) (call, error) { //nolint:cyclop // a table: data type and verb
+func decide(a ask, s state) (call, error) {
 	if err := mayAsk(a, s); err != nil {
 		return call{}, err
 	}
+	c, err := callOf(a, s)
+	if err != nil {
+		return call{}, err
+	}
+	text, err := json.Marshal(c.object)
+	if err != nil {
+		return call{}, a.invalid("it cannot be written")
+	}
+	most := codec.MaxMade
+	if a.what.Subresource == codec.Status {
+		most = maxStatus
+	}
+	if c.bytes = len(text); c.bytes > most {
+		return call{}, a.tooLarge(c.bytes, most)
+	}
+	return c, nil
+}
+
+// callOf rebuilds what is asked for.
+func callOf(a ask, s state) (call, error) { //nolint:cyclop // a table: data type and verb
 	creates := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest
 	updates := a.what.Subresource == codec.Spec && a.what.Action == codec.UpdateRequest
 	status := a.what.Subresource == codec.Status && a.what.Action == codec.UpdateRequest

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
@@ -139,7 +140,7 @@ func verdictOf(t testing.TB, m *hawserv1.RegistrationAsk, s state) (call, string
 // What an agent may ask for, and what of it reaches the hub.
 func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 	accepted, none, waits := known(t), state{maxWaiting: 10}, known(t)
-	waits.undecided = room{addOn: maxUndecided, addOns: maxUndecidedAddOns, others: waits.maxWaiting}
+	waits.undecided = room{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecidedAddOns), all: undecidedOf(inAll * waits.maxWaiting)}
 	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
 	for name, c := range map[string]struct {
 		ask  *hawserv1.RegistrationAsk
@@ -151,7 +152,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 				"metadata": obj{
 					"name": cluster1, "uid": "mine", "labels": obj{"cluster.open-cluster-management.io/clusterset": "prod"}, "finalizers": []any{"x/y"},
 					"ownerReferences": []any{obj{"kind": "Node", "name": "n", "uid": "u", "apiVersion": "v1"}},
-					"annotations":     obj{"agent.open-cluster-management.io/klusterlet": "a", "open-cluster-management.io/csr-user": "b", "agent.open-cluster-management.io.evil/x": "c"},
+					"annotations":     obj{"agent.open-cluster-management.io/klusterlet": "a", "open-cluster-management.io/csr-user": "b", accountAnnotation: "mine", "agent.open-cluster-management.io.evil/x": "c"},
 				},
 				"spec": obj{
 					"hubAcceptsClient": true, "leaseDurationSeconds": 1, "taints": []any{obj{"key": "k", "effect": "NoSelect"}},
@@ -160,7 +161,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 				"status": obj{"conditions": []any{obj{"type": clusterv1.ManagedClusterConditionHubAccepted, "status": "True"}}},
 			})), none, call{verb: create, resource: managedClusters, name: cluster1, object: obj{
 				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
-				"metadata": obj{"name": cluster1, "annotations": obj{"agent.open-cluster-management.io/klusterlet": "a"}},
+				"metadata": obj{"name": cluster1, "annotations": obj{"agent.open-cluster-management.io/klusterlet": "a", accountAnnotation: bootstrapUser}},
 				"spec":     obj{"hubAcceptsClient": false, "managedClusterClientConfigs": []any{obj{"url": "https://a", "caBundle": "Y2E="}}},
 			}},
 		},
@@ -168,7 +169,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			asked(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}), none,
 			call{verb: create, resource: managedClusters, name: cluster1, object: obj{
 				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
-				"metadata": obj{"name": cluster1, "annotations": obj{}},
+				"metadata": obj{"name": cluster1, "annotations": obj{accountAnnotation: agentOf1}},
 				"spec":     obj{"hubAcceptsClient": false, "managedClusterClientConfigs": []any{}},
 			}},
 		},
@@ -250,7 +251,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			t.Errorf("%s: refused: %s", name, refused)
 			continue
 		}
-		if d := cmp.Diff(c.want, got, cmp.AllowUnexported(call{})); d != "" {
+		if d := cmp.Diff(c.want, got, cmp.AllowUnexported(call{}), cmpopts.IgnoreFields(call{}, "bytes")); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
@@ -273,9 +274,9 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 	accepted, none := known(t), state{maxWaiting: 10}
 	withdrawn := state{cluster: hubs(t, false), maxWaiting: 10}
 	crowded, full, flooded := known(t), none, known(t)
-	crowded.undecided.asker = maxUndecided
-	full.waiting, full.undecided.others = full.maxWaiting, full.maxWaiting
-	flooded.undecided.others = flooded.maxWaiting
+	crowded.undecided.asker = undecidedOf(maxUndecided)
+	full.undecided.account = counts{undecided: full.maxWaiting, clusters: full.maxWaiting}
+	flooded.undecided.all = counts{undecided: inAll * flooded.maxWaiting}
 	ca := pkix.Extension{Id: oidBasicConstraints, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
 	csr := func(change func(*x509.CertificateRequest)) obj { return csrOf(requestPEM(t, change), nil) }
 	other := func(change func(m, s obj)) obj { return csrOf(requestPEM(t, nil), change) }

@@ -213,8 +213,12 @@ func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answ
 	if err != nil {
 		return s.tell(ctx, a, err)
 	}
+	if err := s.spend(a, c, time.Now()); err != nil {
+		return s.tell(ctx, a, err)
+	}
 	if a.what.DataType != codec.TokenRequests {
 		_, err := s.cfg.Hub.do(ctx, c)
+		s.spent(a, err)
 		return s.tell(ctx, a, err)
 	}
 	o, err := s.rights.do(ctx, c)
@@ -231,8 +235,9 @@ func (s *Server) stateOf(a ask) state {
 	cluster := s.cluster(a.cluster)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.undecided.expire(time.Now())
 	return state{
-		cluster: cluster, waiting: s.waiting, undecided: s.undecided.roomOf(a),
+		cluster: cluster, undecided: s.undecided.roomOf(a),
 		maxWaiting: s.cfg.MaxWaiting, signers: s.cfg.Signers,
 	}
 }

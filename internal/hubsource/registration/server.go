@@ -38,8 +38,8 @@ type Config struct {
 	// FindOCM says by what those controllers are known to run on the hub, "" if nothing shows it;
 	// for [Auto].
 	FindOCM func(ctx context.Context) (shownBy string, err error)
-	// MaxWaiting bounds the ManagedClusters that are not accepted, and the undecided CSRs that no agent
-	// of its cluster asked for.
+	// MaxWaiting bounds, of what one account asks for, the ManagedClusters that are not accepted, and the
+	// undecided CSRs that no agent of its cluster asked for. Of all accounts there may be twice as many.
 	MaxWaiting int
 	// Dialer reaches the broker. Changed, which may be nil, and Sessions are those of
 	// session.Config.
@@ -62,18 +62,17 @@ type Server struct {
 	// unknownAuthorities is why those of the hub were not known last; of who sends keys.
 	unknownAuthorities string
 
-	mu       sync.Mutex
-	running  bool
-	link     *session.Session // nil until everything is read
-	on       string           // the subscription; "" while there is none
-	since    time.Time        // when it began
-	limit    int              // bytes of an event
-	changes  changes
-	asks     queue
-	renewals renewals
-	// waiting are ManagedClusters that are not accepted.
-	waiting   int
+	mu        sync.Mutex
+	running   bool
+	link      *session.Session // nil until everything is read
+	on        string           // the subscription; "" while there is none
+	since     time.Time        // when it began
+	limit     int              // bytes of an event
+	changes   changes
+	asks      queue
+	renewals  renewals
 	undecided undecided
+	written   map[string]*written // by accepted cluster
 	warned    fair.Bucket
 
 	// toSay, toDo, toRenew and newSession get a value when there may be something: objects to
@@ -157,7 +156,7 @@ func (s *Server) end() {
 	s.running, s.link, s.on = false, nil, ""
 	s.changes.stop()
 	s.asks, s.renewals = queue{}, renewals{}
-	s.waiting, s.undecided = 0, undecided{}
+	s.undecided, s.written = undecided{}, nil
 }
 
 // session keeps the session with the broker, once everything is read.
@@ -192,8 +191,11 @@ func (s *Server) changed(w *watched, was, is *object) {
 	default:
 		s.changes.add(w.keyOf(is), "")
 	}
-	s.count(w.dataType, was, -1)
-	s.count(w.dataType, is, 1)
+	s.undecided.add(w.dataType, was, -1)
+	s.undecided.add(w.dataType, is, 1)
+	if is != nil {
+		s.undecided.unmake(made{w.dataType, is.Name})
+	}
 	if w.dataType == codec.ManagedClusters {
 		s.clusterChanged(was, is)
 	}
@@ -205,17 +207,7 @@ func (s *Server) clusterChanged(was, is *object) {
 	if was.accepted() && !is.accepted() {
 		s.renewals.forget(was.Name)
 		s.rights.end(was.Name)
-	}
-}
-
-// count keeps the numbers of what waits for somebody; o may be nil.
-func (s *Server) count(d codec.DataType, o *object, n int) {
-	switch {
-	case o == nil:
-	case d == codec.ManagedClusters && !o.accepted():
-		s.waiting += n
-	case d == codec.SigningRequests && o.undecided:
-		s.undecided.add(o.asker, n)
+		delete(s.written, was.Name)
 	}
 }
 

@@ -1,0 +1,81 @@
+package registration
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+var (
+	// bytesRate is how many bytes one accepted cluster may have written on the hub: Events, statuses, CSRs and
+	// tokens. A klusterlet with 20 add-ons begins with less than 200 KiB, and goes on with 1.5 KiB a second.
+	bytesRate = fair.Rate{PerSecond: 8 << 10, Burst: 1 << 20}
+	// eventsRate is how many Events it may have written, which the hub keeps for an hour. A klusterlet that is
+	// available and not available by turns sends six in a minute.
+	eventsRate = fair.Rate{PerSecond: 0.2, Burst: 60}
+)
+
+// perWrite is what a write costs besides its bytes, in bytes.
+const perWrite = 2 << 10
+
+// written is what was written for a cluster of late.
+type written struct{ bytes, events fair.Bucket }
+
+// spend takes the room that a call needs, or refuses it: of an accepted cluster of what is written for it,
+// else, and for what waits for a decision, of that.
+func (s *Server) spend(a ask, c call, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !a.bootstrap && s.cluster(a.cluster).accepted() {
+		w := s.written[a.cluster]
+		if w == nil {
+			if s.written == nil {
+				s.written = map[string]*written{}
+			}
+			w = &written{}
+			s.written[a.cluster] = w
+		}
+		cost := float64(c.bytes + perWrite)
+		if !w.bytes.Spend(bytesRate, now, cost) {
+			return tooFast(a, bytesRate, "bytes", cost)
+		}
+		if a.what.DataType == codec.KubeEvents && !w.events.Spend(eventsRate, now, 1) {
+			return tooFast(a, eventsRate, "Events", 1)
+		}
+	}
+	o := &object{bytes: c.bytes, asker: asker{cluster: a.cluster}, account: a.user, undecided: true}
+	addOn, _, _ := unstructured.NestedString(c.object, "metadata", "labels", addOnLabel) // of another it has none
+	switch {
+	case c.verb != create || a.what.DataType != codec.ManagedClusters && a.what.DataType != codec.SigningRequests:
+		return nil
+	case a.what.DataType == codec.SigningRequests:
+		o.asker = askerOf(a.cluster, a.user, addOn)
+	}
+	if err := s.undecided.roomOf(a).takes(a, addOn != "", c.bytes, s.cfg.MaxWaiting); err != nil {
+		return err
+	}
+	s.undecided.make(made{a.what.DataType, c.name}, o, now)
+	return nil
+}
+
+// spent says what the hub answered. What it refused was not made; after no answer nobody knows.
+func (s *Server) spent(a ask, err error) {
+	if refused := apierrors.APIStatus(nil); err != nil && errors.As(err, &refused) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.undecided.unmake(made{a.what.DataType, a.sent.Metadata.Name})
+	}
+}
+
+func tooFast(a ask, r fair.Rate, what string, cost float64) error {
+	wait := int(math.Ceil(cost / r.PerSecond))
+	return apierrors.NewTooManyRequests(fmt.Sprintf("cluster %s has too many %s written on the hub, at most %g at once and then %g a second: send fewer, and again in %d s",
+		a.cluster, what, r.Burst, r.PerSecond, wait), wait)
+}
