@@ -27,6 +27,8 @@ type config struct {
 		CertFile     string `json:"certFile"`
 		KeyFile      string `json:"keyFile"`
 		ClientCAFile string `json:"clientCAFile"`
+		// AgentCAFile has further CAs, which sign the certificates of agents and of no other role.
+		AgentCAFile string `json:"agentCAFile"`
 	} `json:"tls"`
 	// Identities says which client certificates are sources, operators and
 	// viewers; agents are known by the common name that Open Cluster Management
@@ -80,6 +82,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the serving certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
 	f.StringVar(&c.TLS.ClientCAFile, "client-ca-file", c.TLS.ClientCAFile, "PEM file of the CAs that sign the certificates of agents and sources")
+	f.StringVar(&c.TLS.AgentCAFile, "agent-ca-file", c.TLS.AgentCAFile, "PEM file of further CAs, which sign the certificates of agents and of no other role")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
 	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event, more than 0; stock clients receive at most 4 MiB")
 	f.IntVar(&c.HandshakesPerAddress, "handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0, and a quarter of it the failed ones per second; more where many agents share an address")
@@ -206,7 +209,7 @@ func (c *config) validateTLS(host string) error {
 		}
 	}
 	switch {
-	case c.Insecure && given > 0:
+	case c.Insecure && (given > 0 || c.TLS.AgentCAFile != ""):
 		return errors.New("insecure and TLS files exclude each other: drop one of them")
 	case c.Insecure && !cmdline.Loopback(host):
 		return fmt.Errorf("insecure on %s: plaintext is allowed on a loopback address only, as --listen 127.0.0.1:8090", c.Listen)

@@ -42,7 +42,7 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Registration.Source != "hub" || cfg.TLS.ClientCAFile != "/etc/hawser/tls/client-ca.crt" || len(cfg.Tokens.Mapping) == 0 {
+	if cfg.Registration.Source != "hub" || cfg.TLS.AgentCAFile != "/etc/hawser/tls/client-ca.crt" || len(cfg.Tokens.Mapping) == 0 {
 		t.Errorf("configuration %+v", cfg)
 	}
 	for _, r := range cfg.Tokens.Mapping {
@@ -50,7 +50,7 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 			t.Errorf("a token makes %+v", r)
 		}
 	}
-	cfg.Registration.Source, cfg.Tokens, cfg.TLS.ClientCAFile = "", tokens.Config{}, plain.TLS.ClientCAFile
+	cfg.Registration.Source, cfg.Tokens, cfg.TLS.AgentCAFile = "", tokens.Config{}, ""
 	if !reflect.DeepEqual(cfg, plain) {
 		t.Errorf("besides that it says\n%+v, and deploy/broker\n%+v", cfg, plain)
 	}

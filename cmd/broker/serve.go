@@ -197,9 +197,9 @@ func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*ident
 	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
 }
 
-// agentCAFile has the authorities of agents of which the source that serves registration told last: the
+// toldCAFile has the authorities of agents of which the source that serves registration told last: the
 // broker may start before that one comes. "" where there is no such source.
-func (c *config) agentCAFile() string {
+func (c *config) toldCAFile() string {
 	if c.Registration.Source == "" {
 		return ""
 	}
@@ -208,12 +208,12 @@ func (c *config) agentCAFile() string {
 
 // keepAuthorities returns what keeps the authorities that the source tells of.
 func (c *config) keepAuthorities(log *slog.Logger) func(*hawserv1.RegistrationKeys) {
-	file := c.agentCAFile()
+	file := c.toldCAFile()
 	return func(k *hawserv1.RegistrationKeys) {
 		if k.ClientAuthorities == nil {
 			return // the source does not know
 		}
-		changed, err := identity.KeepAgentCA(file, k.GetClientAuthorities(), time.Now())
+		changed, err := identity.KeepToldCA(file, k.GetClientAuthorities(), time.Now())
 		switch {
 		case err != nil:
 			log.Error("the authorities of agents that the hub told of cannot be used, those from before stay in use", "source", c.Registration.Source, "error", err)
@@ -232,6 +232,6 @@ func (c *config) credentials(log *slog.Logger) (*identity.Server, error) {
 	if len(c.Identities) == 0 {
 		log.Warn("no identity rules: agents can connect, sources cannot")
 	}
-	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile, AgentCA: c.agentCAFile()}
+	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile, AgentCA: c.TLS.AgentCAFile, ToldCA: c.toldCAFile()}
 	return files.Server(func(err error) { log.Error("serving with the previous TLS files", "error", err) })
 }

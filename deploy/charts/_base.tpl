@@ -15,10 +15,10 @@ those very manifests, and changes what its values say.
 {{- $folder := .folder -}}
 {{- $kustomization := $root.Files.Get (printf "%s/kustomization.yaml" $folder) | fromYaml -}}
 {{- $namespace := $root.Release.Namespace -}}
-{{- $cluster := list "ClusterRole" "ClusterRoleBinding" "ValidatingWebhookConfiguration" -}}
+{{- $cluster := list "ClusterRole" "ClusterRoleBinding" "ValidatingWebhookConfiguration" "ValidatingAdmissionPolicy" "ValidatingAdmissionPolicyBinding" -}}
 {{- range $file := $kustomization.resources -}}
 {{- if ne $file "../namespace" -}}
-{{- range $text := regexSplit "(?m)^---$" ($root.Files.Get (printf "%s/%s" $folder $file)) -1 -}}
+{{- range $text := regexSplit "(?m)^---$" ($root.Files.Get (printf "%s/%s" $folder $file) | replace "serviceaccount:hawser:" (printf "serviceaccount:%s:" $namespace)) -1 -}}
 {{- $o := fromYaml $text -}}
 {{- if $o.kind -}}
 {{- if not (has $o.kind $cluster) -}}{{- $_ := set $o.metadata "namespace" $namespace -}}{{- end -}}

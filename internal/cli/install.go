@@ -150,7 +150,7 @@ of their life, and with a newer program they upgrade.`,
 func newInstallHub(env Env) *cobra.Command {
 	var f installFlags
 	var address, access string
-	var registration bool
+	var registration, confine bool
 	cmd := &cobra.Command{
 		Use:   "hub --address HOST:PORT --image-registry REGISTRY",
 		Short: "Put broker and hub-source on a hub, with certificates for both and for an operator",
@@ -164,6 +164,8 @@ balancer that does not end TLS.
 With --registration clusters join by themselves (hawser join) and somebody accepts them
 (hawser accept). The authority that signs their certificates is kept in the Secret
 hawser-signer, unless the hub has the controllers of Open Cluster Management, which sign.
+With --confine too, a ValidatingAdmissionPolicy lets hub-source write only in the namespaces
+of its clusters, whatever its roles say.
 
 With --cert-manager an issuer of cert-manager makes and renews the certificates, and
 there is no Secret hawser-ca. The issuer has to be of a private authority; those on the
@@ -187,8 +189,12 @@ clusters have to be of the same.`,
 				return usageOf(cmd, err)
 			}
 			settings := install.Settings{Address: address, Images: f.images, Issuer: issuer}
+			switches := map[bool]install.Switch{true: install.On, false: install.Off}
 			if cmd.Flags().Changed("registration") {
-				settings.Registration = map[bool]install.Switch{true: install.On, false: install.Off}[registration]
+				settings.Registration = switches[registration]
+			}
+			if cmd.Flags().Changed("confine") {
+				settings.Confined = switches[confine]
 			}
 			p, err := install.Hub(ctx, client, settings, env.Now())
 			if err != nil {
@@ -207,6 +213,7 @@ clusters have to be of the same.`,
 	f.add(cmd, "the hub (default the current one)")
 	cmd.Flags().StringVar(&address, "address", "", "host:port by which agents on other clusters dial the broker")
 	cmd.Flags().BoolVar(&registration, "registration", false, "let clusters join through the broker (default as it was)")
+	cmd.Flags().BoolVar(&confine, "confine", false, "with --registration, let hub-source write only in the namespaces of its clusters (default as it was)")
 	cmd.Flags().StringVar(&access, "access", accessDir, "directory for the operator's certificate")
 	return cmd
 }

@@ -38,10 +38,10 @@ func CheckAuthorities(text []byte, now time.Time) ([]byte, error) {
 	return good.Bytes(), nil
 }
 
-// KeepAgentCA makes a file, for Files.AgentCA, hold the authorities in a PEM text that may vouch for
+// KeepToldCA makes a file, for Files.ToldCA, hold the authorities in a PEM text that may vouch for
 // agents, or removes it where the text is empty. changed: it did not hold them before. The file is for
 // its owner alone and never half written. With an error it is as it was.
-func KeepAgentCA(file string, text []byte, now time.Time) (changed bool, err error) {
+func KeepToldCA(file string, text []byte, now time.Time) (changed bool, err error) {
 	had, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err

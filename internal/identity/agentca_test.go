@@ -18,15 +18,15 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestServer_AgentCA: what is in the file of agents' authorities lets clients in that the CA does not
+// TestServer_ToldCA: what is in the file of agents' authorities lets clients in that the CA does not
 // cover, and vouches for agents alone. It comes, changes and goes without a restart.
-func TestServer_AgentCA(t *testing.T) {
+func TestServer_ToldCA(t *testing.T) {
 	own, told, now := authority(t, "own"), authority(t, "told"), time.Now()
 	broker, agent := side{t, t.TempDir()}, side{t, t.TempDir()}
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
 	agent.renew(told, pki.Request{Role: pki.Agent, Name: "c1"}, own)
 	f := broker.files()
-	f.AgentCA = filepath.Join(broker.dir, "agent-ca.crt")
+	f.ToldCA = filepath.Join(broker.dir, "agent-ca.crt")
 	var reported []error
 	s := loaderFor(t, f, func(err error) { reported = append(reported, err) }, &now).server()
 	pair, err := tls.LoadX509KeyPair(agent.files().Cert, agent.files().Key)
@@ -57,12 +57,12 @@ func TestServer_AgentCA(t *testing.T) {
 	}
 	keep := func(text []byte, want bool) {
 		t.Helper()
-		if changed, err := KeepAgentCA(f.AgentCA, text, time.Now()); err != nil || changed != want {
+		if changed, err := KeepToldCA(f.ToldCA, text, time.Now()); err != nil || changed != want {
 			t.Errorf("kept: %v, %v", changed, err)
 		}
 		// t1 a file is replaced, t2 by another of the same size, within one tick of the file system's clock:
 		// the two look the same. Those who replace it do so minutes apart, as here.
-		if err := os.Chtimes(f.AgentCA, now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Chtimes(f.ToldCA, now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 	}
@@ -97,7 +97,7 @@ func TestServer_AgentCA(t *testing.T) {
 	if len(reported) != 1 || !strings.Contains(reported[0].Error(), "remove it") {
 		t.Errorf("reported %v", reported)
 	}
-	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.AgentCA) {
+	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.ToldCA) {
 		t.Errorf("a server starts with a broken file: %v", err)
 	}
 }
@@ -128,13 +128,13 @@ func TestCheckAuthorities(t *testing.T) {
 	}
 }
 
-// TestKeepAgentCA: the file is for its owner alone, what cannot be used changes nothing, and nothing
+// TestKeepToldCA: the file is for its owner alone, what cannot be used changes nothing, and nothing
 // else is left in the directory.
-func TestKeepAgentCA(t *testing.T) {
+func TestKeepToldCA(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	file := filepath.Join(dir, "agent-ca.crt")
 	for _, name := range []string{"a", "b"} {
-		if changed, err := KeepAgentCA(file, authority(t, name).CertificatePEM(), now); !changed || err != nil {
+		if changed, err := KeepToldCA(file, authority(t, name).CertificatePEM(), now); !changed || err != nil {
 			t.Fatalf("%v, %v", changed, err)
 		}
 	}
@@ -145,7 +145,7 @@ func TestKeepAgentCA(t *testing.T) {
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", st, err)
 	}
-	if changed, err := KeepAgentCA(file, []byte("nothing of use"), now); changed || err == nil {
+	if changed, err := KeepToldCA(file, []byte("nothing of use"), now); changed || err == nil {
 		t.Errorf("what cannot be used: %v, %v", changed, err)
 	}
 	if has, err := os.ReadFile(file); err != nil || !bytes.Equal(has, had) {
@@ -154,7 +154,7 @@ func TestKeepAgentCA(t *testing.T) {
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
 		t.Errorf("%v, %v", names, err)
 	}
-	if _, err := KeepAgentCA(filepath.Join(dir, "none", "x"), had, now); err == nil {
+	if _, err := KeepToldCA(filepath.Join(dir, "none", "x"), had, now); err == nil {
 		t.Error("there is no such directory")
 	}
 }
@@ -175,4 +175,38 @@ func FuzzCheckAuthorities(f *testing.F) {
 			t.Fatalf("%v, %d bytes, and then %d", err, len(good), len(again))
 		}
 	})
+}
+
+// TestServer_AgentCA: what the operator names for agents alone vouches for no other role, also beside
+// what a hub tells. The file has to be there.
+func TestServer_AgentCA(t *testing.T) {
+	own, signer, told := authority(t, "own"), authority(t, "signer"), authority(t, "told")
+	broker := side{t, t.TempDir()}
+	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
+	f := broker.files()
+	f.AgentCA, f.ToldCA = filepath.Join(broker.dir, "agents.crt"), filepath.Join(broker.dir, "told.crt")
+	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.AgentCA) {
+		t.Errorf("a server starts without its file: %v", err)
+	}
+	broker.write("agents.crt", slices.Concat(own.CertificatePEM(), signer.CertificatePEM()))
+	broker.write("told.crt", told.CertificatePEM())
+	s, err := f.Server(func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for a, all := range map[*pki.Authority]bool{own: true, signer: false, told: false} {
+		pair, err := a.Issue(pki.Request{Role: pki.Agent, Name: "c1", Valid: pki.Starting(time.Now(), time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, err := pair.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range []Role{Agent, Source, Operator, Viewer, Bootstrap, ""} {
+			if _, err := Covers(s.Authorities().For(r), []*x509.Certificate{shown.Leaf}, time.Now()); (err == nil) != (all || r == Agent) {
+				t.Errorf("%s for the role %q: %v", shown.Leaf.Issuer, r, err)
+			}
+		}
+	}
 }

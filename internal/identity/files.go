@@ -19,13 +19,13 @@ import (
 // together: a client may leave both empty, a server needs them.
 type Files struct {
 	CA, Cert, Key string
-	// AgentCA is for a server whose hub tells by whom clusters are signed: further CAs, which vouch
-	// for agents and for nobody else. The file comes and goes, see [KeepAgentCA].
-	AgentCA string
+	// AgentCA and ToldCA are for a server: further CAs, which vouch for agents and for no other role.
+	// ToldCA are those of which a hub tells. Their file comes and goes, see [KeepToldCA].
+	AgentCA, ToldCA string
 }
 
-// stamps are those of CA, Cert, Key and AgentCA.
-type stamps [4]fileStamp
+// stamps are those of CA, Cert, Key, AgentCA and ToldCA.
+type stamps [5]fileStamp
 
 // checkEvery bounds how often the files are looked at, whatever storm of
 // handshakes there is.
@@ -112,12 +112,12 @@ func (l *loader) reload() error {
 }
 
 func (f Files) stamps() (s stamps, err error) {
-	for i, name := range []string{f.CA, f.Cert, f.Key, f.AgentCA} {
+	for i, name := range []string{f.CA, f.Cert, f.Key, f.AgentCA, f.ToldCA} {
 		if name == "" {
 			continue
 		}
 		st, err := os.Stat(name)
-		if name == f.AgentCA && errors.Is(err, fs.ErrNotExist) {
+		if name == f.ToldCA && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
@@ -142,7 +142,7 @@ func (f Files) read() (m material, err error) {
 			return m, fmt.Errorf("tls: %s holds no PEM certificate", f.CA)
 		}
 	}
-	if m.all, err = f.readAgentCA(m.own); err != nil {
+	if m.all, err = f.withAgentCAs(m.own); err != nil {
 		return m, err
 	}
 	if f.Cert != "" {
@@ -155,20 +155,26 @@ func (f Files) read() (m material, err error) {
 	return m, nil
 }
 
-// readAgentCA returns own, and what is in AgentCA if it is there.
-func (f Files) readAgentCA(own *x509.CertPool) (all *x509.CertPool, err error) {
-	if f.AgentCA == "" {
-		return own, nil
-	}
-	b, err := os.ReadFile(f.AgentCA)
-	if errors.Is(err, fs.ErrNotExist) {
-		return own, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if all = own.Clone(); !all.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("tls: %s holds no PEM certificate: remove it, it is made anew when hub-source connects", f.AgentCA)
+// withAgentCAs returns own, what is in AgentCA, and what is in ToldCA if it is there.
+func (f Files) withAgentCAs(own *x509.CertPool) (all *x509.CertPool, err error) {
+	all = own
+	for name, hint := range map[string]string{f.AgentCA: "put the CA there that signs for clusters", f.ToldCA: "remove it, it is made anew when hub-source connects"} {
+		if name == "" {
+			continue
+		}
+		b, err := os.ReadFile(name)
+		if name == f.ToldCA && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if all == own {
+			all = own.Clone()
+		}
+		if !all.AppendCertsFromPEM(b) {
+			return nil, fmt.Errorf("tls: %s holds no PEM certificate: %s", name, hint)
+		}
 	}
 	return all, nil
 }

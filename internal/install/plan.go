@@ -92,6 +92,9 @@ func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 	if s.Registration == On {
 		definitions = append(definitions, "managedclusters", "managedclusteraddons")
 		bases = []string{"broker-registration", "hub-source-registration"}
+		if s.Confined == On {
+			bases = append(bases, "hub-source-policy")
+		}
 	}
 	var edits []edit
 	if others {

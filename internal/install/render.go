@@ -202,6 +202,7 @@ func readObjects(files fs.FS, name string) ([]*unstructured.Unstructured, error)
 func ofTheCluster(kind string) bool {
 	return slices.Contains([]string{
 		"Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "ValidatingWebhookConfiguration",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 	}, kind)
 }
 

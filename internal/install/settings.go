@@ -31,6 +31,8 @@ type Settings struct {
 	Issuer Issuer
 	// Registration is whether clusters join the hub through the broker; empty means as it was.
 	Registration Switch
+	// Confined is whether a policy confines hub-source to the namespaces of its clusters, where they join.
+	Confined Switch
 }
 
 // Switch is On or Off, or empty.
@@ -54,7 +56,7 @@ func (s Settings) or(kept Settings) Settings {
 	if s.Issuer.none() {
 		s.Issuer = kept.Issuer
 	}
-	s.Registration = cmp.Or(s.Registration, kept.Registration)
+	s.Registration, s.Confined = cmp.Or(s.Registration, kept.Registration), cmp.Or(s.Confined, kept.Confined)
 	return s
 }
 
@@ -94,7 +96,7 @@ func readSettings(ctx context.Context, hub cluster.Client) (s Settings, found bo
 	issuer, err := ParseIssuer(data[issuerKey])
 	return Settings{
 		Address: data["address"], HubIdentity: data["hub-identity"], Issuer: issuer,
-		Images: Images{Registry: data["image-registry"], Version: data["image-version"]}, Registration: Switch(data["registration"]),
+		Images: Images{Registry: data["image-registry"], Version: data["image-version"]}, Registration: Switch(data["registration"]), Confined: Switch(data["confined"]),
 	}, true, err
 }
 
@@ -105,8 +107,10 @@ func (s Settings) object() *unstructured.Unstructured {
 	if !s.Issuer.none() {
 		data[issuerKey] = s.Issuer.String()
 	}
-	if s.Registration != "" {
-		data["registration"] = string(s.Registration)
+	for key, value := range map[string]Switch{"registration": s.Registration, "confined": s.Confined} {
+		if value != "" {
+			data[key] = string(value)
+		}
 	}
 	return object("v1", "ConfigMap", namespace, settingsName, "data", data)
 }

@@ -17,7 +17,8 @@ import (
 // join. It is another one than that of the programs, whose key stays out of their reach.
 const signerSecret = "hawser-signer"
 
-// clientsKey is where the broker's Secret has the authorities of all its clients.
+// clientsKey is where the broker's Secret has the authorities of agents. Of other roles it is that in
+// caKey alone: brokers of before took what is here for all, so own is in it too.
 const clientsKey = "client-ca.crt"
 
 // Where Open Cluster Management has the controllers that accept clusters and sign for them.
@@ -55,8 +56,8 @@ func signer(ctx context.Context, hub cluster.Client, now time.Time) (*unstructur
 	return secretOf(signerSecret, map[string][]byte{certKey: a.CertificatePEM(), keyKey: a.KeyPEM()}), nil
 }
 
-// clients are the authorities of all who may come to the broker: own, which signs for programs and
-// people, and the signer, which signs for clusters. Of others that do, hub-source tells the broker.
+// clients are the authorities of agents at the broker: own, which signs for programs and people, and
+// the signer, which signs for clusters. Of others that do, hub-source tells the broker.
 func clients(own []byte, signer *unstructured.Unstructured) ([]byte, error) {
 	all := [][]byte{bytes.TrimSpace(own)}
 	if signer != nil {

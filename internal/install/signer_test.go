@@ -72,3 +72,22 @@ func TestHub_WhoLooksAfterMembers(t *testing.T) {
 	check("when OCM is gone", "auto", "clusterrolebindings"+api+membershipName, "clusterroles"+api+membershipName,
 		"rolebindings"+api+ocmNamespace+"/"+membershipName, "roles"+api+ocmNamespace+"/"+membershipName)
 }
+
+// TestHub_Confined: the policy is there while clusters join and it is wanted, and goes when it is not.
+func TestHub_Confined(t *testing.T) {
+	s := wanted
+	s.Registration = On
+	hub := newPlane()
+	for _, c := range []struct {
+		confined Switch
+		want     bool
+	}{{"", false}, {On, true}, {"", true}, {Off, false}} {
+		s.Confined = c.confined
+		hub.installHub(t, s, epoch)
+		for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+			if _, has := hub.content()[kind+".admissionregistration.k8s.io hawser-hub-source"]; has != c.want {
+				t.Errorf("confined %q: there is a policy %v", c.confined, has)
+			}
+		}
+	}
+}

@@ -56,12 +56,12 @@ func unmapped(err error) *refusal {
 	}}
 }
 
-// agentsOnly is the answer to a certificate that only an authority vouches for of which the hub told.
+// agentsOnly is the answer to a certificate for which an authority of agents alone vouches.
 func agentsOnly(id identity.Identity) *refusal {
 	return &refusal{reason: "agents_only", told: &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: fmt.Sprintf("the certificate of %s is signed by an authority that only the hub vouches for, and such a one vouches for agents alone", id),
-		Hint:    "connect with a certificate of an authority in the broker's tls.clientCAFile, or have an operator put the one that signed this certificate there",
+		Message: fmt.Sprintf("the certificate of %s is signed by an authority that vouches for agents alone", id),
+		Hint:    "connect with a certificate of an authority in the broker's tls.clientCAFile: the one that signs for clusters signs for no other role",
 	}}
 }
 

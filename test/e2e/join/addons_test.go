@@ -180,13 +180,19 @@ func (w *world) member(broker string) *member {
 // asks publishes an object of its cluster, and returns how the hub refused it, "" if it did not.
 func (m *member) asks(d codec.DataType, action codec.Action, o any) (reason string) {
 	m.Helper()
+	return m.asksFor(d, codec.Spec, action, o)
+}
+
+// asksFor does that for its spec or its status.
+func (m *member) asksFor(d codec.DataType, sub codec.Subresource, action codec.Action, o any) (reason string) {
+	m.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
 		m.Fatal(err)
 	}
 	e, err := codec.Builder{
 		ID: fmt.Sprint(time.Now().UnixNano()), Time: time.Now(), Source: "cluster1", Cluster: "cluster1", ContentType: codec.ContentTypeJSON, Data: data,
-		Type:       codec.EventType{DataType: d, Subresource: codec.Spec, Action: action}.String(),
+		Type:       codec.EventType{DataType: d, Subresource: sub, Action: action}.String(),
 		Extensions: map[string]any{codec.ExtResourceID: "mine"},
 	}.Event()
 	if err != nil {

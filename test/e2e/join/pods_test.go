@@ -43,6 +43,12 @@ type world struct {
 // newWorld starts control planes of these names.
 func newWorld(t *testing.T, names ...string) *world {
 	t.Helper()
+	return newWorldWith(t, func(string) []string { return nil }, names...)
+}
+
+// newWorldWith does that with more flags for each kube-apiserver.
+func newWorldWith(t *testing.T, flags func(name string) []string, names ...string) *world {
+	t.Helper()
 	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +60,7 @@ func newWorld(t *testing.T, names ...string) *world {
 	var files []string
 	for _, name := range names {
 		c, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{
-			Binary: filepath.Join(programs, "controlplane"), Dir: filepath.Join(t.TempDir(), name), Nodes: 1,
+			Binary: filepath.Join(programs, "controlplane"), Dir: filepath.Join(t.TempDir(), name), Nodes: 1, ExtraArgs: flags(name),
 		})
 		if err != nil {
 			t.Fatal(err)

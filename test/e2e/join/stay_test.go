@@ -70,7 +70,7 @@ func asking(t *testing.T, replace ...string) *stay {
 func (w *world) asking(replace ...string) *stay {
 	w.Helper()
 	s := &stay{world: w, whole: w, hub: w.workClient("hub"), at: w.address("hub/hawser-broker") + ":8090"}
-	s.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", s.at}, images...)...)
+	s.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--confine", "--address", s.at}, images...)...)
 	s.run(s.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
 	s.broker = s.start("hub", "hawser-broker")
 	s.source = s.start("hub", "hawser-hub-source", append([]string{"hawser-broker.hawser.svc:8090", s.at}, replace...)...)
