@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +29,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit/hubapi"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -57,6 +57,12 @@ const (
 	// maxUndecided is how many undecided requests for certificates a cluster may have on the hub,
 	// as docs/operations.md says.
 	maxUndecided = 20
+	// maxOnTheHub are the bytes that the hub may have in the end, its clusters and the attacker's objects, and
+	// maxEvents the Events of one cluster at once, with those that come in half a minute.
+	maxOnTheHub = 512 << 10
+	maxEvents   = 66
+	// fills is how many objects of a mebibyte are offered: what the port reads of one identity at once.
+	fills = 6
 	// maxAnswer is how long a member's Lease, or a cluster that joins, waits for its answer.
 	maxAnswer = time.Second
 	// askEvery is how often they ask.
@@ -110,16 +116,45 @@ func runHub(ctx context.Context) error {
 	if err := say(line{What: "ready"}); err != nil {
 		return err
 	}
-	if err := server.Run(ctx); err != nil {
+	if err := run.Group(ctx, run.Task{Name: "server", Run: server.Run}, run.Task{Name: "approve", Run: func(ctx context.Context) error { return approve(ctx, s) }}); err != nil {
 		return err
 	}
-	n := 0
-	for _, o := range s.All("certificatesigningrequests") {
-		if strings.HasPrefix(o["metadata"].(object)["name"].(string), flooded+"-") {
-			n++
+	n, size, events, renewals := 0, 0, len(s.All("events")), 0
+	for _, resource := range []string{"certificatesigningrequests", "managedclusters", "events"} {
+		for _, o := range s.All(resource) {
+			text, err := json.Marshal(o)
+			if err != nil {
+				return err
+			}
+			size += len(text)
+			name := o["metadata"].(object)["name"].(string)
+			if strings.HasPrefix(name, flooded+"-") {
+				n++
+			}
+			if strings.HasPrefix(name, evil+"-renewal-") {
+				renewals++
+			}
 		}
 	}
-	return say(line{What: "load", Text: strconv.Itoa(n)}) // as an attacker, when it ends
+	return say(line{What: "load", Text: fmt.Sprintf(onTheHub, n, size, events, renewals)}) // as an attacker, when it ends
+}
+
+// onTheHub is what the hub says in the end.
+const onTheHub = "%d requests for certificates, %d bytes, %d Events, %d renewals"
+
+// approve approves each request of the attacker's cluster that is there, as hub-source does with renewals.
+func approve(ctx context.Context, s *hubapi.Server) error {
+	return every(ctx, 2*time.Millisecond, func() error {
+		for _, o := range s.All("certificatesigningrequests") {
+			name := o["metadata"].(object)["name"].(string)
+			if status, _ := o["status"].(object); strings.HasPrefix(name, evil+"-renewal-") && status["conditions"] == nil {
+				s.Change("certificatesigningrequests", "", name, func(o object) {
+					o["status"] = object{"conditions": []any{object{"type": "Approved", "status": "True"}}, "certificate": "Q0VSVA=="}
+				})
+			}
+		}
+		return nil
+	})
 }
 
 // flooded is the cluster for which joiners asks.
@@ -128,12 +163,18 @@ const flooded = "new"
 // asked are the requests of members and of joining clusters beside the attack.
 var asked = []string{"lease", "join"}
 
-// undecided says what is wrong with the number of requests that came through to the hub.
+// undecided says what is wrong with what came through to the hub.
 func (s *stage) undecided() {
 	s.t.Helper()
-	n, err := strconv.Atoi(s.end(s.hub))
+	var n, size, events, renewals int
+	text := s.end(s.hub)
+	_, err := fmt.Sscanf(text, onTheHub, &n, &size, &events, &renewals)
+	s.t.Logf("the hub has %s", text)
 	if err != nil || n == 0 || n > maxUndecided {
 		s.t.Errorf("the flood made %d requests for certificates on the hub, at most %d are allowed: %v", n, maxUndecided, err)
+	}
+	if size > maxOnTheHub || events == 0 || events > maxEvents || renewals == 0 || renewals > 2*maxUndecided {
+		s.t.Errorf("one token and one agent made %s on the hub, at most %d bytes, %d Events and %d renewals are allowed", text, maxOnTheHub, maxEvents, 2*maxUndecided)
 	}
 }
 
@@ -358,7 +399,42 @@ func (t target) refused(ctx context.Context, token string) error {
 			t.load.add("refused with reasons", 1)
 		}
 	}
-	return errors.Join(append(wrong, raised(ctx, joiner))...)
+	return errors.Join(append(wrong, raised(ctx, joiner), t.fill(ctx, joiner, member))...)
+}
+
+// fill offers the hub what would fill it: large ManagedClusters by the bootstrap token, and by the certificate of a
+// cluster large Events, many small ones, and renewals that are approved at once.
+func (t target) fill(ctx context.Context, joiner, member transport.Conn) error {
+	large := strings.Repeat("x", 1<<20)
+	request, err := requestOf(pkix.Name{CommonName: agentOf(evil), Organization: groupsOf(evil)}, false)
+	if err != nil {
+		return err
+	}
+	offer := func(c transport.Conn, d codec.DataType, cluster string, o object) error {
+		e, err := asking(d, codec.Spec, codec.CreateRequest, cluster, o)
+		if err == nil {
+			_, err = c.Publish(ctx, e, "")
+		}
+		t.load.add("objects to fill the hub with", 1)
+		var refusal *transport.Error
+		if errors.As(err, &refusal) {
+			return nil // or taken: what is on the hub in the end is judged
+		}
+		return err
+	}
+	event := func(name, note string) object {
+		return object{"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": object{"namespace": evil, "name": name}, "note": note}
+	}
+	for i := range fills {
+		cluster := managedCluster(fmt.Sprint("large-", i))
+		cluster["spec"].(object)["managedClusterClientConfigs"] = []any{object{"url": "https://x", "caBundle": large}}
+		err = errors.Join(err, offer(joiner, codec.ManagedClusters, fmt.Sprint("large-", i), cluster), offer(member, codec.KubeEvents, evil, event(fmt.Sprint("large-", i), large)))
+	}
+	for i := range 100 {
+		renewal := csr(evil, fmt.Sprint(evil, "-renewal-", i), request)
+		err = errors.Join(err, offer(member, codec.KubeEvents, evil, event(fmt.Sprint("small-", i), "x")), offer(member, codec.SigningRequests, evil, renewal))
+	}
+	return err
 }
 
 // try does it. The error says what became of it instead.

@@ -50,8 +50,7 @@ func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
 	case !joins && !r.mirror.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
 	case e.Size > codec.MaxAsked(e.Env.Type)+envelope:
-		return call.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes about %s, at most %d are taken, and %d of its object: leave out what is large, CA bundles or annotations",
-			e.Size, d.Resource, codec.MaxAsked(e.Env.Type)+envelope, codec.MaxAsked(e.Env.Type)), "")
+		return call.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are taken", e.Size, codec.MaxAsked(e.Env.Type)+envelope, d), "leave out what is large, as CA bundles or annotations")
 	case len(e.Env.Data) == 0:
 		return call.Invalid("data", "an event without data", "")
 	case d == codec.Leases:

@@ -14,16 +14,13 @@ const (
 	lostSource = "the source that serves registration went away; whether it has done it is not known"
 )
 
-// maxDelay is the longest delay of the hub that is passed on, in seconds.
-const maxDelay = 300
-
 // apiError is how callers are told that the hub, or the broker in its place, refuses something:
 // the text is what clients of Open Cluster Management read, the code what ours act upon.
 func apiError(e codec.APIError) *transport.Error {
 	code, next := codeOf(e)
 	out := &transport.Error{Code: code, Next: next, Message: e.Text()}
 	if next == transport.NextBackOff {
-		out.Delay = max(call.ComeBack, time.Duration(min(e.Details.RetryAfterSeconds, maxDelay))*time.Second)
+		out.Delay = max(call.ComeBack, time.Duration(e.Details.RetryAfterSeconds)*time.Second)
 	}
 	return out
 }

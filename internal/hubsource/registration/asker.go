@@ -16,13 +16,13 @@ const (
 	maxUndecided = 20
 	// maxUndecidedAddOns is how many there may be of all add-ons of a cluster: it chooses their names.
 	maxUndecidedAddOns = 100
-	// decidedToo is how many times as many there may be on the hub, which keeps decided ones for an hour.
+	// decidedToo is how many times as many there may be on the hub, decided ones included, which it keeps for an hour.
 	// A klusterlet stops at ten of these too.
 	decidedToo = 2
 	// inAll is how many times as much of what waits for a person there may be as of one account.
 	inAll = 2
-	// bytesEach are the bytes on the hub that there may be, on average, of each object that an account
-	// makes and that waits for a person. That of a klusterlet with a usual CA bundle has two thirds of it.
+	// bytesEach is how large objects that wait for a person may be on average, as the hub has them. The
+	// ManagedCluster of a klusterlet with a CA bundle of 2 KiB has half of it.
 	bytesEach = 8 << 10
 	// madeWithin is when what was made is counted as the informer shows it, if it shows it at all.
 	madeWithin = time.Minute
@@ -35,8 +35,8 @@ type asker struct {
 	cluster string
 	own     bool
 	addOn   string // "" for the certificate of the cluster itself
-	// addOns is all add-ons of the cluster. An account alone is all that it asks for in the names of
-	// clusters, the zero asker all that accounts ask for.
+	// addOns stands for all add-ons of the cluster, an account alone for all that it asks for in the names of
+	// clusters, the zero asker for all accounts.
 	addOns  bool
 	account string
 }
@@ -50,8 +50,8 @@ func askerOf(cluster, user, addOn string) asker {
 
 // counts are numbers of objects, and bytes of them.
 type counts struct {
-	// undecided are CSRs that nobody decided about, csrs all of them, clusters ManagedClusters that the
-	// hub has not accepted. bytes are those of undecided ones and of such clusters.
+	// undecided are CSRs without a decision, csrs all of them, clusters ManagedClusters that the hub has
+	// not accepted. bytes are those of undecided ones and of such clusters.
 	undecided, csrs, clusters, bytes int
 }
 
@@ -59,12 +59,15 @@ func (c counts) plus(d counts, n int) counts {
 	return counts{c.undecided + n*d.undecided, c.csrs + n*d.csrs, c.clusters + n*d.clusters, c.bytes + n*d.bytes}
 }
 
-// undecided is what waits for somebody, and what CSRs there are.
+// undecided is what waits for a person, and what CSRs there are.
 type undecided struct {
 	by  map[asker]counts
 	all int // undecided CSRs
-	// made are objects of which the hub was asked and that the informer does not show yet: requests
-	// that are decided side by side do not take the same room.
+	// made are objects that were asked for and that the informer does not show yet:
+	//
+	//	t1  a request is decided, and there is room for one
+	//	t2  another one is decided, and there still is
+	//	t3  the informer shows the object of the first
 	made map[made]*object
 }
 
@@ -146,8 +149,8 @@ func (u *undecided) roomOf(a ask) room {
 
 // takes refuses one more object, of so many bytes, where there are too many.
 func (r room) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
-	const requests, decide = "certificate requests of %s are undecided", "somebody approves, denies or deletes some first"
-	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour, or somebody does"
+	const requests, decide = "certificate requests of %s are undecided", "approve, deny or delete some on the hub first"
+	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour, or kubectl does"
 	cluster, account := "cluster "+a.cluster, "clusters that join with the token of "+a.user
 	joins := a.what.DataType == codec.ManagedClusters || !askerOf(a.cluster, a.user, "").own
 	type bound struct {
@@ -157,7 +160,7 @@ func (r room) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
 	var bounds []bound
 	switch {
 	case a.what.DataType == codec.ManagedClusters:
-		const waiting, accept = "%s wait for being accepted", "somebody accepts or deletes some first"
+		const waiting, accept = "%s wait for being accepted", "accept or delete some on the hub first"
 		bounds = []bound{{r.account.clusters, maxWaiting, waiting, account, accept}, {r.all.clusters, inAll * maxWaiting, waiting, "clusters", accept}}
 	case forAddOn:
 		addOn, all := fmt.Sprintf("add-on %s of %s", a.sent.Metadata.Labels[addOnLabel], cluster), "add-ons of "+cluster
@@ -172,7 +175,7 @@ func (r room) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
 		}
 	}
 	if joins {
-		const sum, first = "bytes of %s wait for a person", "somebody accepts or deletes some first"
+		const sum, first = "bytes of %s wait for a person", "accept or delete some on the hub first"
 		bounds = append(bounds, bound{r.account.bytes + bytes - 1, bytesEach * maxWaiting, sum, account, first}, bound{r.all.bytes + bytes - 1, inAll * bytesEach * maxWaiting, sum, "clusters that join", first})
 	}
 	for _, b := range bounds {

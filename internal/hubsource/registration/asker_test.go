@@ -105,7 +105,7 @@ func TestRoom_Takes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got := fmt.Sprint(room{addOn: undecidedOf(maxUndecided)}.takes(agent, true, 0, most)); got != "20 certificate requests of add-on a of cluster c1 are undecided, at most 20 may: somebody approves, denies or deletes some first" {
+	if got := fmt.Sprint(room{addOn: undecidedOf(maxUndecided)}.takes(agent, true, 0, most)); got != "20 certificate requests of add-on a of cluster c1 are undecided, at most 20 may: approve, deny or delete some on the hub first" {
 		t.Error(got)
 	}
 }

@@ -21,7 +21,7 @@ const (
 	clusterLabel        = "open-cluster-management.io/cluster-name"
 	addOnLabel          = "open-cluster-management.io/addon-name"
 	requesterAnnotation = "open-cluster-management.io/csr-user"
-	// accountAnnotation is who asked for a ManagedCluster.
+	// accountAnnotation names the account that asked for a ManagedCluster.
 	accountAnnotation = "hawser.dev/requester"
 	leaseName         = "managed-cluster-lease"
 )
@@ -55,13 +55,13 @@ type object struct {
 	metav1.ObjectMeta
 	cluster string
 	json    []byte
-	// requester is who asked over a broker for a CSR, asker who is counted for it, account who asked in
-	// the name of a cluster; undecided: nobody has approved, denied or signed it.
+	// requester asked over a broker for a CSR, asker is counted for it, account asked for the object;
+	// undecided: it is not approved, denied or signed.
 	requester string
 	asker     asker
 	account   string
 	undecided bool
-	// bytes are those of the object on the hub, but for what others than agents write.
+	// bytes are those of the object on the hub, without what others than agents write.
 	bytes int
 	facts *hawserv1.ClusterFacts
 	// period is that of the Lease of a ManagedCluster, in seconds.
@@ -73,8 +73,8 @@ type object struct {
 // accepted reports whether the hub has accepted a ManagedCluster; one that is not there it has not.
 func (o *object) accepted() bool { return o != nil && o.facts.GetAccepted() }
 
-// keep reads what is kept of an object: what agents act upon. The request in a CSR is not, nor are annotations of
-// others than agents, of which GitOps writes whole objects.
+// keep reads what is kept of an object: what agents act upon. They do not act upon the request in a CSR, nor upon
+// annotations of others, into which GitOps writes whole objects.
 func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	account := u.GetAnnotations()[accountAnnotation]
 	annotations := maps.Clone(u.GetAnnotations())

@@ -87,7 +87,7 @@ func (a ask) invalid(format string, args ...any) error {
 type state struct {
 	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
 	cluster *object
-	// undecided is what waits for somebody where this one would count.
+	// undecided is what waits for a person where this one would count.
 	undecided room
 	// maxWaiting bounds what may wait for a person: ManagedClusters, and CSRs that no agent of its
 	// cluster asked for.
@@ -109,7 +109,7 @@ func (a ask) tooLarge(n, most int) error {
 	case a.what.Subresource == codec.Status:
 		what, advice = "the status of "+what, "report fewer claims, conditions and namespaces, with shorter texts"
 	case a.what.DataType == codec.ManagedClusters:
-		advice = "leave out of managedClusterClientConfigs the CA bundles that nobody needs, and shorten annotations"
+		advice = "keep in managedClusterClientConfigs only the CA bundles that are needed, and shorten annotations"
 	}
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of cluster %s has %d bytes, at most %d are taken: %s", what, a.cluster, n, most, advice))
 }

@@ -17,19 +17,19 @@ var (
 	// bytesRate is how many bytes one accepted cluster may have written on the hub: Events, statuses, CSRs and
 	// tokens. A klusterlet with 20 add-ons begins with less than 200 KiB, and goes on with 1.5 KiB a second.
 	bytesRate = fair.Rate{PerSecond: 8 << 10, Burst: 1 << 20}
-	// eventsRate is how many Events it may have written, which the hub keeps for an hour. A klusterlet that is
-	// available and not available by turns sends six in a minute.
+	// eventsRate is how many Events it may have written, which the hub keeps for an hour. A klusterlet that turns
+	// available and unavailable all the time sends six in a minute.
 	eventsRate = fair.Rate{PerSecond: 0.2, Burst: 60}
 )
 
 // perWrite is what a write costs besides its bytes, in bytes.
 const perWrite = 2 << 10
 
-// written is what was written for a cluster of late.
+// written is what was written for a cluster in the last minutes.
 type written struct{ bytes, events fair.Bucket }
 
-// spend takes the room that a call needs, or refuses it: of an accepted cluster of what is written for it,
-// else, and for what waits for a decision, of that.
+// spend takes the room that a call needs, or refuses it: in what is written for an accepted cluster, and for
+// what waits for a decision in that.
 func (s *Server) spend(a ask, c call, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

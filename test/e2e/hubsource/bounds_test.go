@@ -1,0 +1,207 @@
+package hubsource
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/registration"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mem"
+)
+
+// asker asks for what a kube-apiserver is to make, as an agent does.
+type asker struct {
+	*membersHub
+	transport.Conn
+	asked int
+}
+
+func (h *membersHub) asker(b *testkit.Broker, p transport.Peer) *asker {
+	h.Helper()
+	conn, err := mem.New(b.Broker, p).Dial(h.Context())
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			h.Error(err)
+		}
+	})
+	return &asker{membersHub: h, Conn: conn}
+}
+
+// asks returns the reason for which it was refused, "" if it was not.
+func (a *asker) asks(d codec.DataType, cluster string, o any) string {
+	a.Helper()
+	data, err := json.Marshal(o)
+	if err != nil {
+		a.Fatal(err)
+	}
+	a.asked++
+	e, err := codec.Builder{
+		ID: fmt.Sprint(a.asked), Time: metav1.Now().Time, Source: cluster, Cluster: cluster, ContentType: codec.ContentTypeJSON, Data: data,
+		Type: codec.EventType{DataType: d, Subresource: codec.Spec, Action: codec.CreateRequest}.String(),
+	}.Event()
+	if err != nil {
+		a.Fatal(err)
+	}
+	_, err = a.Publish(a.Context(), e, "")
+	var refusal *transport.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &refusal):
+		if said, ok := codec.ParseAPIError(refusal.Message); ok {
+			return said.Reason
+		}
+	}
+	return err.Error()
+}
+
+// bytesOf is what objects take on the hub, as etcd has those of custom resources.
+func bytesOf[T any](t *testing.T, items []T) (n int) {
+	t.Helper()
+	for _, o := range items {
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(text)
+	}
+	return n
+}
+
+// TestBounds: one bootstrap token and one accepted agent do what they can to fill a hub, on a kube-apiserver
+// with hub-source's rights, and with hub-source approving renewals. The sum of what is there is judged.
+func TestBounds(t *testing.T) {
+	const waiting = 100
+	h := newMembersHub(t)
+	h.Kubectl("apply", "-f", "../../../deploy/hub-source-registration/rbac.yaml")
+	h.serve()
+	b := testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Registration: "hub"}})
+	reached, err := registration.NewHub(h.Limited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := registration.New(registration.Config{
+		ID: "hub", Hub: reached, MaxWaiting: waiting, Dialer: b.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
+		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Party(server.Run)
+
+	const boot = "system:serviceaccount:fleet:joiner"
+	joiner := h.asker(b, transport.Peer{Role: string(identity.Bootstrap), Name: boot, User: boot})
+	joins := func(name string, bundle int) string {
+		c := clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		c.Spec.ManagedClusterClientConfigs = []clusterv1.ClientConfig{{URL: "https://" + name, CABundle: bytes.Repeat([]byte("c"), bundle)}}
+		return joiner.asks(codec.ManagedClusters, name, c)
+	}
+	h.Eventually(func() error {
+		if refused := joins("usual", 8<<10); refused != "" {
+			return fmt.Errorf("a CA bundle of 8 KiB is refused: %s", refused)
+		}
+		return nil
+	})
+	for i := range 40 {
+		joins(fmt.Sprint("large-", i), 900<<10)
+	}
+	last := ""
+	for i := range waiting {
+		last = joins(fmt.Sprint("small-", i), 11<<10)
+	}
+	clusters, err := h.clusters.ClusterV1().ManagedClusters().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytesOf(t, clusters.Items); n > 2*waiting*(8<<10) || last != "TooManyRequests" || len(clusters.Items) < waiting/3 {
+		t.Errorf("one bootstrap token has %d ManagedClusters of %d bytes on the hub, the last was refused with %q", len(clusters.Items), n, last)
+	}
+
+	h.patchCluster("usual", `{"spec":{"hubAcceptsClient":true}}`)
+	h.Eventually(func() error {
+		_, err := h.Kube.CoordinationV1().Leases("usual").Get(t.Context(), membership.LeaseName, metav1.GetOptions{})
+		return errors.Join(err, b.Registration().Accepted("usual"))
+	})
+	agent := h.asker(b, transport.Peer{Role: string(identity.Agent), Name: "usual", User: agentOf("usual"), Groups: subjectOf("usual").Organization})
+	eventOf := func(name, path string) *eventsv1.Event {
+		e := &eventsv1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "usual", Name: name}, EventTime: metav1.NowMicro(), ReportingController: "klusterlet-agent",
+			ReportingInstance: "klusterlet-agent-0", Action: "Report", Reason: "Available", Note: strings.Repeat("n", 1000), Type: "Normal",
+		}
+		e.Regarding.APIVersion, e.Regarding.Kind, e.Regarding.Name, e.Regarding.Namespace, e.Regarding.FieldPath = "v1", "Pod", "p", "usual", path
+		return e
+	}
+	if refused := agent.asks(codec.KubeEvents, "usual", eventOf("first", "spec.containers{agent}")); refused != "" {
+		t.Errorf("an Event as a klusterlet sends it is refused: %s", refused)
+	}
+	for i := range 20 {
+		agent.asks(codec.KubeEvents, "usual", eventOf(fmt.Sprint("large-", i), strings.Repeat("x", 1<<20)))
+	}
+	for i := range 200 {
+		last = agent.asks(codec.KubeEvents, "usual", eventOf(fmt.Sprint("small-", i), strings.Repeat("x", 200)))
+	}
+	events, err := h.Kube.EventsV1().Events("usual").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytesOf(t, events.Items); n > 200<<10 || last != "TooManyRequests" || len(events.Items) < 30 {
+		t.Errorf("one agent has %d Events of %d bytes on the hub, the last was refused with %q", len(events.Items), n, last)
+	}
+
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subjectOf("usual")}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 60 {
+		name := fmt.Sprint("renewal-", i)
+		last = agent.asks(codec.SigningRequests, "usual", certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{clusterv1.ClusterNameLabelKey: "usual"}},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: membership.SignerName,
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
+			},
+		})
+		if last == "" {
+			h.csrHas(name, certificatesv1.CertificateApproved)
+		}
+	}
+	csrs, err := h.Kube.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytesOf(t, csrs.Items); len(csrs.Items) != 40 || n > 40*(16<<10) || last != "TooManyRequests" {
+		t.Errorf("one agent has %d CSRs of %d bytes on the hub, the last was refused with %q", len(csrs.Items), n, last)
+	}
+	t.Logf("on the hub: %d ManagedClusters of %d bytes, %d Events of %d, %d CSRs of %d",
+		len(clusters.Items), bytesOf(t, clusters.Items), len(events.Items), bytesOf(t, events.Items), len(csrs.Items), bytesOf(t, csrs.Items))
+}
