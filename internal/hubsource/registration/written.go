@@ -15,7 +15,7 @@ import (
 
 var (
 	// bytesRate is how many bytes one accepted cluster may have written on the hub: Events, statuses, CSRs and
-	// tokens. A klusterlet with 20 add-ons begins with less than 200 KiB, and goes on with 1.5 KiB a second.
+	// tokens. A klusterlet with 20 add-ons begins with less than 200 KiB, and goes on with 2 KiB a second.
 	bytesRate = fair.Rate{PerSecond: 8 << 10, Burst: 1 << 20}
 	// eventsRate is how many Events it may have written, which the hub keeps for an hour. A klusterlet that turns
 	// available and unavailable all the time sends six in a minute.
