@@ -32,7 +32,7 @@ var rows = [][]string{
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/census", "internal/fair", "internal/history", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig", "internal/kubeerror"},
+	{"internal/census", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig", "internal/kubeerror"},
 	{"internal/refusal"},
 	{"internal/testkit/..."},
 	{"proto/...", "deploy"},

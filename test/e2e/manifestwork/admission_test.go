@@ -543,3 +543,32 @@ func TestAdmission_ApplyingAgainKeepsTheCA(t *testing.T) {
 		t.Errorf("after the second apply: %+v, %v", got, err)
 	}
 }
+
+// Whoever reaches the webhook's port can send bodies that never end. The hub takes works all the same.
+func TestAdmission_SlowBodiesStallNoWrite(t *testing.T) {
+	addr := net.JoinHostPort(hubSourceIP(t), "9443")
+	d := tls.Dialer{Config: trusting(t), NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.9")}}}
+	api := shared.HubAPI.Work.WorkV1().ManifestWorks(cluster)
+	for i := range 300 {
+		c, err := d.DialContext(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "POST /validate-work-open-cluster-management-io-v1-manifestwork?timeout=10s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+		if i%60 != 59 {
+			continue
+		}
+		began := time.Now()
+		w := harness.NewWork(t, cluster, fmt.Sprintf("admission-slow-%d", i), harness.ConfigMapYAML("default", fmt.Sprintf("admission-slow-%d", i), "x"))
+		if _, err := api.Create(t.Context(), w, metav1.CreateOptions{}); err != nil {
+			t.Fatalf("beside %d slow bodies: %v", i+1, err)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("beside %d slow bodies a work takes %s", i+1, took)
+		}
+		shared.DeleteWork(t, cluster, w.Name)
+	}
+}
