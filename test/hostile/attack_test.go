@@ -49,6 +49,7 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"statusflood": statusFlood,
 	"specflood":   specFlood,
 	"joiners":     joiners,
+	"headers":     garble,
 
 	"mqttlengths":    mqttLengths,
 	"mqttproperties": mqttProperties,

@@ -188,6 +188,7 @@ func (w *wire) read(end func()) {
 				_ = w.framer.WritePing(true, f.Data) // as above
 			}
 		case *http2.RSTStreamFrame:
+			w.load.add("calls reset", 1)
 			delete(w.streams, f.StreamID)
 		case *http2.HeadersFrame:
 			if f.StreamEnded() {

@@ -236,9 +236,15 @@ func (c *Connection) Refused(method, reason string, err error) {
 // Called tells of a call that has ended.
 func (c *Connection) Called(method string, err error) { c.port.cfg.Audit.Called(c.Who(), method, err) }
 
-// Insist counts a call that is refused by what came before its body: who insists on
-// it loses the connection. Cost is in calls.
-func (c *Connection) Insist(cost float64) { c.port.gate.insist(c, cost) }
+// Insist counts a call that is refused by what came before its body; too many of them end
+// the connection. Cost is in calls.
+func (c *Connection) Insist(cost float64) error { return c.unless(c.port.gate.insist(c, cost)) }
+
+// Garbled counts headers of which nobody has learned who asks for what, as a call that is refused.
+func (c *Connection) Garbled() error {
+	c.Refused("", garbled.reason, garbled)
+	return c.Insist(1)
+}
 
 // ErrFlood ends the reading of a connection.
 var ErrFlood = errors.New("listener: the peer sends too much that belongs to no call")

@@ -503,13 +503,11 @@ func (g *gate) endLargest(of map[*Connection]struct{}) {
 	}
 }
 
-// insist counts a call that was refused.
-func (g *gate) insist(c *Connection, cost float64) {
+// insist counts a call that was refused; false where there were too many.
+func (g *gate) insist(c *Connection, cost float64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !c.refused.Spend(c.standing().allowed.refused, g.now(), cost) {
-		g.cut(c, "flood")
-	}
+	return c.refused.Spend(c.standing().allowed.refused, g.now(), cost)
 }
 
 // flood ends the connection of who sends too much that belongs to no call.

@@ -65,6 +65,11 @@ func agentsOnly(id identity.Identity) *refusal {
 	}}
 }
 
+// garbled is why headers are refused that the library of gRPC answers by itself.
+var garbled = &refusal{reason: "headers", told: &transport.Error{
+	Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the headers are not those of a call", Hint: "speak gRPC: POST, with content type application/grpc",
+}}
+
 // tokenless is the answer to who showed neither a certificate nor, with this call, a token.
 func tokenless() *refusal {
 	r := unidentified()

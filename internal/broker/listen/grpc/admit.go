@@ -29,19 +29,19 @@ func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error
 	if err != nil {
 		return ctx, transportgrpc.Status(err).Err()
 	}
-	admitted, err := f.admit(ctx, c, info)
-	if err == nil {
-		return admitted, nil
+	ctx, err = f.admit(ctx, c, info)
+	c.opened = nil
+	if err != nil {
+		c.flood, err = refuse(ctx, c, info.FullMethodName, err)
 	}
-	return ctx, refuse(ctx, c, info.FullMethodName, err)
+	return ctx, err
 }
 
-// refuse is the answer to a call that is not let in.
-func refuse(ctx context.Context, c *connection, method string, err error) error {
-	deadline, _ := ctx.Deadline()
-	c.Insist(costOfRefusal(time.Until(deadline)))
+// refuse returns the answer to a call that is not let in, and why nothing more is read of its peer.
+func refuse(ctx context.Context, c *connection, method string, err error) (flood, answer error) {
 	c.Refused(method, listen.ReasonOf(err), err)
-	return transportgrpc.Status(err).Err()
+	deadline, _ := ctx.Deadline()
+	return c.Insist(costOfRefusal(time.Until(deadline))), transportgrpc.Status(err).Err()
 }
 
 // admit counts a call, if c may make it: what it uses is given back when the
@@ -66,7 +66,6 @@ func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (conte
 		stop()
 		return ctx, err
 	}
-	c.opened = nil
 	context.AfterFunc(admitted, func() { stop(); b.End() })
 	return admitted, nil
 }
@@ -105,9 +104,9 @@ func (f *Front) waitForIdentity(ctx context.Context) error {
 		err = c.May(method)
 	}
 	if err != nil {
-		return refuse(ctx, c, method, err)
+		_, err = refuse(ctx, c, method, err)
 	}
-	return nil
+	return err
 }
 
 // identifiedUnary is waitForIdentity for calls that are one request and one answer.

@@ -25,7 +25,8 @@ type connection struct {
 	// What follows is used by the goroutine that reads the connection alone, which
 	// is also the one that admits its calls.
 	frames frames
-	opened *listen.Body // of the headers that were read last, until its call is admitted
+	opened *listen.Body // of the headers that were read last, until the tap has judged them
+	flood  error        // why nothing more is read
 }
 
 // Peer is how the broker sees the other end.
@@ -192,11 +193,13 @@ func (c *counted) Close() error {
 // frame counts one frame of the peer, before what it carries is read.
 func (c *counted) frame(h frameHeader) error {
 	conn := c.connection
-	if h.kind != http2.FrameContinuation {
-		conn.opened = nil // where it is still there, the library has refused the call without asking
+	if h.kind != http2.FrameContinuation && conn.opened != nil { // the library has answered it without asking
+		conn.opened, conn.flood = nil, conn.Garbled()
 	}
-	ended := h.flags.Has(http2.FlagDataEndStream)
-	switch h.kind {
+	if conn.flood != nil {
+		return conn.flood
+	}
+	switch ended := h.flags.Has(http2.FlagDataEndStream); h.kind {
 	case http2.FrameHeaders:
 		conn.opened = conn.NewBody(h.stream, ended)
 		return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
@@ -21,9 +23,11 @@ import (
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/output"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -457,4 +461,45 @@ func openPlain(t *testing.T, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// TestLimits_GarbledHeaders: headers that the library answers without a question are charged as
+// calls that are refused, once each, however many frames they have; calls beside them go on.
+func TestLimits_GarbledHeaders(t *testing.T) {
+	var out output.Buffer
+	stream := audit.New(audit.Refusals, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	now := time.Now() // stands still: nothing is forgiven
+	f, ca := limited(t, accepts, func(c *grpc.Config) { c.Audit, c.Now = stream, func() time.Time { return now } })
+	w := openWire(t, f.addr, ca.Client(agent1))
+	body := append(begin(5), "\x0a\x03\x0a\x01a"...)
+	for range 200 { // what one connection of an agent may have refused
+		id := w.call(authz.Publish, "content-type", "application/grpc", "connection", "close")
+		w.data(id, true, nil)
+	}
+	id := w.call(authz.Publish)
+	w.data(id, true, body)
+	if code, message := w.answer(id); code != "0" {
+		t.Errorf("a call beside them: code %s, %s", code, message)
+	}
+	w.block.Reset()
+	if err := w.headers.WriteField(hpack.HeaderField{Name: ":method", Value: "GET"}); err != nil {
+		t.Fatal(err)
+	}
+	err := w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: w.next, BlockFragment: w.block.Bytes()})
+	if err := errors.Join(err, w.framer.WriteContinuation(w.next, false, nil), w.framer.WriteContinuation(w.next, true, nil), w.framer.WritePing(false, [8]byte{})); err != nil {
+		t.Fatal(err)
+	}
+	w.ended() // one too many
+	f.stop()
+	if err := <-f.ended; err != nil {
+		t.Error(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	stream.Run(ended)
+	for _, want := range []string{`"reason":"headers","error":"invalid: the headers are not those of a call`, `"reason":"headers","repeated":200,`, `"event":"ended"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in:\n%s", want, out.String())
+		}
+	}
 }

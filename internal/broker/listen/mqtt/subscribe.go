@@ -118,9 +118,11 @@ func (c *conn) subscribe(p *packet) error {
 			err = c.begin(s)
 		}
 		if err != nil {
-			c.who.Insist(1)
 			c.who.Refused(authz.Subscribe, listen.ReasonOf(err), err)
 			r.refuse(i, err)
+			if err := c.who.Insist(1); err != nil {
+				return err
+			}
 		}
 	}
 	return c.decided(r)

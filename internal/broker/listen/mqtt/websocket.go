@@ -93,7 +93,8 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 	}
 	// A page of another site must not use the certificate of a browser: that the origin is
 	// that of the broker is checked by default.
-	socket, err := websocket.Accept(out, r, &websocket.AcceptOptions{Subprotocols: []string{"mqtt"}})
+	pinged := func(context.Context, []byte) bool { return c.who.Idle() == nil }
+	socket, err := websocket.Accept(out, r, &websocket.AcceptOptions{Subprotocols: []string{"mqtt"}, OnPingReceived: pinged})
 	if err != nil {
 		return // it was answered
 	}

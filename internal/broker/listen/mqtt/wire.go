@@ -143,10 +143,9 @@ func (w *wire) fill(b []byte) error {
 func (w *wire) publish(p *packet, length int) error {
 	call := w.who.NewBody(w.bodies.Add(1), false)
 	if err := w.who.Begin(listen.Unary, call); err != nil {
-		w.who.Insist(1)
 		w.who.Refused(authz.Publish, listen.ReasonOf(err), err)
 		p.refusal = err
-		return w.skip(p, length)
+		return errors.Join(w.who.Insist(1), w.skip(p, length))
 	}
 	p.call = call
 	for have := 0; have < length; {
