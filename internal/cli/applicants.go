@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +8,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/identity"
 )
 
 // How requests of agents look on a hub of Open Cluster Management.
@@ -74,13 +74,12 @@ func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) 
 // agentOf returns the common name that a request is for, if it is for an agent of the cluster and
 // for nothing more.
 func agentOf(cluster string, text []byte) (string, error) {
-	block, _ := pem.Decode(text)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return "", errors.New("it holds no PEM certificate request")
+	r, err := identity.ReadRequest(text)
+	if err == nil {
+		err = identity.CheckCommonName(r.Subject)
 	}
-	r, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
-		return "", fmt.Errorf("it can not be read: %w", err)
+		return "", err
 	}
 	group := "system:open-cluster-management:" + cluster
 	agent, ok := strings.CutPrefix(r.Subject.CommonName, group+":")

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"bytes"
-	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -19,11 +18,14 @@ const maxAuthorities = 64 << 10
 // CheckAuthorities returns the certificates in a PEM text that may vouch for somebody: those of CAs
 // that have not ended, in their order. The error is that there is none, or more than 64 KiB of them.
 func CheckAuthorities(text []byte, now time.Time) ([]byte, error) {
+	if len(text) > maxCertificates {
+		return nil, fmt.Errorf("%d bytes of certificates are too many: leave at most %d", len(text), maxAuthorities)
+	}
 	var good bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		c, err := x509.ParseCertificate(block.Bytes)
+		c, err := ReadCertificate(block.Bytes)
 		if block.Type != "CERTIFICATE" || err != nil {
-			continue // x509.CertPool leaves it out of a bundle, too
+			continue // x509.CertPool leaves it out of a bundle, too, if it cannot be read
 		}
 		if c.BasicConstraintsValid && c.IsCA && now.Before(c.NotAfter) {
 			_ = pem.Encode(&good, &pem.Block{Type: block.Type, Bytes: block.Bytes}) // a Buffer takes everything

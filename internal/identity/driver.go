@@ -3,7 +3,6 @@ package identity
 import (
 	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -108,15 +107,16 @@ func (d *Driver) Config() (*tls.Config, error) {
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if cert != nil {
-		pair, err := tls.X509KeyPair(cert, key)
+		pair, err := ReadPair(cert, key)
 		if err != nil {
 			return nil, fmt.Errorf("client certificate and key: %w", err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
 	if ca != nil {
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errors.New("caData, or the file in caFile, holds no PEM certificate")
+		var err error
+		if c.RootCAs, err = ReadPool(ca); err != nil {
+			return nil, fmt.Errorf("caData, or the file in caFile: %w", err)
 		}
 	}
 	return c, nil

@@ -137,16 +137,20 @@ func (f Files) read() (m material, err error) {
 		if err != nil {
 			return m, err
 		}
-		m.own = x509.NewCertPool()
-		if !m.own.AppendCertsFromPEM(b) {
-			return m, fmt.Errorf("tls: %s holds no PEM certificate", f.CA)
+		if m.own, err = ReadPool(b); err != nil {
+			return m, fmt.Errorf("tls: %s: %w", f.CA, err)
 		}
 	}
 	if m.all, err = f.withAgentCAs(m.own); err != nil {
 		return m, err
 	}
 	if f.Cert != "" {
-		c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		cert, err1 := os.ReadFile(f.Cert)
+		key, err2 := os.ReadFile(f.Key)
+		if err := errors.Join(err1, err2); err != nil {
+			return m, err
+		}
+		c, err := ReadPair(cert, key)
 		if err != nil {
 			return m, fmt.Errorf("tls: %s and %s: %w", f.Cert, f.Key, err)
 		}
@@ -172,8 +176,8 @@ func (f Files) withAgentCAs(own *x509.CertPool) (all *x509.CertPool, err error) 
 		if all == own {
 			all = own.Clone()
 		}
-		if !all.AppendCertsFromPEM(b) {
-			return nil, fmt.Errorf("tls: %s holds no PEM certificate: %s", name, hint)
+		if err := addTo(all, b); err != nil {
+			return nil, fmt.Errorf("tls: %s: %w: %s", name, err, hint)
 		}
 	}
 	return all, nil

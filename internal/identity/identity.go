@@ -97,14 +97,8 @@ var oidCommonName = asn1.ObjectIdentifier{2, 5, 4, 3}
 // agents. Of several common names nobody knows which one counts, so they are
 // refused. The error says which subject nobody knows.
 func (m Mapping) FromCertificate(c *x509.Certificate) (Identity, error) {
-	names := 0
-	for _, n := range c.Subject.Names {
-		if n.Type.Equal(oidCommonName) {
-			names++
-		}
-	}
-	if names > 1 {
-		return Identity{}, fmt.Errorf("certificate subject %q has %d common names, and one is allowed", c.Subject.String(), names)
+	if err := CheckCommonName(c.Subject); err != nil {
+		return Identity{}, fmt.Errorf("certificate %w", err)
 	}
 	for _, r := range m {
 		if r.CommonName != "" && r.CommonName == c.Subject.CommonName ||

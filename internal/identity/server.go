@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,8 @@ type Server struct {
 
 	config *tls.Config
 	loader *loader
+	// chains are those of handshakes under way, by the peer's certificate.
+	chains sync.Map
 }
 
 // Server returns the credentials of a listening port. Clients may come without
@@ -45,30 +48,54 @@ func (l *loader) server() *Server {
 	// A session that is resumed is not verified again: t1 a client keeps a ticket,
 	// t2 its CA is taken out, t3 the ticket would let it in.
 	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "mqtt", "http/1.1"}, SessionTicketsDisabled: true}
+	s := &Server{loader: l}
 	outer := config.Clone()
 	var last atomic.Pointer[offer] // every connection keeps its configuration, so they share one
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		m := l.get()
-		if s := last.Load(); s != nil && s.material == m {
-			return s.config, nil
+		if o := last.Load(); o != nil && o.material == m {
+			return o.config, nil
 		}
 		c := config.Clone()
-		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.all, tls.VerifyClientCertIfGiven
+		// Verified by crypto/tls, a hundred certificates of a peer could be tried as issuers, for a second.
+		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.all, tls.RequestClientCert
+		c.VerifyConnection = func(state tls.ConnectionState) error { return s.verify(state.PeerCertificates, m.all) }
 		last.Store(&offer{material: m, config: c})
 		return c, nil
 	}
-	return &Server{TransportCredentials: credentials.NewTLS(outer), config: outer, loader: l}
+	s.TransportCredentials, s.config = credentials.NewTLS(outer), outer
+	return s
+}
+
+// verify keeps the chains of a peer that shows certificates; the error is that there are none.
+func (s *Server) verify(shown []*x509.Certificate, authorities *x509.CertPool) error {
+	if len(shown) == 0 {
+		return nil
+	}
+	chains, err := chainsOf(authorities, shown, time.Now())
+	if err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: shown, Err: err}
+	}
+	s.chains.Store(shown[0], chains)
+	return nil
 }
 
 // ServerHandshake implements credentials.TransportCredentials. What is spoken may be left
 // open, for a plain MQTT client agrees upon nothing.
 func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn := tls.Server(raw, s.config)
-	if err := conn.Handshake(); err != nil { //nolint:noctx // whoever serves sets a deadline
+	err := conn.Handshake() //nolint:noctx // whoever serves sets a deadline
+	state := conn.ConnectionState()
+	if len(state.PeerCertificates) > 0 {
+		if chains, ok := s.chains.LoadAndDelete(state.PeerCertificates[0]); ok {
+			state.VerifiedChains, _ = chains.([][]*x509.Certificate) // nothing else is stored
+		}
+	}
+	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	return conn, credentials.TLSInfo{
-		State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+		State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 	}, nil
 }
 
@@ -119,12 +146,20 @@ func EndOf(chains [][]*x509.Certificate) (end time.Time) {
 // Covers returns until when these CAs vouch for a client that showed some
 // certificates, its own first, or why they do not.
 func Covers(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time) (end time.Time, err error) {
+	chains, err := chainsOf(authorities, shown, now)
+	return EndOf(chains), err
+}
+
+// chainsOf judges what a client showed, and verifies it then.
+func chainsOf(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time) ([][]*x509.Certificate, error) {
+	if err := CheckShown(shown); err != nil {
+		return nil, err
+	}
 	between := x509.NewCertPool()
 	for _, c := range shown[1:] {
 		between.AddCert(c)
 	}
-	chains, err := shown[0].Verify(x509.VerifyOptions{
+	return shown[0].Verify(x509.VerifyOptions{
 		Roots: authorities, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
-	return EndOf(chains), err
 }

@@ -3,7 +3,6 @@ package install
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
@@ -15,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
@@ -89,7 +89,7 @@ func (c certificates) secret(ctx context.Context, on cluster.Client, name string
 
 // good tells whether the certificate in a Secret can stay.
 func (c certificates) good(have map[string][]byte, req pki.Request) bool {
-	pair, err := tls.X509KeyPair(have[certKey], have[keyKey])
+	pair, err := identity.ReadPair(have[certKey], have[keyKey])
 	if err != nil || !bytes.Equal(have[caKey], c.authority.CertificatePEM()) {
 		return false
 	}

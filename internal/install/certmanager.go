@@ -2,7 +2,6 @@ package install
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
@@ -175,14 +175,15 @@ func CheckTrust(ctx context.Context, hub, managed cluster.Client, now time.Time)
 
 // signedBy verifies the certificate in one Secret by the authority in another.
 func signedBy(leaf, authority map[string][]byte, now time.Time) error {
-	pair, err := tls.X509KeyPair(leaf[certKey], leaf[keyKey])
+	pair, err := identity.ReadPair(leaf[certKey], leaf[keyKey])
 	if err != nil {
 		return err
 	}
-	roots, between := x509.NewCertPool(), x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(authority[caKey]) {
-		return errors.New("no certificate in " + caKey)
+	roots, err := identity.ReadPool(authority[caKey])
+	if err != nil {
+		return fmt.Errorf("%s: %w", caKey, err)
 	}
+	between := x509.NewCertPool()
 	for _, der := range pair.Certificate[1:] {
 		c, err := x509.ParseCertificate(der)
 		if err != nil {

@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
@@ -21,6 +20,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/deploy"
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -76,7 +76,7 @@ func (b Bootstrap) check() error {
 func isAuthority(text []byte) bool {
 	found := false
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil || block.Type != "CERTIFICATE" {
+		if _, err := identity.ReadCertificate(block.Bytes); err != nil || block.Type != "CERTIFICATE" {
 			return false
 		}
 		found = true

@@ -1,16 +1,10 @@
 package membership
 
 import (
-	"bytes"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,11 +28,6 @@ const (
 	subjectPrefix  = "system:open-cluster-management:"
 	groupOfMembers = subjectPrefix + "managed-clusters"
 	addonLabel     = "open-cluster-management.io/addon-name"
-
-	// maxRequest bounds a PEM request. That of a klusterlet has 700 bytes.
-	maxRequest = 16 << 10
-	// minRSA and maxRSA bound the RSA keys that are signed: others are guessed, or refused by TLS.
-	minRSA, maxRSA = 2048, 8192
 )
 
 // request is what a CSR asks for, as far as it is sound.
@@ -70,7 +59,7 @@ func refuse(reason, format string, args ...any) error {
 //
 // Extensions that it asks for are no error: nobody copies them.
 func sound(csr *certificatesv1.CertificateSigningRequest) (request, error) {
-	parsed, err := parseRequest(csr.Spec.Request)
+	parsed, err := identity.ReadRequest(csr.Spec.Request)
 	if err != nil {
 		return request{}, refuse("RequestInvalid", "spec.request: %v", err)
 	}
@@ -86,48 +75,6 @@ func sound(csr *certificatesv1.CertificateSigningRequest) (request, error) {
 		return request{}, refuse("UsageRefused", "spec.usages has no %q: certificates of this signer are for clients", certificatesv1.UsageClientAuth)
 	}
 	return r, nil
-}
-
-func parseRequest(text []byte) (*x509.CertificateRequest, error) {
-	if len(text) > maxRequest {
-		return nil, fmt.Errorf("it has %d bytes, more than %d", len(text), maxRequest)
-	}
-	block, rest := pem.Decode(text)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return nil, errors.New("it is no PEM block CERTIFICATE REQUEST")
-	}
-	if len(bytes.TrimSpace(rest)) > 0 {
-		return nil, errors.New("something follows the PEM block")
-	}
-	parsed, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkKey(parsed.PublicKey); err != nil {
-		return nil, fmt.Errorf("its key: %w", err)
-	}
-	if err := parsed.CheckSignature(); err != nil {
-		return nil, fmt.Errorf("its signature is not of its key: %w", err)
-	}
-	return parsed, nil
-}
-
-// checkKey refuses keys that others may guess, or that clients of TLS cannot use.
-func checkKey(key any) error {
-	switch k := key.(type) {
-	case *ecdsa.PublicKey:
-		if bits := k.Curve.Params().BitSize; bits < 256 {
-			return fmt.Errorf("its curve has %d bits, use 256 or more", bits)
-		}
-	case *rsa.PublicKey:
-		if bits := k.N.BitLen(); bits < minRSA || bits > maxRSA {
-			return fmt.Errorf("it has %d bits, use %d to %d", bits, minRSA, maxRSA)
-		}
-	case ed25519.PublicKey:
-	default:
-		return fmt.Errorf("%T is not supported, use ECDSA, RSA or Ed25519", key)
-	}
-	return nil
 }
 
 var (

@@ -3,7 +3,6 @@ package membership
 import (
 	"crypto"
 	"crypto/rsa"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/plain"
 )
 
@@ -87,7 +87,7 @@ func readAuthority(certFile, keyFile string) (a authority, err error) {
 }
 
 func newAuthority(certs, keys []byte) (a authority, err error) {
-	pair, err := tls.X509KeyPair(certs, keys)
+	pair, err := identity.ReadPair(certs, keys)
 	if err != nil {
 		return a, err
 	}

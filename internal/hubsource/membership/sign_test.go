@@ -205,7 +205,7 @@ func TestToSign_RefusesWhatNoAgentAsksFor(t *testing.T) {
 		"no PEM":              {func(c *certificatesv1.CertificateSigningRequest) { c.Spec.Request = []byte("x") }, "RequestInvalid"},
 		"something behind it": {func(c *certificatesv1.CertificateSigningRequest) { c.Spec.Request = append(c.Spec.Request, "x"...) }, "RequestInvalid"},
 		"too large": {func(c *certificatesv1.CertificateSigningRequest) {
-			c.Spec.Request = append(c.Spec.Request, bytes.Repeat([]byte{'\n'}, maxRequest)...)
+			c.Spec.Request = append(c.Spec.Request, bytes.Repeat([]byte{'\n'}, 16<<10)...)
 		}, "RequestInvalid"},
 		"signed by nobody":          {forged, "RequestInvalid"},
 		"a short RSA key":           {of(short), "RequestInvalid"},

@@ -1,17 +1,16 @@
 package registration
 
 import (
-	"bytes"
 	"crypto/x509"
 	"encoding/asn1"
 	"encoding/base64"
-	"encoding/pem"
-	"fmt"
 	"slices"
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/hawser-io/hawser/internal/identity"
 )
 
 // The signers of certificates that agents ask for.
@@ -42,9 +41,12 @@ func createCSR(a ask, s state) (call, error) {
 	if err := mayCreateCSR(a, s, sent.Spec.SignerName); err != nil {
 		return call{}, err
 	}
-	request, err := parseRequest(sent.Spec.Request)
+	request, err := identity.ReadRequest(sent.Spec.Request)
+	if err == nil {
+		err = identity.CheckCommonName(request.Subject)
+	}
 	if err != nil {
-		return call{}, a.invalid("spec.request %v", err)
+		return call{}, a.invalid("spec.request: %v", err)
 	}
 	labels := map[string]any{clusterLabel: a.cluster}
 	if sent.Spec.SignerName == ClusterSigner {
@@ -85,22 +87,6 @@ func mayCreateCSR(a ask, s state, signer string) error {
 		return a.invalid("a request of signer %s needs the label %s", signer, addOnLabel)
 	}
 	return s.undecided.takes(a, addOns, 0, s.maxWaiting)
-}
-
-// parseRequest reads the PEM of a certificate request, of which there is exactly one.
-func parseRequest(text []byte) (*x509.CertificateRequest, error) {
-	block, rest := pem.Decode(text)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(block.Headers) > 0 || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, textError("is not the PEM of one certificate request")
-	}
-	r, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("cannot be read: %w", err)
-	}
-	if err := r.CheckSignature(); err != nil {
-		return nil, fmt.Errorf("is not signed by its own key: %w", err)
-	}
-	return r, nil
 }
 
 var (

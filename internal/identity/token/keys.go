@@ -8,14 +8,14 @@ import (
 	"fmt"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/hawser-io/hawser/internal/identity"
 )
 
 const (
 	// maxKeys and maxKeyBytes bound a key set: a hub has one key, or two while it changes them.
 	maxKeys     = 64
 	maxKeyBytes = 256 << 10
-	// fewestBits are those of the weakest RSA key that counts.
-	fewestBits = 2048
 )
 
 // parseKeys reads a key set. Keys that verify no token here are left out; none at all is an error.
@@ -34,7 +34,10 @@ func parseKeys(b []byte) (jose.JSONWebKeySet, error) {
 	}
 	var set jose.JSONWebKeySet
 	for _, r := range raw.Keys {
-		var k jose.JSONWebKey
+		k, private := jose.JSONWebKey{}, struct{ D, K json.RawMessage }{}
+		if err := json.Unmarshal(r, &private); err != nil || len(private.D)+len(private.K) > 0 {
+			continue // to read a private key is to compute with it, and it is not for others
+		}
 		if err := k.UnmarshalJSON(r); err == nil && verifies(k) { // one of a kind that we do not know is another's
 			set.Keys = append(set.Keys, k)
 		}
@@ -50,11 +53,7 @@ func verifies(k jose.JSONWebKey) bool {
 	if !k.Valid() || k.KeyID == "" || k.Use != "" && k.Use != "sig" {
 		return false
 	}
-	switch key := k.Key.(type) {
-	case *rsa.PublicKey:
-		return key.N.BitLen() >= fewestBits
-	case *ecdsa.PublicKey:
-		return true
-	}
-	return false // symmetric and private keys are not for others
+	_, isRSA := k.Key.(*rsa.PublicKey)
+	_, isECDSA := k.Key.(*ecdsa.PublicKey)
+	return (isRSA || isECDSA) && identity.CheckKey(k.Key) == nil
 }

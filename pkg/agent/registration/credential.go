@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -12,6 +11,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
 )
 
 // Prefixes and names of subjects, as Open Cluster Management has them.
@@ -45,16 +46,11 @@ func (c Credential) String() string {
 // ReadCredential reads PEM. The error says why s could not show it: it does not fit
 // together, or is somebody else's.
 func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err := identity.ReadPair(cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate and key: %w", err)
 	}
 	leaf := pair.Leaf
-	if leaf == nil {
-		if leaf, err = x509.ParseCertificate(pair.Certificate[0]); err != nil {
-			return nil, fmt.Errorf("certificate: %w", err)
-		}
-	}
 	have, want := slices.Sorted(slices.Values(leaf.Subject.Organization)), slices.Sorted(slices.Values(s.Organizations()))
 	if leaf.Subject.CommonName != s.CommonName() || !slices.Equal(have, want) {
 		return nil, fmt.Errorf("the certificate is that of %q in %q, not that of %q in %q", leaf.Subject.CommonName, have, s.CommonName(), want)

@@ -131,6 +131,9 @@ func (k *walk) noHandshake(err error) error {
 
 // verify checks name and signature. Dates are the next step's: they tell of clocks.
 func (k *walk) verify(leaf *x509.Certificate) error {
+	if err := identity.CheckShown(k.seen.shown); err != nil {
+		return problem(err, "have whoever runs the broker look at its certificate (tls-cert-file)", "what %s shows is not looked at: %v", k.Broker, err)
+	}
 	between := x509.NewCertPool()
 	for _, c := range k.seen.shown[1:] {
 		between.AddCert(c)

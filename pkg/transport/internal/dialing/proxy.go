@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -158,8 +158,8 @@ func proxyTLS(host, ca string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("CA of the proxy: %w", err)
 	}
-	if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("CA of the proxy: %s holds no PEM certificate", ca)
+	if c.RootCAs, err = identity.ReadPool(pem); err != nil {
+		return nil, fmt.Errorf("CA of the proxy: %s: %w", ca, err)
 	}
 	return c, nil
 }
