@@ -236,6 +236,13 @@ test: ## everything a change must pass; tests that fail are run once more, AGAIN
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
 	@.ci/fuzz $(or $(FUZZTIME),60s) .cache/fuzz
 
+# What reads requests for certificates, subjects, tokens and registration, of who joins or is in between.
+JOINING := ^(internal/cli FuzzApplication|internal/identity Fuzz(FromCertificate|CheckAuthorities)|internal/identity/token .*|internal/broker FuzzRegister|internal/broker/(denials|tokens) .*|internal/hubsource/(membership|registration) .*|pkg/agent/registration .*|pkg/codec FuzzParseRegistration)$$
+
+.PHONY: fuzz-joining
+fuzz-joining: ## fuzz the readers of certificate requests, subjects, tokens and registration for FUZZTIME (default 1800s) in all
+	@.ci/fuzz $(or $(FUZZTIME),1800s)/all .cache/fuzz '$(JOINING)'
+
 .PHONY: fuzz-short
 fuzz-short: ## fuzz every target for 1s, beginning with the committed corpus
 	@.ci/fuzz 1s

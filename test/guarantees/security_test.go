@@ -10,15 +10,46 @@ import (
 	"testing"
 )
 
-// parties are the columns of the matrix in docs/security.md.
-var parties = []string{"agent", "source", "viewer", "operator", "hub", "broker"}
+// matrix is a table of docs/security.md: what each party can do to each thing.
+type matrix struct {
+	// corner is the head of the first column.
+	corner  string
+	parties []string
+	// rows are what there has to be a row for; nil: whatever there is.
+	rows []string
+	// cell is what a cell looks like; it ends in labels, except where it may go without.
+	cell *regexp.Regexp
+}
 
-// cell is what the matrix says of one party: what is prevented ends in the label
-// of a row that names tests.
-var cell = regexp.MustCompile(`^(?:yes|–|[a-z, ]+ (M[0-9]+))$`)
+// labelled is a cell that ends in labels, unlabelled one that may go without.
+var (
+	labelled   = regexp.MustCompile(`^[a-z][a-zA-Z', -]* M[0-9]+(?:, M[0-9]+)*$`)
+	unlabelled = regexp.MustCompile(`^(?:yes|–|[a-z, ]+ M[0-9]+)$`)
+	oneLabel   = regexp.MustCompile(`M[0-9]+`)
+)
 
-// TestSecurity_EachCellHasItsTests: what docs/security.md says that a hostile
-// party cannot do is held by tests that are there.
+// everywhere are the parties that reach a hub, or a cluster.
+var everywhere = []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "broker", "operator", "viewer", "executor", "writer", "stock broker"}
+
+var matrices = []matrix{
+	{"can it", []string{"agent", "source", "viewer", "operator", "hub", "broker"}, nil, unlabelled},
+	{"on the hub", everywhere, []string{
+		"ManagedCluster: metadata", "ManagedCluster: spec, acceptance", "ManagedCluster: status",
+		"CertificateSigningRequest: make", "CertificateSigningRequest: approve", "CertificateSigningRequest: sign",
+		"Namespace", "Lease of a cluster", "Event", "ManifestWork: spec", "ManifestWork: status", "ManifestWork: finalizer, end",
+		"ManagedClusterAddOn: status", "tokens", "RoleBinding", "Secrets, ConfigMaps",
+	}, labelled},
+	{"in the broker", []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "operator", "viewer", "writer"}, []string{
+		"record: spec", "record: status", "record: deletion", "record: owner", "denials", "quotas, identities, configuration",
+		"orphans and approvals", "registration: clusters, acceptance", "registration: keys of tokens, CAs of agents",
+	}, labelled},
+	{"on the cluster", everywhere, []string{
+		"objects of works", "AppliedManifestWork", "the agent's Secret, ConfigMaps, Leases", "the key of the agent", "hub identity",
+	}, labelled},
+}
+
+// TestSecurity_EachCellHasItsTests: what docs/security.md says of what a party can make, change
+// or do is held by tests that are there, cell by cell.
 func TestSecurity_EachCellHasItsTests(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
 	if err != nil {
@@ -27,19 +58,25 @@ func TestSecurity_EachCellHasItsTests(t *testing.T) {
 	rows, bad := Parse(string(page))
 	report(t, bad)
 	report(t, notThere(root, rows))
-	used, bad := matrix(string(page))
-	report(t, bad)
-	report(t, unanswered(rows, used))
+	var all []string
+	for _, m := range matrices {
+		used, bad := m.read(string(page))
+		report(t, bad)
+		all = append(all, used...)
+	}
+	slices.Sort(all)
+	report(t, unanswered(rows, slices.Compact(all)))
 }
 
-// matrix returns the labels that the matrix of a page names, each once, and what
-// is wrong with it.
-func matrix(markdown string) (used, bad []string) {
-	header := "| can it | " + strings.Join(parties, " | ") + " |"
+// read returns the labels that the cells of the matrix name on a page, each once, and what is
+// wrong with it.
+func (m matrix) read(markdown string) (used, bad []string) {
+	header := "| " + m.corner + " | " + strings.Join(m.parties, " | ") + " |"
 	_, rest, found := strings.Cut(markdown, header+"\n")
 	if !found {
 		return nil, []string{"no table begins with " + header}
 	}
+	var rows []string
 	for line := range strings.Lines(rest) {
 		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "|") {
@@ -49,26 +86,37 @@ func matrix(markdown string) (used, bad []string) {
 		if strings.HasPrefix(cells[0], "---") {
 			continue
 		}
-		if len(cells) != 1+len(parties) {
+		rows = append(rows, strings.TrimSpace(cells[0]))
+		if len(cells) != 1+len(m.parties) {
 			bad = append(bad, fmt.Sprintf("%s: %d columns", line, len(cells)))
 			continue
 		}
 		for i, c := range cells[1:] {
-			m := cell.FindStringSubmatch(strings.TrimSpace(c))
-			switch {
-			case m == nil:
-				bad = append(bad, fmt.Sprintf("%s, %s: %q is neither yes, nor –, nor ends in a label", cells[0], parties[i], c))
-			case m[1] != "" && !slices.Contains(used, m[1]):
-				used = append(used, m[1])
+			if c = strings.TrimSpace(c); !m.cell.MatchString(c) {
+				bad = append(bad, fmt.Sprintf("%s, %s: %q does not end in a label, as no M1", cells[0], m.parties[i], c))
+			}
+			for _, l := range oneLabel.FindAllString(c, -1) {
+				if !slices.Contains(used, l) {
+					used = append(used, l)
+				}
 			}
 		}
+	}
+	for _, want := range m.rows {
+		if !slices.Contains(rows, want) {
+			bad = append(bad, fmt.Sprintf("%s: no row for %s", m.corner, want))
+		}
+	}
+	if m.rows != nil && len(rows) > len(m.rows) {
+		bad = append(bad, fmt.Sprintf("%s: %d rows, name them all in test/guarantees", m.corner, len(rows)))
 	}
 	return used, bad
 }
 
 func TestMatrix(t *testing.T) {
 	const header = "| can it | agent | source | viewer | operator | hub | broker |\n|---|---|---|---|---|---|---|\n"
-	used, bad := matrix(header + "| a | no M1 | no M2 | yes | – | of its own M1 | no M3 |\n\n| b | c |\n")
+	free := matrices[0]
+	used, bad := free.read(header + "| a | no M1 | no M2 | yes | – | of its own M1 | no M3 |\n\n| b | c |\n")
 	report(t, bad)
 	if !slices.Equal(used, []string{"M1", "M2", "M3"}) {
 		t.Errorf("used %v", used)
@@ -78,7 +126,24 @@ func TestMatrix(t *testing.T) {
 		header + "| a | no M1 |\n": "2 columns",
 		header + "| a | no | – | – | – | – | yes |\n": "agent",
 	} {
-		_, bad := matrix(wrong)
+		_, bad := free.read(wrong)
+		wantOne(t, bad, want)
+	}
+
+	strict := matrix{"at home", []string{"cat", "dog"}, []string{"a", "b"}, labelled}
+	const home = "| at home | cat | dog |\n|---|---|---|\n"
+	used, bad = strict.read(home + "| a | no M1 | its own, some M2, M3 |\n| b | yes M1 | the dog's M4 |\n")
+	report(t, bad)
+	if !slices.Equal(used, []string{"M1", "M2", "M3", "M4"}) {
+		t.Errorf("used %v", used)
+	}
+	for wrong, want := range map[string]string{
+		home + "| a | no M1 | yes |\n| b | no M1 | no M1 |\n":                          `a , dog: "yes" does not end in a label`,
+		home + "| a | no M1 | – |\n| b | no M1 | no M1 |\n":                            "does not end in a label",
+		home + "| a | no M1 | no M1 |\n":                                               "no row for b",
+		home + "| a | no M1 | no M1 |\n| b | no M1 | no M1 |\n| c | no M1 | no M1 |\n": "3 rows",
+	} {
+		_, bad := strict.read(wrong)
 		wantOne(t, bad, want)
 	}
 }

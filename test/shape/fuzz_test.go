@@ -51,6 +51,11 @@ var decoders = map[string]string{
 	"internal/broker/store/pebble parseRecordKey":          "internal/broker/store/pebble FuzzParseKey",
 	"internal/broker/store/pebble readClean":               "internal/broker/store/pebble FuzzUnseal",
 	"internal/broker/store/pebble unseal":                  "internal/broker/store/pebble FuzzUnseal",
+	"internal/broker/tokens Tokens.Authenticate":           "internal/broker/tokens FuzzAuthenticate",
+	"internal/cli agentOf":                                 "internal/cli FuzzApplication",
+	"internal/cli applicationOf":                           "internal/cli FuzzApplication",
+	"internal/hubsource/registration decide":               "internal/hubsource/registration FuzzRequest",
+	"internal/hubsource/registration kind.keep":            "internal/hubsource/registration FuzzKeep",
 	"internal/cmdline Duration.UnmarshalJSON":              "cmd/broker FuzzConfig",
 	"internal/cmdline Gates.UnmarshalJSON":                 "cmd/hub-source FuzzConfig",
 	"internal/hubsource party.decode":                      "internal/hubsource/core FuzzReportOf",
@@ -70,25 +75,28 @@ var decoders = map[string]string{
 	"internal/identity Mapping.FromCertificate":            "internal/identity FuzzFromCertificate",
 	"internal/pki ParseAuthority":                          "internal/pki FuzzParseAuthority",
 
-	"pkg/agent Core.Handle":             "pkg/agent FuzzHandle",
-	"pkg/agent decodeEntry":             "pkg/agent FuzzDecodeEntry",
-	"pkg/agent/apply Applier.Apply":     "pkg/agent/apply FuzzApply",
-	"pkg/agent/apply Load":              "pkg/agent/apply FuzzLoad",
-	"pkg/agent/apply ParseKnown":        "pkg/agent/apply FuzzParseKnown",
-	"pkg/agent/apply ignoredIn":         "pkg/agent/apply FuzzIgnoreFields",
-	"pkg/agent/apply parseJSONPath":     "pkg/agent/apply FuzzIgnoreFields",
-	"pkg/agent/cluster kinds.list":      "pkg/agent/cluster FuzzKinds",
-	"pkg/codec ParseUnexplained":        "pkg/codec FuzzParseSync",
-	"pkg/codec ParseResolve":            "pkg/codec FuzzParseSync",
-	"pkg/agent/hub parseBook":           "pkg/agent/hub FuzzBook",
-	"pkg/agent/cluster kinds.versions":  "pkg/agent/cluster FuzzKinds",
-	"pkg/agent/feedback parse":          "pkg/agent/feedback FuzzRead",
-	"pkg/agent/rule Evaluator.Evaluate": "pkg/agent/rule FuzzEvaluate",
-	"pkg/agent/inventory recordOf":      "pkg/agent/inventory FuzzRecord",
-	"pkg/agent/protect ParsePolicy":     "pkg/agent/protect FuzzParsePolicy",
-	"pkg/agent/journal Journal.Load":    "pkg/agent/journal FuzzLog",
-	"pkg/agent/journal decodeRecord":    "pkg/agent/journal FuzzDecodeRecord",
-	"pkg/agent/journal unseal":          "pkg/agent/journal FuzzUnseal",
+	"pkg/agent Core.Handle":                 "pkg/agent FuzzHandle",
+	"pkg/agent decodeEntry":                 "pkg/agent FuzzDecodeEntry",
+	"pkg/agent/apply Applier.Apply":         "pkg/agent/apply FuzzApply",
+	"pkg/agent/apply Load":                  "pkg/agent/apply FuzzLoad",
+	"pkg/agent/apply ParseKnown":            "pkg/agent/apply FuzzParseKnown",
+	"pkg/agent/apply ignoredIn":             "pkg/agent/apply FuzzIgnoreFields",
+	"pkg/agent/apply parseJSONPath":         "pkg/agent/apply FuzzIgnoreFields",
+	"pkg/agent/cluster kinds.list":          "pkg/agent/cluster FuzzKinds",
+	"pkg/codec ParseUnexplained":            "pkg/codec FuzzParseSync",
+	"pkg/codec ParseResolve":                "pkg/codec FuzzParseSync",
+	"pkg/agent/hub parseBook":               "pkg/agent/hub FuzzBook",
+	"pkg/agent/cluster kinds.versions":      "pkg/agent/cluster FuzzKinds",
+	"pkg/agent/registration ReadCredential": "pkg/agent/registration FuzzShown",
+	"pkg/agent/registration ReadKept":       "pkg/agent/registration FuzzReadKept",
+	"pkg/agent/registration read":           "pkg/agent/registration FuzzShown",
+	"pkg/agent/feedback parse":              "pkg/agent/feedback FuzzRead",
+	"pkg/agent/rule Evaluator.Evaluate":     "pkg/agent/rule FuzzEvaluate",
+	"pkg/agent/inventory recordOf":          "pkg/agent/inventory FuzzRecord",
+	"pkg/agent/protect ParsePolicy":         "pkg/agent/protect FuzzParsePolicy",
+	"pkg/agent/journal Journal.Load":        "pkg/agent/journal FuzzLog",
+	"pkg/agent/journal decodeRecord":        "pkg/agent/journal FuzzDecodeRecord",
+	"pkg/agent/journal unseal":              "pkg/agent/journal FuzzUnseal",
 
 	"pkg/codec DecodeHashes":                    "pkg/codec FuzzDecodeVersions",
 	"pkg/codec DecodeVersions":                  "pkg/codec FuzzDecodeVersions",
@@ -175,6 +183,42 @@ func TestDecoders_AreFuzzed(t *testing.T) {
 	wantViolation(t, checkDecoders([]source{decode, fuzz}, nil), "pkg/x decodeIt")
 	wantViolation(t, checkDecoders([]source{decode}, map[string]string{"pkg/x decodeIt": "pkg/x FuzzIt"}), "no fuzz target pkg/x FuzzIt")
 	wantViolation(t, checkDecoders([]source{fuzz}, map[string]string{"pkg/x decodeIt": "pkg/x FuzzIt"}), "no function pkg/x decodeIt")
+}
+
+// joining are what reads requests for certificates, subjects, tokens and payloads of registration.
+var joining = []string{
+	"internal/broker/denials ParseSubject", "internal/broker/tokens Tokens.Authenticate", "internal/cli applicationOf",
+	"internal/hubsource/membership parseRequest", "internal/hubsource/membership parseSubject", "internal/hubsource/registration parseRequest",
+	"internal/hubsource/registration readAsk", "internal/hubsource/registration decide", "internal/hubsource/registration kind.keep",
+	"internal/identity CheckAuthorities", "internal/identity Mapping.FromCertificate", "internal/identity/token Verifier.Verify", "internal/identity/token parseKeys",
+	"pkg/agent/registration ReadCredential", "pkg/agent/registration ReadKept", "pkg/agent/registration read",
+	"pkg/codec ParseRegistrationAnswer", "pkg/codec ParseRegistrationRequest",
+}
+
+// TestFuzzJoining_HasEachReader: `make fuzz-joining` feeds each of them, and FuzzRegister, which feeds the broker.
+func TestFuzzJoining_HasEachReader(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(makefile), "\nJOINING := ")
+	line, _, _ := strings.Cut(rest, "\n")
+	pattern, err := regexp.Compile(strings.ReplaceAll(line, "$$", "$"))
+	if err != nil || line == "" {
+		t.Fatalf("JOINING in the Makefile is %q: %v", line, err)
+	}
+	targets := []string{"internal/broker FuzzRegister"}
+	for _, reader := range joining {
+		targets = append(targets, decoders[reader])
+	}
+	for _, target := range targets {
+		if target == "" || !pattern.MatchString(target) {
+			t.Errorf("make fuzz-joining leaves %q out", target)
+		}
+	}
+	if pattern.MatchString("pkg/codec FuzzMessage") {
+		t.Errorf("make fuzz-joining takes everything: %s", line)
+	}
 }
 
 func TestFuzzTargets_HaveACorpus(t *testing.T) {

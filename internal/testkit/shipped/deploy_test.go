@@ -204,3 +204,34 @@ func TestContainers_AreBounded(t *testing.T) {
 		}
 	}
 }
+
+// A broker has no account of the hub: no token is mounted, no role is bound, and nothing goes out. So what a
+// broker reaches there, a hub-source does for it.
+func TestBroker_HasNoAccountOfTheHub(t *testing.T) {
+	var account corev1.ServiceAccount
+	read(t, &account, "broker", "serviceaccount.yaml")
+	spec := Deployment(t, root, "broker").Spec.Template.Spec
+	for what, mounts := range map[string]*bool{"ServiceAccount": account.AutomountServiceAccountToken, "Deployment": spec.AutomountServiceAccountToken} {
+		if mounts == nil || *mounts {
+			t.Errorf("deploy/broker: the %s mounts a token", what)
+		}
+	}
+	for _, v := range spec.Volumes {
+		if v.Projected != nil {
+			t.Errorf("deploy/broker: volume %s may hold a token: %+v", v.Name, v.Projected)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(root, "deploy", "broker*", "*.yaml"))
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d files of the broker: %v", len(files), err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), "rbac.authorization.k8s.io") {
+			t.Errorf("%s gives the broker rights on the hub", file)
+		}
+	}
+}

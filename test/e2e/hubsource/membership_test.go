@@ -71,8 +71,8 @@ func newMembersHub(t *testing.T) *membersHub {
 	return h
 }
 
-// serve runs the controller.
-func (h *membersHub) serve() {
+// serve runs the controller, which accepts clusters of these users by itself.
+func (h *membersHub) serve(autoApproved ...string) {
 	h.Helper()
 	ca, err := pki.NewAuthority("clusters", pki.Starting(time.Now(), pki.AuthorityLifetime))
 	if err != nil {
@@ -85,7 +85,7 @@ func (h *membersHub) serve() {
 		h.Fatal(err)
 	}
 	c, err := membership.New(membership.Config{
-		Mode: membership.Auto, Signer: s, AutoApprovedUsers: []string{bootstrapUser},
+		Mode: membership.Auto, Signer: s, AutoApprovedUsers: autoApproved,
 		Kube: kubernetes.NewForConfigOrDie(h.Limited), Clusters: clusterversioned.NewForConfigOrDie(h.Limited),
 		Addons: addonversioned.NewForConfigOrDie(h.Limited), Metadata: metadata.NewForConfigOrDie(h.Limited),
 		Registerer: h.registry, Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
@@ -225,7 +225,7 @@ func (h *membersHub) agent(name string) (stop func() error) {
 // silent, is back, is refused and taken again, and goes. None of that is forbidden.
 func TestMembership(t *testing.T) {
 	h := newMembersHub(t)
-	h.serve()
+	h.serve(bootstrapUser)
 	const (
 		accepted  = clusterv1.ManagedClusterConditionHubAccepted
 		available = clusterv1.ManagedClusterConditionAvailable

@@ -1,0 +1,150 @@
+package registration
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// FuzzShown: whatever a broker shows an agent of its registration, and refuses it with, the agent asks
+// only in the name of its cluster, and takes only a certificate of its own key and subject.
+func FuzzShown(f *testing.F) {
+	for _, joined := range []bool{false, true} {
+		r := newRig(f)
+		r.hub.approving, r.hub.accepting = joined, joined
+		r.pass(3 * time.Second)
+		for k := range kinds {
+			for _, o := range r.hub.all(k) {
+				data, err := json.Marshal(o)
+				if err != nil {
+					f.Fatal(err)
+				}
+				f.Add(uint8(k), joined, data, "uid-1", "")
+			}
+		}
+	}
+	f.Add(uint8(Requests), true, []byte(nil), "uid-3", `{"reason":"AlreadyExists","code":409}`)
+	f.Add(uint8(Clusters), true, []byte(`{"metadata":{"name":"other","uid":"x"},"spec":{"hubAcceptsClient":true}}`), "", `{"code":"x"}`)
+	f.Add(uint8(Requests), false, []byte(`{"metadata":{"name":"cluster1-n0002","uid":"x","labels":{"open-cluster-management.io/cluster-name":"cluster1"}},"status":{"certificate":"LS0t"}}`), "", "{")
+	f.Fuzz(func(t *testing.T, kind uint8, joined bool, data []byte, uid, refusal string) {
+		r := newRig(t)
+		r.hub.approving, r.hub.accepting = joined, joined
+		r.pass(3 * time.Second)
+		k := Kind(kind) % kinds
+		b := codec.Builder{
+			ID: "1", Time: r.now, Source: "hub", Cluster: cluster1, Data: data,
+			Type: codec.EventType{DataType: dataTypes[k], Subresource: codec.Spec, Action: codec.UpdateRequest}.String(),
+		}
+		if b.ContentType = codec.ContentTypeJSON; len(data) == 0 {
+			b.ContentType, b.Extensions = "", map[string]any{codec.ExtResourceID: uid, codec.ExtDeletionTimestamp: r.now}
+		}
+		e, err := b.Event()
+		if err != nil {
+			return
+		}
+		before := r.core.kept.Credential
+		switch s, err := read(k, e); {
+		case err != nil:
+		case s.object != nil:
+			r.core.Saw(s.object)
+		default:
+			r.core.Gone(r.now, k, s.uid)
+		}
+		if refusal != "" {
+			r.hub.refuse = func(What) error { return &transport.Error{Code: transport.CodeInternal, Message: refusal} }
+		}
+		for _, e := range r.core.Step(r.now) {
+			p, ok := e.(Publish)
+			if !ok {
+				continue
+			}
+			if event, err := (envelope{id: "2", time: r.now, cluster: cluster1}).event(p); err == nil {
+				if named, _, err := codec.StringExtension(event, codec.ExtClusterName); err != nil || named != cluster1 {
+					t.Fatalf("%s is asked for in the name of %q: %v", p.What, named, err)
+				}
+			}
+			if o, ok := p.Object.(*certificatesv1.CertificateSigningRequest); ok && bytes.Contains(o.Spec.Request, []byte("PRIVATE KEY")) {
+				t.Fatal("the key leaves the cluster")
+			}
+			r.core.Published(r.now, p, r.hub.do(p.What, p.Object))
+		}
+		r.core.Step(r.now)
+		own := r.core.kept.Credential
+		if before != nil && own == nil {
+			t.Fatal("a word of the broker took the certificate away")
+		}
+		if own != nil {
+			if _, err := ReadCredential(own.Cert, own.Key, r.core.subject()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := ownOnly(r.core); err != "" {
+			t.Fatal(err)
+		}
+	})
+}
+
+// ownOnly says what a core has taken over of another cluster.
+func ownOnly(c *Core) string {
+	switch {
+	case c.cluster != nil && c.cluster.Name != cluster1:
+		return "took the ManagedCluster " + c.cluster.Name
+	case c.lease != nil && (c.lease.Namespace != cluster1 || c.lease.Name != LeaseName):
+		return "took the Lease " + c.lease.Namespace + "/" + c.lease.Name
+	case c.kept.Cluster != cluster1 || c.kept.Hub != "hub1" || !validAgent(c.kept.Agent):
+		return "is another one: " + c.kept.Cluster + " " + c.kept.Hub + " " + c.kept.Agent
+	}
+	for _, r := range c.requests {
+		if r.Labels[clusterv1.ClusterNameLabelKey] != cluster1 {
+			return "took the request " + r.Name
+		}
+	}
+	return ""
+}
+
+// FuzzReadKept: whatever a Secret has, what is read of it is of this cluster and hub, fits together, and
+// is written as it was read.
+func FuzzReadKept(f *testing.F) {
+	r := newRig(f)
+	r.hub.approving, r.hub.accepting = true, true
+	r.pass(3 * time.Second)
+	d := r.secret
+	f.Add(cluster1, "hub1", string(d[keyAgent]), d[keyCert], d[keyKey], "cluster1-n0003", d[keyKey], "registered")
+	f.Add(cluster1, "hub1", "n0001", []byte("x"), []byte(nil), "a", []byte("x"), "bootstrap")
+	f.Add("cluster2", "hub1", "n0001", d[keyCert], d[keyKey], "", []byte(nil), "")
+	f.Add(cluster1, "hub1", "../n\x1b[2J", d[keyCert], d[keyKey], "", []byte(nil), "other")
+	f.Fuzz(func(t *testing.T, cluster, hub, agent string, cert, key []byte, pending string, pendingKey []byte, as string) {
+		data := map[string][]byte{
+			keyCluster: []byte(cluster), keyHub: []byte(hub), keyAgent: []byte(agent), keyCert: cert, keyKey: key,
+			keyPendingName: []byte(pending), keyPendingKey: pendingKey, keyPendingAs: []byte(as),
+		}
+		k, why := ReadKept(data, cluster1, "hub1")
+		if why != nil && (why.Error() == "" || len(key) > 0 && strings.Contains(why.Error(), string(key)) && len(key) > 16) {
+			t.Fatalf("refused with %v", why)
+		}
+		if why != nil && k.Credential != nil || k.Credential != nil && (cluster != cluster1 || hub != "hub1") {
+			t.Fatalf("took %v, %v", k.Credential, why)
+		}
+		if k.Agent == "" {
+			if k.Pending != nil || k.Credential != nil || why == nil {
+				t.Fatalf("took %+v of nobody", k)
+			}
+			return
+		}
+		if !validAgent(k.Agent) || k.Cluster != cluster1 || k.Hub != "hub1" {
+			t.Fatalf("took %+v", k)
+		}
+		again, why := ReadKept(k.Data(), cluster1, "hub1")
+		if why != nil || !again.equal(k) {
+			t.Fatalf("written as %v, read as %v: %v", k.Data(), again.Data(), why)
+		}
+	})
+}
