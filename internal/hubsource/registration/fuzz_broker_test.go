@@ -74,6 +74,8 @@ func FuzzRequest(f *testing.F) {
 		annotations, _ := meta["annotations"].(obj)
 		wrong := ""
 		switch {
+		case bootstrap && strings.HasPrefix(user, identityPrefix):
+			wrong = "an agent with a token"
 		case named != cluster || user == "" && c.verb == create && (c.resource == managedClusters || c.resource == signingRequests):
 			wrong = "who asks is not who is named"
 		case slices.ContainsFunc([]string{"finalizers", "ownerReferences", "generateName"}, func(f string) bool { return meta[f] != nil }):

@@ -41,11 +41,11 @@ func FuzzDecide(f *testing.F) {
 		if err != nil {
 			return
 		}
-		on := accepted
+		on, user := accepted, agentOf1
 		if bootstrap {
-			on.cluster = nil
+			on.cluster, user = nil, bootstrapUser
 		}
-		a, err := readAsk(&hawserv1.RegistrationAsk{Event: b, Cluster: cluster1, User: agentOf1, Bootstrap: bootstrap})
+		a, err := readAsk(&hawserv1.RegistrationAsk{Event: b, Cluster: cluster1, User: user, Bootstrap: bootstrap})
 		if err != nil {
 			refusal(t, err)
 			return
@@ -55,7 +55,7 @@ func FuzzDecide(f *testing.F) {
 			refusal(t, err)
 			return
 		}
-		checkCall(t, c, bootstrap)
+		checkCall(t, c, user)
 	})
 }
 
@@ -68,8 +68,9 @@ func refusal(t *testing.T, err error) {
 }
 
 // checkCall fails the test unless a call is one that cluster1 may cause.
-func checkCall(t *testing.T, c call, bootstrap bool) {
+func checkCall(t *testing.T, c call, user string) {
 	t.Helper()
+	bootstrap := user == bootstrapUser
 	meta, _ := c.object["metadata"].(obj)
 	for _, field := range []string{"finalizers", "ownerReferences", "generateName"} {
 		if _, ok := meta[field]; ok {
@@ -85,7 +86,7 @@ func checkCall(t *testing.T, c call, bootstrap bool) {
 	case signingRequests:
 		labels, _ := meta["labels"].(obj)
 		annotations, _ := meta["annotations"].(obj)
-		if !c.asRegistrar || labels[clusterLabel] != cluster1 || len(annotations) != 1 || annotations[requesterAnnotation] != agentOf1 {
+		if !c.asRegistrar || labels[clusterLabel] != cluster1 || len(annotations) != 1 || annotations[requesterAnnotation] != user {
 			t.Errorf("%+v", c)
 		}
 	default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -173,6 +174,8 @@ func mayAsk(a ask, s state) error {
 	switch {
 	case a.user == "" && joins:
 		return a.forbidden("nobody knows who asks: clusters join over connections with a token or a certificate")
+	case a.bootstrap && strings.HasPrefix(a.user, identityPrefix):
+		return a.forbidden("%s is an agent, and comes with its certificate, not with a token", a.user) // a broker lies
 	case a.bootstrap && joins:
 		return nil
 	case a.bootstrap:

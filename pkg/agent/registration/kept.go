@@ -89,7 +89,7 @@ func foreign(d map[string][]byte) error {
 	if HubOf(d) == "" {
 		return fmt.Errorf("it has a key that is no agent's of ours: %w", ErrForeign)
 	}
-	return fmt.Errorf("it is that of cluster %s at hub %s: %w", d[keyCluster], HubOf(d), ErrForeign)
+	return fmt.Errorf("it is that of cluster %.80q at hub %.80q: %w", d[keyCluster], HubOf(d), ErrForeign)
 }
 
 // ReadKept reads the content of a Secret for a cluster and hub, also a certificate that has ended
@@ -105,12 +105,12 @@ func ReadKept(d map[string][]byte, cluster, hub string) (k Kept, why error) {
 			if len(d[keyKey]) > 0 {
 				return Kept{}, foreign(d)
 			}
-			return Kept{}, fmt.Errorf("%s in it is %q, this agent's is %q", key, have, want)
+			return Kept{}, fmt.Errorf("%s in it is %.80q, this agent's is %q", key, have, want)
 		}
 	}
 	k = Kept{Cluster: cluster, Hub: hub, Agent: string(d[keyAgent]), Bootstrap: string(d[keyBootstrap]), Config: d[keyConfig]}
 	if !validAgent(k.Agent) {
-		return Kept{}, fmt.Errorf("%s in it is %q, which is no name", keyAgent, k.Agent)
+		return Kept{}, fmt.Errorf("%s in it is %.80q, which is no name", keyAgent, k.Agent)
 	}
 	subject := Subject{k.Cluster, k.Agent}
 	if len(d[keyCert]) > 0 {
