@@ -196,7 +196,7 @@ func (p *port) pick(limit int, size func(*conn) int) *conn {
 		if kind(c) != full || size(c) == 0 {
 			continue
 		}
-		if worst == nil || worse(c, worst, by[c.from][full], by[worst.from][full]) {
+		if worst == nil || yields(c, worst, by[c.from][full], by[worst.from][full]) {
 			worst = c
 		}
 	}
@@ -204,8 +204,8 @@ func (p *port) pick(limit int, size func(*conn) int) *conn {
 	return worst
 }
 
-// worse reports whether a, whose address has so much, is to end before b.
-func worse(a, b *conn, ofA, ofB int) bool {
+// yields reports whether a, whose address has so much, is to end before b.
+func yields(a, b *conn, ofA, ofB int) bool {
 	switch {
 	case ofA != ofB:
 		return ofA > ofB
