@@ -31,8 +31,8 @@ type registrationConfig struct {
 	// controllers of Open Cluster Management are found. These make roles for clusters; without
 	// them nobody would have any.
 	AccessReviews registration.AccessReviews `json:"accessReviews"`
-	// MaxWaiting is how many clusters may wait for being accepted, and how many certificate
-	// requests made with bootstrap tokens for a decision. Beyond that no more are taken.
+	// MaxWaiting is how many clusters may wait for being accepted that one account asked for, and how many of
+	// its certificate requests for a decision. Beyond that, and beyond twice that of all accounts, no more are taken.
 	MaxWaiting int `json:"maxWaiting"`
 }
 
