@@ -112,9 +112,9 @@ func (u *undecided) add(d codec.DataType, o *object, n int) {
 	}
 }
 
-// make counts an object that the hub is asked for, until the informer shows it or unmake is called.
-func (u *undecided) make(k made, o *object, now time.Time) {
-	u.unmake(k)
+// hold counts an object that the hub is asked for, until the informer shows it or release is called.
+func (u *undecided) hold(k made, o *object, now time.Time) {
+	u.release(k)
 	o.CreationTimestamp.Time = now
 	u.add(k.dataType, o, 1)
 	u.made[k] = o
@@ -124,13 +124,13 @@ func (u *undecided) make(k made, o *object, now time.Time) {
 func (u *undecided) expire(now time.Time) {
 	for k, o := range u.made {
 		if now.Sub(o.CreationTimestamp.Time) > madeWithin {
-			u.unmake(k)
+			u.release(k)
 		}
 	}
 }
 
-// unmake counts an object no more that is shown, or that was not made.
-func (u *undecided) unmake(k made) {
+// release counts an object no more that is shown, or that was not made.
+func (u *undecided) release(k made) {
 	u.add(k.dataType, u.made[k], -1)
 	delete(u.made, k)
 }
@@ -150,7 +150,7 @@ func (u *undecided) roomOf(a ask) room {
 // takes refuses one more object, of so many bytes, where there are too many.
 func (r room) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
 	const requests, decide = "certificate requests of %s are undecided", "approve, deny or delete some on the hub first"
-	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour, or kubectl does"
+	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour: ask again then"
 	cluster, account := "cluster "+a.cluster, "clusters that join with the token of "+a.user
 	joins := a.what.DataType == codec.ManagedClusters || !askerOf(a.cluster, a.user, "").own
 	type bound struct {

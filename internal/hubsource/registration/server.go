@@ -194,7 +194,7 @@ func (s *Server) changed(w *watched, was, is *object) {
 	s.undecided.add(w.dataType, was, -1)
 	s.undecided.add(w.dataType, is, 1)
 	if is != nil {
-		s.undecided.unmake(made{w.dataType, is.Name})
+		s.undecided.release(made{w.dataType, is.Name})
 	}
 	if w.dataType == codec.ManagedClusters {
 		s.clusterChanged(was, is)

@@ -61,7 +61,7 @@ func (s *Server) spend(a ask, c call, now time.Time) error {
 	if err := s.undecided.roomOf(a).takes(a, addOn != "", c.bytes, s.cfg.MaxWaiting); err != nil {
 		return err
 	}
-	s.undecided.make(made{a.what.DataType, c.name}, o, now)
+	s.undecided.hold(made{a.what.DataType, c.name}, o, now)
 	return nil
 }
 
@@ -70,7 +70,7 @@ func (s *Server) spent(a ask, err error) {
 	if refused := apierrors.APIStatus(nil); err != nil && errors.As(err, &refused) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.undecided.unmake(made{a.what.DataType, a.sent.Metadata.Name})
+		s.undecided.release(made{a.what.DataType, a.sent.Metadata.Name})
 	}
 }
 
