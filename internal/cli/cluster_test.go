@@ -88,7 +88,8 @@ type api struct{ *clustertest.Fake }
 // kinds are those that it tells of, where the cluster has them.
 var kinds = []string{
 	"AppliedManifestWork", "ManifestWork", "CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap",
-	"Secret", "Service", "Deployment", "PersistentVolumeClaim", "PodDisruptionBudget", "NetworkPolicy", "ValidatingWebhookConfiguration", "Lease",
+	"Secret", "Service", "Deployment", "PersistentVolumeClaim", "PodDisruptionBudget", "NetworkPolicy", "ValidatingWebhookConfiguration",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Lease",
 	"ManagedCluster", "CertificateSigningRequest", "Klusterlet",
 }
 

@@ -156,6 +156,8 @@ func works(hub, _ terminal) {
 	hub.does("kubectl edit manifestwork first-work -n cluster1")
 	hub.types("kubectl get manifestwork first-work -n cluster1 -o yaml => nginx:1.30")
 	hub.does(
+		"kubectl label namespace cluster1 open-cluster-management.io/cluster-name=cluster1",
+		"kubectl create clusterrolebinding hawser-hub-source-acceptance --clusterrole=hawser-hub-source-acceptance --serviceaccount=hawser:hawser-hub-source",
 		`kubectl patch manifestwork first-work -n cluster1 --type=merge -p '{"metadata":{"finalizers":null}}'`,
 		"kubectl delete manifestwork first-work -n cluster1",
 	)
