@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,7 +64,7 @@ func TestHeaders(t *testing.T) { attack(t, "headers") }
 // TestHeaders_AreCharged: of no shape more are answered than of calls that are refused, and each is
 // told of.
 func TestHeaders_AreCharged(t *testing.T) {
-	s := alone(t)
+	s := alone(t, "")
 	for shape, fields := range garbled {
 		before := s.counted(`hawser_port_refused_calls_total{code="invalid",reason="headers"}`)
 		n, ended := s.garble(fields)
@@ -81,7 +82,7 @@ func TestHeaders_AreCharged(t *testing.T) {
 
 // TestPings_AreCharged: the pings of a WebSocket are answered by a library too.
 func TestPings_AreCharged(t *testing.T) {
-	s := alone(t)
+	s := alone(t, "")
 	config := target{pki: s.pki}.config(false)
 	config.NextProtos = []string{"http/1.1"}
 	tr := &http.Transport{TLSClientConfig: config}
@@ -102,14 +103,19 @@ func TestPings_AreCharged(t *testing.T) {
 	}
 }
 
-// alone starts a broker without a fleet.
-func alone(t *testing.T) *stage {
+// alone starts a broker without a fleet; more is what its configuration has beside the source.
+func alone(t *testing.T, more string) *stage {
 	t.Helper()
 	s := prepareStage(t)
+	config := filepath.Join(s.dir, "broker.yaml")
+	rule := fmt.Sprintf("identities: [{commonName: 'hawser:source:%s', role: source, name: %s}]\n", source, source)
+	if err := os.WriteFile(config, []byte(rule+more), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s.brokerAt = proc.Spec{
 		Name: "broker", Path: brokerProgram(t), LogFile: filepath.Join(s.dir, "broker.log"), Ready: s.ready,
 		Args: []string{
-			"--listen", s.addr, "--admin-listen", s.admin, "--data-dir", filepath.Join(s.dir, "data"),
+			"--config", config, "--listen", s.addr, "--admin-listen", s.admin, "--data-dir", filepath.Join(s.dir, "data"),
 			"--tls-cert-file", s.pki.Cert(pki.Broker, "broker"), "--tls-key-file", s.pki.Key(pki.Broker, "broker"), "--client-ca-file", s.pki.CACert(),
 		},
 	}

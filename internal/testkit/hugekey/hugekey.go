@@ -1,0 +1,81 @@
+// Package hugekey makes what takes long to verify: requests and certificates whose RSA keys have
+// many bits. Nobody has the private keys, so no signature is good.
+package hugekey
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"math/big"
+	"time"
+)
+
+// Dear is the largest public exponent that crypto/rsa computes with.
+const Dear = 1<<31 - 1
+
+// New returns a public key of so many bits, a multiple of eight.
+func New(bits, exponent int) (*rsa.PublicKey, error) {
+	b := make([]byte, bits/8)
+	if _, err := rand.Read(b); err != nil {
+		return nil, err
+	}
+	b[0] |= 0x80
+	b[len(b)-1] |= 1
+	return &rsa.PublicKey{N: new(big.Int).SetBytes(b), E: exponent}, nil
+}
+
+var sha256WithRSA = pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue}
+
+// signed is a request or a certificate.
+type signed struct {
+	Of        asn1.RawValue
+	Algorithm pkix.AlgorithmIdentifier
+	Signature asn1.BitString
+}
+
+// sign ends what is to be signed by a key.
+func sign(of any, key *rsa.PublicKey) ([]byte, error) {
+	der, err := asn1.Marshal(of)
+	if err != nil {
+		return nil, err
+	}
+	s := make([]byte, (key.N.BitLen()+7)/8)
+	s[len(s)-1] = 5
+	return asn1.Marshal(signed{asn1.RawValue{FullBytes: der}, sha256WithRSA, asn1.BitString{Bytes: s, BitLength: 8 * len(s)}})
+}
+
+// Request returns the PEM of a certificate request.
+func Request(subject pkix.Name, key *rsa.PublicKey) ([]byte, error) {
+	public, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, err
+	}
+	der, err := sign(struct {
+		Version    int
+		Subject    pkix.RDNSequence
+		Key        asn1.RawValue
+		Attributes asn1.RawValue
+	}{0, subject.ToRDNSequence(), asn1.RawValue{FullBytes: public}, asn1.RawValue{Class: asn1.ClassContextSpecific, IsCompound: true}}, key)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), err
+}
+
+// Certificate returns the DER of a certificate with any key, that says to be signed by another. It is of
+// version 1, of which nobody asks whether it may sign others.
+func Certificate(subject, issuer pkix.Name, key any, by *rsa.PublicKey) ([]byte, error) {
+	public, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return sign(struct {
+		Serial    int64
+		Algorithm pkix.AlgorithmIdentifier
+		Issuer    pkix.RDNSequence
+		Valid     struct{ From, To time.Time }
+		Subject   pkix.RDNSequence
+		Key       asn1.RawValue
+	}{time.Now().UnixNano(), sha256WithRSA, issuer.ToRDNSequence(),
+		struct{ From, To time.Time }{time.Now().Add(-time.Hour).UTC(), time.Now().Add(time.Hour).UTC()}, subject.ToRDNSequence(), asn1.RawValue{FullBytes: public}}, by)
+}
