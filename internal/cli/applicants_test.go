@@ -69,14 +69,17 @@ func TestApplicationOf(t *testing.T) {
 		"a cluster whose name is longer": {
 			subject: pkix.Name{CommonName: own + "0:a", Organization: good.Organization}, wrong: "not that of an agent of the cluster",
 		},
+		"two names": {subject: pkix.Name{Organization: good.Organization, ExtraNames: []pkix.AttributeTypeAndValue{
+			{Type: []int{2, 5, 4, 3}, Value: "hawser:operator:eve"}, {Type: []int{2, 5, 4, 3}, Value: good.CommonName},
+		}}, wrong: "has 2 common names"},
 		"no agent":          {subject: pkix.Name{CommonName: own + ":", Organization: good.Organization}, wrong: "not that of an agent"},
 		"two agents":        {subject: pkix.Name{CommonName: own + ":a:b", Organization: good.Organization}, wrong: "not that of an agent"},
 		"a group more":      {subject: pkix.Name{CommonName: own + ":a", Organization: []string{own, "system:masters"}}, wrong: `the group "system:masters"`},
 		"without its group": {subject: pkix.Name{CommonName: own + ":a", Organization: []string{allOfUs}}, wrong: "does not ask for the group"},
-		"no PEM":            {change: func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("x") }, wrong: "no PEM"},
+		"no PEM":            {change: func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("x") }, wrong: "not the PEM"},
 		"nothing that is read": {change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Request = []byte("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")
-		}, wrong: "can not be read"},
+		}, wrong: "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &certificatesv1.CertificateSigningRequest{}

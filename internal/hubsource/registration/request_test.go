@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -21,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/testkit/hugekey"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -91,11 +93,17 @@ var testKey = func() crypto.Signer {
 // requestPEM is a request of a cluster's certificate, changed.
 func requestPEM(t testing.TB, change func(*x509.CertificateRequest)) []byte {
 	t.Helper()
+	return requestBy(t, testKey, change)
+}
+
+// requestBy is requestPEM with a key.
+func requestBy(t testing.TB, key crypto.Signer, change func(*x509.CertificateRequest)) []byte {
+	t.Helper()
 	r := &x509.CertificateRequest{Subject: pkix.Name{CommonName: agentOf1, Organization: []string{groupOf1, allClusters}}}
 	if change != nil {
 		change(r)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, r, testKey)
+	der, err := x509.CreateCertificateRequest(rand.Reader, r, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,6 +286,21 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 	full.undecided.account = counts{undecided: full.maxWaiting, clusters: full.maxWaiting}
 	flooded.undecided.all = counts{undecided: inAll * flooded.maxWaiting}
 	ca := pkix.Extension{Id: oidBasicConstraints, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
+	weakRSA, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it is to be refused
+	weakCurve, err2 := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	dear, err3 := hugekey.New(131072, hugekey.Dear)
+	if err := errors.Join(err, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	huge, err := hugekey.Request(pkix.Name{CommonName: agentOf1, Organization: []string{groupOf1}}, dear)
+	if err != nil {
+		t.Fatal(err)
+	}
+	twoNames := func(r *x509.CertificateRequest) {
+		r.Subject = pkix.Name{Organization: r.Subject.Organization, ExtraNames: []pkix.AttributeTypeAndValue{
+			{Type: oidCommonName, Value: "hawser:operator:eve"}, {Type: oidCommonName, Value: r.Subject.CommonName},
+		}}
+	}
 	csr := func(change func(*x509.CertificateRequest)) obj { return csrOf(requestPEM(t, change), nil) }
 	other := func(change func(m, s obj)) obj { return csrOf(requestPEM(t, nil), change) }
 	addOn := func(change func(*x509.CertificateRequest)) obj {
@@ -336,6 +359,11 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		"CSR: of a foreign signer":          {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = "kubernetes.io/kubelet-serving" })), accepted, "Forbidden"},
 		"CSR: labelled for another cluster": {asked(t, createdCSR, cluster1, other(func(m, _ obj) { m["labels"] = obj{clusterLabel: "cluster2"} })), accepted, "Forbidden"},
 		"CSR: no name":                      {asked(t, createdCSR, cluster1, other(func(m, _ obj) { m["name"], m["generateName"] = "", "x-" })), accepted, "Invalid"},
+		"CSR: two names":                    {asked(t, createdCSR, cluster1, csr(twoNames)), accepted, "Invalid"},
+		"add-on's CSR: two names":           {asked(t, createdCSR, cluster1, addOn(twoNames)), accepted, "Invalid"},
+		"CSR: RSA of 1024 bits":             {asked(t, createdCSR, cluster1, csrOf(requestBy(t, weakRSA, nil), nil)), accepted, "Invalid"},
+		"CSR: P-224":                        {asked(t, createdCSR, cluster1, csrOf(requestBy(t, weakCurve, nil), nil)), accepted, "Invalid"},
+		"CSR: RSA of 131,072 bits":          {asked(t, createdCSR, cluster1, csrOf(huge, nil)), accepted, "Invalid"},
 		"CSR: no PEM":                       {asked(t, createdCSR, cluster1, csrOf([]byte("x"), nil)), accepted, "Invalid"},
 		"CSR: a certificate":                {asked(t, createdCSR, cluster1, csrOf([]byte(strings.ReplaceAll(string(requestPEM(t, nil)), " REQUEST", "")), nil)), accepted, "Invalid"},
 		"CSR: two requests":                 {asked(t, createdCSR, cluster1, csrOf([]byte(strings.Repeat(string(requestPEM(t, nil)), 2)), nil)), accepted, "Invalid"},

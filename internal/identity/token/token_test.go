@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity/token"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/hugekey"
 )
 
 const issuer = "https://hub.example"
@@ -121,7 +122,16 @@ func TestNewVerifier_Keys(t *testing.T) {
 		}
 		return b
 	}
+	huge, err := hugekey.New(131072, 65537)
+	if err != nil {
+		t.Fatal(err)
+	}
+	strong, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, b := range map[string][]byte{
+		"huge": set(jose.JSONWebKey{Key: huge, KeyID: "key1"}), "strong and private": set(jose.JSONWebKey{Key: strong, KeyID: "key1"}),
 		"none": set(), "no JSON": []byte("keys"), "symmetric": set(jose.JSONWebKey{Key: []byte("0123456789abcdef0123456789abcdef"), KeyID: "key1"}),
 		"private": set(jose.JSONWebKey{Key: weak, KeyID: "key1"}), "weak": set(jose.JSONWebKey{Key: weak.Public(), KeyID: "key1"}),
 		"too many": set(slices.Repeat([]jose.JSONWebKey{{Key: weak.Public(), KeyID: "key1"}}, 65)...),
