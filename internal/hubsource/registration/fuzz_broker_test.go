@@ -41,6 +41,10 @@ func FuzzRequest(f *testing.F) {
 			f.Add(uint8(n), "../x\x1b[2J", "../x\x1b[2J", "", "", accepted, true, []byte(data))
 		}
 	}
+	for _, user := range []string{agentOf1, bootstrapUser} {
+		f.Add(uint8(2), "cluster1", "cluster1", user, "", false, true,
+			[]byte(`{"metadata":{"name":"cluster1-x"},"spec":{"signerName":"open-cluster-management.io/grpc","usages":["client auth"],"request":"`+csr+`"}}`))
+	}
 	yes, no := known(f), known(f)
 	no.cluster = hubs(f, false)
 	f.Fuzz(func(t *testing.T, n uint8, cluster, named, user, group string, accepted, bootstrap bool, data []byte) {
