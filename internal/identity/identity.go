@@ -108,7 +108,7 @@ func (m Mapping) FromCertificate(c *x509.Certificate) (Identity, error) {
 	}
 	if rest, ok := strings.CutPrefix(c.Subject.CommonName, agentPrefix); ok {
 		cluster, agent, hasAgent := strings.Cut(rest, ":")
-		if CheckCluster(cluster) == nil && (!hasAgent || agent != "" && !strings.Contains(agent, ":")) {
+		if CheckCluster(cluster) == nil && (!hasAgent || CheckAgent(agent) == nil) {
 			return Identity{Role: Agent, Name: cluster}, nil
 		}
 	}

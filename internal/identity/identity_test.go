@@ -3,6 +3,7 @@ package identity_test
 import (
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"strings"
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/identity"
@@ -83,5 +84,25 @@ func TestMapping_OneSourceHasOneReach(t *testing.T) {
 	}
 	if r := one.Reach(); !r.Covers("edge-1") || r.Covers("edge") || !wider.Reach().Covers("any") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestCheckAgent: what agents of Open Cluster Management and ours are called is a name, and nothing that a terminal
+// obeys is one.
+func TestCheckAgent(t *testing.T) {
+	for _, name := range []string{"a", "x8kq2", "agent1", "klusterlet-work", "9f1c2d3e-0000-4000-8000-000000000000", "Agent_1.example", strings.Repeat("a", 253)} {
+		if err := identity.CheckAgent(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"", "-a", "a-", "a b", "a:b", "a/b", "a\x1b[2J", "a\n", "ä", "a\u009b", "a\u202eb", "a\xff", "a\x00b", strings.Repeat("a", 254)} {
+		err := identity.CheckAgent(name)
+		if err == nil || strings.ContainsAny(err.Error(), "\x1b\n\x00\u009b\u202e") {
+			t.Errorf("%q: %v", name, err)
+		}
+		c := &x509.Certificate{Subject: pkix.Name{CommonName: "system:open-cluster-management:east:" + name}}
+		if _, err := identity.Mapping(nil).FromCertificate(c); err == nil || strings.ContainsAny(err.Error(), "\x1b\n\x00\u009b\u202e") {
+			t.Errorf("an agent %q: %v", name, err)
+		}
 	}
 }

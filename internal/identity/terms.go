@@ -77,8 +77,9 @@ func (r Reach) validate() error {
 	return nil
 }
 
-// maxClusterName is the length of the longest label of RFC 1123.
-const maxClusterName = 63
+// maxClusterName is the length of the longest label of RFC 1123, maxAgentName what leaves room for the
+// cluster in a common name that etcd and clients show.
+const maxClusterName, maxAgentName = 63, 253
 
 // CheckCluster says why nothing can be called so that Open Cluster Management calls a
 // ManagedCluster: its name is that of a namespace, a label of RFC 1123.
@@ -93,4 +94,18 @@ func CheckCluster(name string) error {
 	}
 	return fmt.Errorf("%.80q is no name of a cluster: use at most %d lower-case letters, digits and \"-\", with a letter or digit at both ends",
 		name, maxClusterName)
+}
+
+// CheckAgent says why no agent is called so. What is printed of it is text: a name has the characters of a
+// label's value, whatever the certificate says.
+func CheckAgent(name string) error {
+	alphanumeric := func(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+	ok := name != "" && len(name) <= maxAgentName && alphanumeric(name[0]) && alphanumeric(name[len(name)-1])
+	for i := 0; ok && i < len(name); i++ {
+		ok = alphanumeric(name[i]) || strings.IndexByte("-_.", name[i]) >= 0
+	}
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("%.80q is no name of an agent: use at most %d letters, digits, \"-\", \"_\" and \".\", with a letter or digit at both ends", name, maxAgentName)
 }

@@ -47,11 +47,12 @@ var rooms = []struct {
 	// rights of accounts of add-ons 180, who signs for clusters 51, Leases
 	// 210, what the mirror is told 530; what a fleet needs without OCM's controllers: decisions 900,
 	// signing 140, the shell 470; that an outage of the broker is not taken for silence of agents 95,
-	// which were saved elsewhere in it.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 4117},
+	// which were saved elsewhere in it; marks of members and denials in metadata, for a hub that is restored
+	// without status, 62, and that nothing is signed after a denial 35.
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 4214},
 	// Decisions 1,030, of which reports take 135, trying the certificate again 25 and moving to a new one
-	// 29; Secret, of which that it is somebody else's takes 15, sessions and facts of the cluster 600.
-	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1686},
+	// 29, the SHA-256 of a request's key, by which a person tells it from a stranger's, 12; Secret, of which that it is somebody else's takes 15, sessions and facts of the cluster 600.
+	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1698},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
 	// process per directory 45.
 	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/keep.go", "pkg/agent/written.go"}, 1060},

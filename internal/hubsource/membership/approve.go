@@ -13,13 +13,17 @@ const (
 	// KeyAnnotation of a ManagedCluster is the key for which it was accepted by itself, or for
 	// which the certificate of an accepted one was approved by itself. There is only one, ever.
 	KeyAnnotation = "hawser.dev/approved-key"
-	// NoKey is its value where a person has denied a cluster: no key is approved by itself then, also
-	// where the cluster had never been accepted.
+	// NoKey is its value where a cluster was denied, by whatever means: no key is approved by itself then,
+	// also where the cluster had never been accepted.
 	NoKey = "denied"
+	// MemberAnnotation of a ManagedCluster says that an agent got a certificate of its name. Metadata is
+	// what a restore without status leaves.
+	MemberAnnotation = "hawser.dev/member"
 
 	reasonRenewal    = "HawserRenewal"
 	reasonFirst      = "HawserAutoApproved"
 	reasonNotAMember = "HawserClusterNotAccepted"
+	reasonDenied     = "HawserClusterDenied"
 )
 
 // rules is what of the configuration decides.
@@ -48,6 +52,7 @@ const (
 // decideRequests adds what becomes of the CSRs of a cluster. Nothing becomes of those that a
 // person decides about.
 func (r rules) decideRequests(s situation, e *effects) {
+	var firsts []first
 	for _, csr := range ordered(s.requests) {
 		if _, addon := csr.Labels[addonLabel]; addon || csr.Spec.SignerName != SignerName || csr.Spec.Username != CreatorName {
 			continue // whoever made it may write any annotation
@@ -59,9 +64,74 @@ func (r rules) decideRequests(s situation, e *effects) {
 		if csr.Annotations[UserAnnotation] == asked.user() {
 			e.verdicts = append(e.verdicts, decideRenewal(s, csr)...)
 		} else {
-			r.decideFirst(s, csr, asked, e)
+			firsts = append(firsts, first{csr, asked})
 		}
 	}
+	if s.cluster == nil || s.cluster.DeletionTimestamp != nil {
+		return
+	}
+	s.remember(firsts, e)
+	for _, f := range firsts {
+		r.decideFirst(s, f, e)
+	}
+}
+
+// first is a request of an agent that shows no certificate.
+type first struct {
+	csr   *certificatesv1.CertificateSigningRequest
+	asked request
+}
+
+// remember puts into the metadata of a cluster that it has an agent, and that it was denied.
+func (s situation) remember(firsts []first, e *effects) {
+	c, member := s.cluster, WasMember(s.cluster)
+	claimed := c.Annotations[KeyAnnotation]
+	deny := !c.Spec.HubAcceptsClient && (claimed != "" || s.wasAccepted())
+	for _, f := range firsts {
+		member = member || c.Spec.HubAcceptsClient && has(f.csr, certificatesv1.CertificateApproved)
+		deny = deny || claimed == "" && has(f.csr, certificatesv1.CertificateDenied) && conditionOf(f.csr, certificatesv1.CertificateDenied) != reasonNotAMember
+	}
+	if deny && claimed != NoKey {
+		e.changes().claim = NoKey
+	}
+	if member && c.Annotations[MemberAnnotation] == "" {
+		e.changes().member = true
+	}
+}
+
+// changes is the change of the cluster, begun if there is none yet.
+func (e *effects) changes() *change {
+	if e.change == nil {
+		e.change = &change{}
+	}
+	return e.change
+}
+
+// WasMember reports whether an agent of a cluster has, or had, a certificate. The finalizer comes before the
+// condition, so it is alone only where the status was lost.
+func WasMember(c *clusterv1.ManagedCluster) bool {
+	return c.Annotations[MemberAnnotation] != "" || meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) ||
+		slices.Contains(c.Finalizers, clusterv1.ManagedClusterFinalizer) && meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionHubAccepted) == nil
+}
+
+// wasAccepted reports whether the hub shows that the cluster was accepted before.
+func (s situation) wasAccepted() bool {
+	return WasMember(s.cluster) || slices.Contains(s.cluster.Finalizers, clusterv1.ManagedClusterFinalizer) ||
+		meta.FindStatusCondition(s.cluster.Status.Conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil
+}
+
+// inUse reports whether the name of a cluster belongs to an agent already, or to others. The namespace of a
+// cluster stays when its ManagedCluster goes, and when that is made anew:
+//
+//	t1  the agent of a cluster has a certificate
+//	t2  the ManagedCluster is lost, or made anew from a file, without marks
+//	t3  a stranger with a token that lets clusters in asks for the name
+func (s situation) inUse() bool {
+	n := s.namespace
+	if s.cluster.Spec.HubAcceptsClient {
+		return WasMember(s.cluster) || n != nil && n.CreationTimestamp.Before(&s.cluster.CreationTimestamp)
+	}
+	return s.wasAccepted() || n != nil
 }
 
 // decideRenewal is about who shows a certificate of the very agent that the CSR is for.
@@ -87,24 +157,20 @@ func decideRenewal(s situation, csr *certificatesv1.CertificateSigningRequest) [
 //	t3  the state comes back, the key that is claimed is approved
 //
 // therefore only one of them has a certificate, also when its CSR has long been deleted.
-func (r rules) decideFirst(s situation, csr *certificatesv1.CertificateSigningRequest, asked request, e *effects) {
+func (r rules) decideFirst(s situation, f first, e *effects) {
 	c := s.cluster
-	if decided(csr) || c == nil || c.DeletionTimestamp != nil || !slices.Contains(r.users, csr.Annotations[UserAnnotation]) {
+	if decided(f.csr) || !slices.Contains(r.users, f.csr.Annotations[UserAnnotation]) {
 		return
 	}
 	if meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) {
 		return // it has an agent: a second one needs a person
 	}
 	switch claimed := c.Annotations[KeyAnnotation]; {
-	case claimed == asked.key() && c.Spec.HubAcceptsClient:
-		e.verdicts = append(e.verdicts, verdict{csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + csr.Annotations[UserAnnotation]})
-	case claimed != "":
-	case !c.Spec.HubAcceptsClient && (meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil || taken(s.namespace, s.name)):
-		// A person has denied it, or it names a namespace that was not made for it.
-	case e.change == nil:
-		e.change = &change{claim: asked.key(), accept: !c.Spec.HubAcceptsClient}
-	case e.change.claim == "":
-		e.change.claim, e.change.accept = asked.key(), !c.Spec.HubAcceptsClient
+	case claimed == f.asked.key() && c.Spec.HubAcceptsClient:
+		e.verdicts = append(e.verdicts, verdict{f.csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + f.csr.Annotations[UserAnnotation]})
+	case claimed != "" || s.inUse():
+	case e.change == nil || e.change.claim == "" && !e.change.member:
+		e.changes().claim, e.change.accept = f.asked.key(), !c.Spec.HubAcceptsClient
 	}
 }
 
@@ -115,9 +181,11 @@ func taken(n *corev1.Namespace, cluster string) bool {
 }
 
 func decided(csr *certificatesv1.CertificateSigningRequest) bool {
-	return len(csr.Status.Certificate) > 0 || slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
-		return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed
-	})
+	return len(csr.Status.Certificate) > 0 || has(csr, certificatesv1.CertificateApproved) || has(csr, certificatesv1.CertificateDenied) || has(csr, certificatesv1.CertificateFailed)
+}
+
+func has(csr *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType) bool {
+	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == t })
 }
 
 // conditionOf returns the reason of a condition, "" if it is not there.

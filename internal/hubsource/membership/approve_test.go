@@ -79,6 +79,15 @@ func TestDecide_FirstCSRs(t *testing.T) {
 	}
 	claimed := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{KeyAnnotation: asked.key()} }
 	refused := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{KeyAnnotation: NoKey} }
+	member := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{MemberAnnotation: "true"} }
+	made := func(c *clusterv1.ManagedCluster) { c.CreationTimestamp = metav1.NewTime(start) }
+	denial := by("d", "mallory", 2)
+	condition(certificatesv1.CertificateDenied, "KubectlDeny")(denial)
+	approval := by("d", "mallory", 2)
+	condition(certificatesv1.CertificateApproved, "KubectlApprove")(approval)
+	before := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "east", CreationTimestamp: metav1.NewTime(start.Add(-time.Minute)), Labels: map[string]string{clusterv1.ClusterNameLabelKey: "east"}}}
+	since := before.DeepCopy()
+	since.CreationTimestamp = metav1.NewTime(start)
 	older := func(c *certificatesv1.CertificateSigningRequest) *certificatesv1.CertificateSigningRequest {
 		c.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute))
 		return c
@@ -99,14 +108,24 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		{"claimed", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 2), by("b", bootstrapUser, 1)}, nil, "approved b; after 5m0s", ""},
 		{"claimed, asked for twice", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 1), by("b", bootstrapUser, 1)}, nil, "approved a; approved b; after 5m0s", ""},
 		{"claimed by another key, whose CSR is long gone", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 2)}, nil, "after 5m0s", ""},
-		{"claimed, and withdrawn by a person", clusterNamed("east", finalized, isDenied, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},
-		{"denied by a person", clusterNamed("east", isDenied, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},
-		{"denied by a person before it was accepted", clusterNamed("east", refused), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable", ""},
+		{"claimed, and withdrawn by a person", clusterNamed("east", finalized, isDenied, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "deny; after 5m0s", ""},
+		{"denied by a person", clusterNamed("east", isDenied, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "deny; after 5m0s", ""},
+		{"denied by a person before it was accepted", clusterNamed("east", refused), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 5m0s", ""},
 		{"accepted by a person, not joined", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "claim; after 5m0s", asked.key()},
-		{"joined", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},
-		{"joined, by the key that is claimed", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "after 5m0s", ""},
+		{"joined", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "member; after 5m0s", ""},
+		{"joined, by the key that is claimed", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "member; after 5m0s", ""},
 		{"named like a namespace of others", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, "taints=unreachable", ""},
-		{"named like its own namespace", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, owned, "taints=unreachable; claim; accept", asked.key()},
+		{"restored without its status, with its marks", clusterNamed("east", accepts, finalized, member), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 5m0s", ""},
+		{"restored without its status, with its finalizer", clusterNamed("east", accepts, finalized, tainted(clusterv1.ManagedClusterTaintUnreachable)), csrs{by("a", bootstrapUser, 1)}, nil, "member; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 5m0s", ""},
+		{"denied while nobody looked, and restored without its status", clusterNamed("east", finalized), nil, nil, "taints=unreachable; deny; member", ""},
+		{"restored without its status, not accepted", clusterNamed("east", member), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; deny", ""},
+		{"made anew from a file, over its namespace", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, before, "after 5m0s", ""},
+		{"accepted by a person, with the namespace that it got", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, since, "claim; after 5m0s", asked.key()},
+		{"a request was denied by a person", clusterNamed("east"), csrs{by("a", bootstrapUser, 1), denial}, nil, "taints=unreachable; deny", ""},
+		{"a request of an accepted one was denied", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1), denial}, nil, "deny; after 5m0s", ""},
+		{"another request was approved by a person", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1), approval}, nil, "member; after 5m0s", ""},
+		{"approved before the acceptance", clusterNamed("east"), csrs{approval}, nil, "taints=unreachable", ""},
+		{"named like its own namespace", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, owned, "taints=unreachable", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := situation{name: "east", cluster: c.cluster, renewal: &renewal{written: start, seen: start}, requests: c.requests, namespace: c.namespace, now: start}

@@ -247,6 +247,11 @@ func TestController_LifeOfACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.pass(time.Second)
+		if c := w.csr("east-1"); len(c.Status.Certificate) > 0 {
+			t.Fatal("a CSR is signed before the hub accepts its cluster")
+		}
+
+		w.edit("east", accepts)
 		block, _ := pem.Decode(w.csr("east-1").Status.Certificate)
 		if block == nil {
 			t.Fatal("an approved CSR was not signed")
@@ -254,8 +259,6 @@ func TestController_LifeOfACluster(t *testing.T) {
 		if c, err := x509.ParseCertificate(block.Bytes); err != nil || c.Subject.CommonName != userOf("east", "agent") {
 			t.Fatalf("got a certificate of %v: %v", c.Subject, err)
 		}
-
-		w.edit("east", accepts)
 		w.shows("east", "HubAcceptedManagedCluster=True unreachable held")
 		if n, err := w.kube.CoreV1().Namespaces().Get(t.Context(), "east", metav1.GetOptions{}); err != nil || n.Labels[clusterv1.ClusterNameLabelKey] != "east" {
 			t.Errorf("namespace %v: %v", n, err)
@@ -373,10 +376,16 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 		if a, b, c := w.csr("east-a"), w.csr("east-b"), w.csr("west-a"); len(a.Status.Certificate) == 0 || len(b.Status.Conditions) > 0 || len(c.Status.Conditions) > 0 {
 			t.Errorf("CSRs have %+v, %+v and %+v, want a certificate for the first one only", a.Status, b.Status, c.Status)
 		}
+		if c := w.cluster("east"); c.Annotations[MemberAnnotation] == "" || len(c.Annotations[KeyAnnotation]) != 64 {
+			t.Errorf("a restore without status would not know whose the name is: %v", c.Annotations)
+		}
 		// Withdrawn by a person, it stays so, whoever asks.
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
 		w.ask(csrOf(t, "east-c", "east", "a", bootstrapUser, newKey(t)))
 		w.shows("east", "HubAcceptedManagedCluster=False unreachable held")
+		if c := w.cluster("east"); c.Annotations[KeyAnnotation] != NoKey {
+			t.Errorf("a restore without status would not know that it was denied: %v", c.Annotations)
+		}
 	})
 }
 

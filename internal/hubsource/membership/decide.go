@@ -77,9 +77,10 @@ type change struct {
 	// finalizers and taints are what shall be there; nil: as they are.
 	finalizers []string
 	taints     []clusterv1.Taint
-	// claim is the key for which the cluster is accepted by itself, "" for none.
-	claim  string
-	accept bool
+	// claim is the key for which the cluster is accepted by itself, or [NoKey]; "": as it is. member: an
+	// agent of it has a certificate.
+	claim          string
+	accept, member bool
 }
 
 // decide says what follows. It changes nothing that it is given.
@@ -112,7 +113,7 @@ func decideMember(s situation) (e effects) {
 		// its Lease says that all of that was made.
 		e.namespace = e.lease
 		set(accepted)
-	} else if meta.IsStatusConditionTrue(conditions, clusterv1.ManagedClusterConditionHubAccepted) {
+	} else if c.Annotations[KeyAnnotation] == NoKey || meta.IsStatusConditionTrue(conditions, clusterv1.ManagedClusterConditionHubAccepted) {
 		set(denied)
 	}
 	if s.renewal != nil && meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil {

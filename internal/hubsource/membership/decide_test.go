@@ -27,7 +27,9 @@ func told(e effects) string {
 			keys = append(keys, t.Key[strings.LastIndex(t.Key, "/")+1:])
 		}
 		say(n.taints != nil, "taints=%s", strings.Join(keys, ","))
-		say(n.claim != "", "claim")
+		say(n.claim == NoKey, "deny")
+		say(n.claim != "" && n.claim != NoKey, "claim")
+		say(n.member, "member")
 		say(n.accept, "accept")
 	}
 	say(e.lease, "lease")
@@ -76,7 +78,7 @@ func TestDecide_Member(t *testing.T) {
 		{"asks to join", nil, nil, "taints=unreachable"},
 		{"waits", changes{tainted(unreachable)}, nil, ""},
 		{"is accepted", changes{accepts, tainted(unreachable)}, nil, "namespace; finalizers=" + finalizer + "; lease; HubAcceptedManagedCluster=True/HubClusterAdminAccepted"},
-		{"claims to be accepted, by a condition", changes{isAccepted, tainted(unreachable)}, nil, "HubAcceptedManagedCluster=False/HubClusterAdminDenied"},
+		{"claims to be accepted, by a condition", changes{isAccepted, tainted(unreachable)}, nil, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied"},
 		{"at rest", changes{accepts, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
 		{"at rest, without a period", changes{accepts, unset, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
 		{"has lost its Lease", changes{accepts, finalized, isAccepted, isAvailable}, nil, "namespace; lease"},
@@ -91,10 +93,12 @@ func TestDecide_Member(t *testing.T) {
 		{"is back, without another taint", changes{accepts, finalized, isAccepted, isAvailable, tainted(unreachable)}, heard, "taints=; after 4m0s"},
 		{"its apiserver is away", changes{accepts, finalized, isAccepted, isBroken, foreign}, heard, "taints=gpu,unavailable; after 4m0s"},
 		{"its taint has another effect", changes{tainted("example.com/x"), softly}, nil, "taints=x,unreachable"},
-		{"withdrawn", changes{finalized, isAccepted, isAvailable}, heard, "HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
+		{"withdrawn", changes{finalized, isAccepted, isAvailable}, heard, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
 		{"withdrawn, and silent", changes{finalized, isDenied, isAvailable}, seen(time.Hour, false),
-			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
+			"taints=unreachable; deny; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"accepted anew", changes{accepts, finalized, isDenied, isAvailable}, heard, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
+		{"restored without its status", changes{accepts, finalized, isAvailable}, heard, "member; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
+		{"joined", changes{accepts, finalized, isAccepted, isJoined, isAvailable}, heard, "member; after 4m0s"},
 		{"keeps other finalizers", changes{foreign, accepts, isAccepted, isAvailable}, heard, "finalizers=example.com/other," + finalizer + "; after 4m0s"},
 		{"renews", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, true), "ManagedClusterConditionClockSynced=True/ManagedClusterClockSynced; after 5m0s"},
 		{"goes on renewing", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")}, seen(0, true), "after 5m0s"},
@@ -133,6 +137,9 @@ func after(s situation, e effects) situation {
 		if e.change.taints != nil {
 			s.cluster.Spec.Taints = e.change.taints
 		}
+	}
+	if e.change != nil && e.change.claim != "" {
+		metav1.SetMetaDataAnnotation(&s.cluster.ObjectMeta, KeyAnnotation, e.change.claim)
 	}
 	if e.lease {
 		s.renewal = &renewal{written: s.now, seen: s.now}

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -85,9 +86,14 @@ func (n *change) patch(c *clusterv1.ManagedCluster) map[string]any {
 	if n.taints != nil {
 		spec["taints"] = n.taints
 	}
+	annotations := map[string]any{}
 	if n.claim != "" {
-		m["annotations"] = map[string]any{KeyAnnotation: n.claim}
+		annotations[KeyAnnotation] = n.claim
 	}
+	if n.member {
+		annotations[MemberAnnotation] = "true"
+	}
+	m["annotations"] = annotations
 	if n.accept {
 		spec["hubAcceptsClient"] = true
 	}
@@ -110,6 +116,20 @@ func (h hub) patch(ctx context.Context, operation string, c *clusterv1.ManagedCl
 		return nil, err
 	}
 	return n, nil
+}
+
+// cluster reads a cluster from the hub itself, nil if there is none. The role has list, and no get.
+func (h hub) cluster(ctx context.Context, name string) (*clusterv1.ManagedCluster, error) {
+	list, err := h.clusters.ClusterV1().ManagedClusters().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	if h.metrics.did("get_cluster", err) != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		if list.Items[i].Name == name {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil
 }
 
 func (h hub) patchStatus(ctx context.Context, c *clusterv1.ManagedCluster, set []metav1.Condition) (*clusterv1.ManagedCluster, error) {

@@ -95,7 +95,7 @@ func parseSubject(subject pkix.Name) (r request, err error) {
 	}
 	rest, found := strings.CutPrefix(names[0], subjectPrefix)
 	cluster, agent, both := strings.Cut(rest, ":")
-	if !found || !both || cluster == "" || agent == "" || strings.Contains(agent, ":") {
+	if !found || !both || cluster == "" || identity.CheckAgent(agent) != nil {
 		return r, fmt.Errorf("the common name %q is not %sCLUSTER:AGENT", names[0], subjectPrefix)
 	}
 	r.cluster, r.agent = cluster, agent

@@ -12,6 +12,9 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/plain"
@@ -50,6 +53,24 @@ func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
 	}
 	r.approved = at
 	return &r, nil
+}
+
+// signable reports whether an approved request is signed for a cluster as it is now, nil for none, or waits until
+// the cluster is another one. An error is why it never is:
+//
+//	t1  a request is approved
+//	t2  the cluster is denied
+//	t3  the signer comes to the request
+func (r *request) signable(c *clusterv1.ManagedCluster) (bool, error) {
+	if c == nil {
+		return false, nil
+	}
+	is := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionHubAccepted)
+	denied := !c.Spec.HubAcceptsClient && is != nil && is.Status == metav1.ConditionFalse && !r.approved.After(is.LastTransitionTime.Time)
+	if c.DeletionTimestamp != nil || denied {
+		return false, refuse(reasonDenied, "it was approved before the hub denied cluster %s: once the cluster is accepted, approve the next request of its agent", c.Name)
+	}
+	return c.Spec.HubAcceptsClient, nil
 }
 
 // lifetime is for how long a certificate is valid: as long as configured, or shorter if the

@@ -19,11 +19,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
 func signerOf(t testing.TB, from, to time.Time) authority {
@@ -359,4 +361,58 @@ func TestIssue_ClockAhead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSignable: what was approved is signed while the hub accepts the cluster, and never after a denial.
+func TestSignable(t *testing.T) {
+	going := func(c *clusterv1.ManagedCluster) { c.DeletionTimestamp = &metav1.Time{Time: start} }
+	deniedAt := func(ago time.Duration) func(*clusterv1.ManagedCluster) {
+		return func(c *clusterv1.ManagedCluster) {
+			isDenied(c)
+			c.Status.Conditions[0].LastTransitionTime = metav1.NewTime(start.Add(-ago))
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		cluster *clusterv1.ManagedCluster
+		may     bool
+		never   bool
+	}{
+		{"accepted", clusterNamed("east", accepts), true, false},
+		{"accepted again", clusterNamed("east", accepts, deniedAt(0)), true, false},
+		{"not accepted yet", clusterNamed("east"), false, false},
+		{"not there yet", nil, false, false},
+		{"denied since", clusterNamed("east", deniedAt(-time.Second)), false, true},
+		{"denied in the same second", clusterNamed("east", deniedAt(0)), false, true},
+		{"denied before, and about to be accepted", clusterNamed("east", deniedAt(time.Second)), false, false},
+		{"denied a moment ago, and nothing says when", clusterNamed("east", isAccepted), false, false},
+		{"being deleted", clusterNamed("east", accepts, going), false, true},
+	} {
+		may, err := (&request{approved: start}).signable(c.cluster)
+		var u *unsound
+		if may != c.may || errors.As(err, &u) != c.never {
+			t.Errorf("%s: %t, %v", c.name, may, err)
+		}
+	}
+}
+
+// TestController_SignsNothingAfterADenial: the request is approved, then the cluster is denied, then the
+// signer, whose watch is behind, comes to the request.
+func TestController_SignsNothingAfterADenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := begin(t, Config{Mode: On, Signer: signer(t)}, clusterNamed("east", accepts))
+		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
+		shown := w.cluster("east").DeepCopy()
+		approved := csrOf(t, "east-1", "east", "agent", bootstrapUser, newKey(t), condition(certificatesv1.CertificateApproved, "KubectlApprove"))
+		approved.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
+		w.ask(approved)
+		if c := w.csr("east-1"); len(c.Status.Certificate) > 0 || conditionOf(c, certificatesv1.CertificateFailed) != reasonDenied {
+			t.Errorf("of a cluster that is not accepted (%v) a CSR has %+v", shown.Spec, c.Status)
+		}
+		w.edit("east", accepts)
+		w.ask(csrOf(t, "east-2", "east", "agent", bootstrapUser, newKey(t), condition(certificatesv1.CertificateApproved, "KubectlApprove")))
+		if c := w.csr("east-2"); len(c.Status.Certificate) == 0 {
+			t.Errorf("of a cluster that is accepted again a CSR has %+v", c.Status)
+		}
+	})
 }

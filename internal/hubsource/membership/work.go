@@ -165,10 +165,12 @@ func trimmed(o any) (any, error) {
 	switch o := o.(type) {
 	case *clusterv1.ManagedCluster:
 		n := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{
-			Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp,
+			Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Finalizers: o.Finalizers, DeletionTimestamp: o.DeletionTimestamp, CreationTimestamp: o.CreationTimestamp,
 		}}
-		if key, has := o.Annotations[KeyAnnotation]; has {
-			n.Annotations = map[string]string{KeyAnnotation: key}
+		for _, mark := range []string{KeyAnnotation, MemberAnnotation} {
+			if text, has := o.Annotations[mark]; has {
+				metav1.SetMetaDataAnnotation(&n.ObjectMeta, mark, text)
+			}
 		}
 		n.Spec = clusterv1.ManagedClusterSpec{HubAcceptsClient: o.Spec.HubAcceptsClient, LeaseDurationSeconds: o.Spec.LeaseDurationSeconds, Taints: o.Spec.Taints}
 		n.Status.Conditions = o.Status.Conditions
@@ -203,7 +205,14 @@ func (m *members) csrSeen(csr *certificatesv1.CertificateSigningRequest, gone bo
 	}
 }
 
-func (m *members) clusterSeen(c *clusterv1.ManagedCluster, _ bool) { m.due.Add(c.Name) }
+func (m *members) clusterSeen(c *clusterv1.ManagedCluster, _ bool) {
+	m.due.Add(c.Name)
+	if names, err := m.csrs.GetIndexer().IndexKeys(byCluster, c.Name); err == nil && m.cfg.Signer.configured() {
+		for _, name := range names { // what is approved waits for the acceptance
+			m.unsigned.Add(name)
+		}
+	}
+}
 
 // clusterChanged notes when a cluster becomes available, or says that it is not. Only its agent
 // says that, and an agent that is back need not begin with a renewal:
@@ -325,7 +334,7 @@ func (m *members) situation(ctx context.Context, name string) (s situation, err 
 	case s.cluster == nil:
 	case s.cluster.DeletionTimestamp != nil:
 		s.remaining, err = m.hub.remaining(ctx, name)
-	case len(m.rules.users) > 0 && !s.cluster.Spec.HubAcceptsClient && len(s.requests) > 0:
+	case len(m.rules.users) > 0 && s.cluster.Annotations[KeyAnnotation] == "" && len(s.requests) > 0:
 		s.namespace, err = m.hub.namespace(ctx, name)
 	}
 	return s, err
@@ -333,7 +342,9 @@ func (m *members) situation(ctx context.Context, name string) (s situation, err 
 
 // tell logs what people want to know of later.
 func (m *members) tell(ctx context.Context, s situation, e effects) {
-	if e.change != nil && e.change.claim != "" {
+	if e.change != nil && e.change.claim == NoKey {
+		m.cfg.Log.InfoContext(ctx, "a cluster was denied: no rule lets it in any more", "cluster", s.name)
+	} else if e.change != nil && e.change.claim != "" {
 		m.cfg.Log.InfoContext(ctx, "the first key of a cluster is taken, as configured for its user", "cluster", s.name, "accepted", e.change.accept)
 	}
 	for _, c := range e.conditions {
@@ -356,6 +367,15 @@ func (m *members) sign(ctx context.Context, name string) error {
 	}
 	csr, _ := o.(*certificatesv1.CertificateSigningRequest)
 	asked, err := toSign(csr)
+	if asked != nil {
+		var is *clusterv1.ManagedCluster
+		if is, err = m.hub.cluster(ctx, asked.cluster); err != nil {
+			return fmt.Errorf("CSR %s: its cluster: %w", name, err)
+		}
+		if may, why := asked.signable(is); !may {
+			asked, err = nil, why
+		}
+	}
 	var u *unsound
 	switch {
 	case errors.As(err, &u):

@@ -106,7 +106,7 @@ func checkClusterRequest(a ask, r *x509.CertificateRequest, usages []certificate
 		}
 	}
 	switch {
-	case !named || agent == "" || strings.Contains(agent, ":"):
+	case !named || identity.CheckAgent(agent) != nil:
 		return a.forbidden("its common name is not %s:<agent>, which cluster %s may have", group, a.cluster)
 	case !sameGroups(r.Subject.Organization, group):
 		return a.forbidden("its organizations are not exactly %s and, if it is there, %s", group, allClusters)

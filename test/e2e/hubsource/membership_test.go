@@ -231,20 +231,15 @@ func TestMembership(t *testing.T) {
 		available = clusterv1.ManagedClusterConditionAvailable
 	)
 	type is = map[string]metav1.ConditionStatus
-	create := func(name string) {
-		c := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1.ManagedClusterSpec{LeaseDurationSeconds: 1}}
-		if _, err := h.clusters.ClusterV1().ManagedClusters().Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	create := h.create
 
 	// A person lets the first one in, and a user of the configuration the second one.
 	create("east")
 	h.ask("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
 	h.shows("east", nil, "unreachable")
 	h.Kubectl("certificate", "approve", "east-1")
-	h.csrHas("east-1", certificatesv1.CertificateApproved)
 	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
+	h.csrHas("east-1", certificatesv1.CertificateApproved)
 	h.shows("east", is{accepted: metav1.ConditionTrue}, "unreachable")
 	create("west")
 	h.ask("west-1", "west", bootstrapUser, subjectOf("west"))
@@ -289,6 +284,92 @@ func TestMembership(t *testing.T) {
 	h.csrHas("east-3", certificatesv1.CertificateApproved)
 
 	h.end("west")
+	h.forbids()
+}
+
+func (h *membersHub) create(name string) {
+	h.Helper()
+	c := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1.ManagedClusterSpec{LeaseDurationSeconds: 1}}
+	if _, err := h.clusters.ClusterV1().ManagedClusters().Create(h.Context(), c, metav1.CreateOptions{}); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// restore puts a cluster in its own place as a backup has it: with labels, annotations and spec, and without
+// finalizers and status.
+func (h *membersHub) restore(name string) {
+	h.Helper()
+	all := h.clusters.ClusterV1().ManagedClusters()
+	c, err := all.Get(h.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.patchCluster(name, `{"metadata":{"finalizers":null}}`)
+	if err := all.Delete(h.Context(), name, metav1.DeleteOptions{}); err != nil {
+		h.Fatal(err)
+	}
+	h.Eventually(func() error {
+		_, err := all.Create(h.Context(), &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: c.Annotations}, Spec: c.Spec}, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// TestMembership_Strangers: a hub whose rule lets clusters of a user in is restored without status. A stranger
+// with a token of that user gets the name neither of a cluster that has an agent, nor of one that kubectl denied.
+// A request that was approved before a denial is not signed after it.
+func TestMembership_Strangers(t *testing.T) {
+	h := newMembersHub(t)
+	const accepted = clusterv1.ManagedClusterConditionHubAccepted
+	type is = map[string]metav1.ConditionStatus
+
+	// Approved, then denied, and only then there is a signer.
+	h.create("late")
+	h.ask("late-1", "late", "system:bootstrap:abcdef", subjectOf("late"))
+	h.Kubectl("certificate", "approve", "late-1")
+	denied := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"False","reason":"HubClusterAdminDenied","message":"","lastTransitionTime":%q}]}}`, accepted, time.Now().Add(time.Second).UTC().Format(time.RFC3339))
+	h.patchCluster("late", denied, "status")
+	h.serve()
+	h.csrHas("late-1", certificatesv1.CertificateFailed)
+
+	h.create("east")
+	h.ask("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
+	h.Kubectl("certificate", "approve", "east-1")
+	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
+	h.csrHas("east-1", certificatesv1.CertificateApproved)
+	stop := h.agent("east")
+	h.shows("east", is{accepted: metav1.ConditionTrue, clusterv1.ManagedClusterConditionClockSynced: metav1.ConditionTrue})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	h.create("west")
+	h.patchCluster("west", `{"spec":{"hubAcceptsClient":true}}`)
+	h.shows("west", is{accepted: metav1.ConditionTrue}, "unreachable")
+	h.patchCluster("west", `{"spec":{"hubAcceptsClient":false}}`)
+	h.shows("west", is{accepted: metav1.ConditionFalse}, "unreachable")
+	h.create("young")
+	h.ask("young-1", "young", "system:bootstrap:abcdef", subjectOf("young"))
+	h.Kubectl("certificate", "deny", "young-1")
+	h.shows("young", is{accepted: metav1.ConditionFalse}, "unreachable")
+
+	h.Kubectl("delete", "csr", "--all")
+	stolen := []string{"east", "west", "young"}
+	for _, name := range stolen {
+		h.restore(name)
+		h.ask(name+"-2", name, bootstrapUser, subjectOf(name))
+	}
+	// What comes later and is let in says that the strangers were looked at.
+	h.create("fresh")
+	h.ask("fresh-1", "fresh", bootstrapUser, subjectOf("fresh"))
+	h.csrHas("fresh-1", certificatesv1.CertificateApproved)
+	for _, name := range stolen {
+		csr, err := h.Kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name+"-2", metav1.GetOptions{})
+		if err != nil || len(csr.Status.Conditions) > 0 || len(csr.Status.Certificate) > 0 {
+			t.Errorf("a stranger's request for the name %s: %v, %+v", name, err, csr.Status.Conditions)
+		}
+		if c, err := h.clusters.ClusterV1().ManagedClusters().Get(t.Context(), name, metav1.GetOptions{}); err != nil || c.Spec.HubAcceptsClient != (name == "east") {
+			t.Errorf("cluster %s is accepted: %v, %v", name, c.Spec.HubAcceptsClient, err)
+		}
+	}
 	h.forbids()
 }
 
