@@ -70,6 +70,7 @@ func (e Env) called(root *cobra.Command, text string) string {
 // is done or ctx ends, and returns the exit status: 0 when it worked, 1 when it
 // failed, 2 when the arguments make no sense.
 func Main(ctx context.Context, env Env, args []string) int {
+	env.Stdout, env.Stderr = telemetry.PrintableWriter{W: env.Stdout}, telemetry.PrintableWriter{W: env.Stderr}
 	root := newRoot(env)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -81,10 +82,12 @@ func Main(ctx context.Context, env Env, args []string) int {
 	if errors.As(err, &usage) {
 		status = exitUsage
 	}
-	fmt.Fprintf(env.Stderr, "%s: %v\n", program, err)
+	// A line of an error, which a peer may have said, is no hint of ours.
+	tame := strings.NewReplacer("\nhint:", "\n  hint:")
+	fmt.Fprintf(env.Stderr, "%s: %s\n", program, tame.Replace(err.Error()))
 	var hinted interface{ Hint() string }
 	if errors.As(err, &hinted) && hinted.Hint() != "" {
-		fmt.Fprintf(env.Stderr, "hint: %s\n", env.called(root, hinted.Hint()))
+		fmt.Fprintf(env.Stderr, "hint: %s\n", tame.Replace(env.called(root, hinted.Hint())))
 	}
 	return status
 }

@@ -79,7 +79,7 @@ func (c *connection) dialBoth(hubContext string) (b both, err error) {
 }
 
 func installer(env Env, client *cluster.Kube) install.Installer {
-	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Say: func(format string, args ...any) { fmt.Fprintf(env.Stdout, format+"\n", args...) }}
+	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Say: func(format string, args ...any) { _ = say(env.Stdout, format+"\n", args...) }}
 }
 
 // installFlags are those that both verbs have.
@@ -235,7 +235,7 @@ func (f *installFlags) giveAccess(env Env, s install.Settings, operator map[stri
 		}
 	}
 	return say(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && %s get clusters\n%s",
-		s.Address, filepath.Join(dir, "env"), env.name(), f.clusterLines(env, s, dir))
+		s.Address, filepath.Join(dir, "env"), env.name(), lines(f.clusterLines(env, s, dir)))
 }
 
 func newInstallCluster(env Env) *cobra.Command {

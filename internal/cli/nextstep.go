@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hawser-io/hawser/internal/install"
+	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -165,6 +166,9 @@ func (c *connection) afterToken(ctx context.Context, env Env) string {
 
 // fileOf is the file that a person redirected the output to; - where it is none.
 func fileOf(out io.Writer) string {
+	if p, is := out.(telemetry.PrintableWriter); is {
+		out = p.W
+	}
 	f, ok := out.(*os.File)
 	if !ok {
 		return "-"

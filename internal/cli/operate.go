@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -352,9 +351,4 @@ func withheld(ctx context.Context, c hawserv1.InspectionServiceClient, source, c
 		return nil, hint(fmt.Errorf("%s withholds nothing on %s", source, clusterName), "a source withholds only while it is connected")
 	}
 	return works, nil
-}
-
-func say(w io.Writer, format string, args ...any) error {
-	_, err := fmt.Fprintf(w, format, args...)
-	return err
 }

@@ -72,8 +72,7 @@ func newPKIInit(env Env) *cobra.Command {
 			case err != nil:
 				return err
 			}
-			_, err = fmt.Fprintf(env.Stdout, "wrote %s and %s, valid until %s\n", d.CACert(), d.CAKey(), day(a.NotAfter()))
-			return err
+			return say(env.Stdout, "wrote %s and %s, valid until %s\n", d.CACert(), d.CAKey(), day(a.NotAfter()))
 		},
 	}
 	f.add(cmd, pki.AuthorityLifetime)
@@ -128,7 +127,7 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 	case err != nil:
 		return err
 	}
-	if _, err := fmt.Fprintf(env.Stdout, "wrote %s and %s, valid until %s\n",
+	if err := say(env.Stdout, "wrote %s and %s, valid until %s\n",
 		d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter)); err != nil {
 		return err
 	}
@@ -136,9 +135,8 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 		return nil // nobody has to be told how to recognise those
 	}
 	commonName, _ := pki.Subject(req.Role, req.Name)
-	_, err = fmt.Fprintf(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n",
+	return say(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n",
 		commonName, req.Role, req.Name)
-	return err
 }
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
+
+	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
 // The values of --output.
@@ -26,6 +28,26 @@ const (
 	asYAML  = "yaml"
 	asName  = "name"
 )
+
+// lines are several lines of ours. Of any other text that is said, what it has of line feeds came from a peer.
+type lines string
+
+// oneLine is what a peer said, as it may stand in a line on a terminal.
+func oneLine(said string) string { return telemetry.Printable(said, "") }
+
+// say prints a text. All that verbs print of what others said goes through here, and of rows through [grid].
+func say(w io.Writer, format string, args ...any) error {
+	for i, a := range args {
+		switch a := a.(type) {
+		case string:
+			args[i] = oneLine(a)
+		case error:
+			args[i] = oneLine(a.Error())
+		}
+	}
+	_, err := fmt.Fprintf(w, format, args...)
+	return err
+}
 
 var outputs = []string{asTable, asWide, asJSON, asYAML, asName}
 
@@ -78,8 +100,8 @@ type objects struct {
 
 // What is before, between and after the objects of a list.
 const (
-	jsonHead, jsonTail = "{\n    \"apiVersion\": \"v1\",\n    \"items\": [", "],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"
-	yamlHead, yamlTail = "apiVersion: v1\nitems:", "kind: List\nmetadata:\n  resourceVersion: \"\"\n"
+	jsonHead, jsonTail lines = "{\n    \"apiVersion\": \"v1\",\n    \"items\": [", "],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"
+	yamlHead, yamlTail lines = "apiVersion: v1\nitems:", "kind: List\nmetadata:\n  resourceVersion: \"\"\n"
 )
 
 func (o *objects) show(t thing) error {
@@ -111,7 +133,7 @@ func (o *objects) showYAML(object any) error {
 	if err != nil {
 		return err
 	}
-	text := string(b)
+	text := lines(b)
 	switch {
 	case o.alone && o.shown > 1:
 		return say(o.w, "---\n%s", text)
@@ -123,7 +145,7 @@ func (o *objects) showYAML(object any) error {
 			return err
 		}
 	}
-	return say(o.w, "- %s\n", strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  "))
+	return say(o.w, "- %s\n", lines(strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "\n", "\n  ")))
 }
 
 func (o *objects) end() error {
@@ -233,7 +255,7 @@ func (g *grid) end() error {
 	}
 	for _, row := range g.rows {
 		for i, cell := range row {
-			if cell == "" {
+			if row[i] = oneLine(cell); cell == "" {
 				row[i] = "-"
 			}
 			g.widths[i] = max(g.widths[i], utf8.RuneCountInString(row[i]))

@@ -231,10 +231,11 @@ func told(err error) error {
 		return err
 	}
 	e := transportgrpc.FromStatus(err)
+	e.Message = oneLine(e.Message)
 	if e.Hint == "" {
 		return e
 	}
-	advice := e.Hint
+	advice := oneLine(e.Hint)
 	e.Hint = ""
 	return hint(e, "%s", advice)
 }

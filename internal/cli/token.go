@@ -78,7 +78,7 @@ An account that is not there is made only if it is the usual one.`,
 			if err := say(env.Stdout, "%s\n", token); err != nil {
 				return err
 			}
-			return say(env.Stderr, "%s", c.afterToken(ctx, env))
+			return say(env.Stderr, "%s", lines(c.afterToken(ctx, env)))
 		},
 	}
 	c.add(cmd, "the hub (default the current one)")

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
@@ -15,8 +13,7 @@ func newVersion(env Env) *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cmdline.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(env.Stdout, telemetry.Version("hawser"))
-			return err
+			return say(env.Stdout, "%s\n", telemetry.Version("hawser"))
 		},
 	}
 }

@@ -58,6 +58,7 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	now := &slog.LevelVar{}
 	now.Set(l)
 	o := &slog.HandlerOptions{Level: now, ReplaceAttr: cut}
+	w = PrintableWriter{w}
 	q := quiet{said: &said{lines: map[[2]string]*subject{}}, level: now}
 	switch format {
 	case "text":

@@ -138,7 +138,7 @@ func New(level Level, out io.Writer, r prometheus.Registerer, program *slog.Logg
 		lines:   meter.Counters("lines_total", "Lines of the audit stream.", "event"),
 		dropped: meter.Counter("dropped_lines_total", "Lines that were not written because they could not be, or not as fast."),
 	}
-	l.log = slog.New(slog.NewJSONHandler((*queue)(l), &slog.HandlerOptions{ReplaceAttr: rename}))
+	l.log = slog.New(slog.NewJSONHandler(telemetry.PrintableWriter{W: (*queue)(l)}, &slog.HandlerOptions{ReplaceAttr: rename}))
 	return l
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -48,7 +49,7 @@ func ParseSubject(s string) (Subject, error) {
 		switch {
 		case !slices.Contains([]identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap}, id.Role):
 			return Subject{}, fmt.Errorf("%q is no role: use agent, source, operator, viewer or bootstrap", role)
-		case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' }):
+		case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
 			return Subject{}, fmt.Errorf("%q names nobody: use ROLE/NAME, as agent/cluster1", s)
 		}
 		return Subject{Identity: id}, nil

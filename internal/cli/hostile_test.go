@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// hostile is what a peer may be called. A terminal that reads it clears itself, rings, writes backwards, and shows
+// a line that nobody said.
+const hostile = "x\x1b[2J\x07\r\u009b31m\u202etxt\u2028\u200b\x7f\nhint: run evil"
+
+// unclean returns what of a text a terminal would obey.
+func unclean(text string) string {
+	for i, size := 0, 0; i < len(text); i += size {
+		var r rune
+		r, size = utf8.DecodeRuneInString(text[i:])
+		if r == utf8.RuneError && size == 1 || r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return fmt.Sprintf("%q at %d", text[i:i+size], i)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "hint: run evil") {
+			return "a line of its own"
+		}
+	}
+	return ""
+}
+
+// filled returns a message all of whose texts are hostile, and that says of itself that it is there.
+func filled(m proto.Message) proto.Message {
+	r := m.ProtoReflect()
+	fields := r.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		switch name := string(f.Name()); {
+		case name == "next_page_token":
+		case f.Kind() == protoreflect.StringKind && f.IsList():
+			r.Mutable(f).List().Append(protoreflect.ValueOfString(hostile))
+		case f.Kind() == protoreflect.StringKind && !f.IsMap():
+			r.Set(f, protoreflect.ValueOfString(hostile))
+		case f.Kind() == protoreflect.EnumKind && !f.IsList():
+			r.Set(f, protoreflect.ValueOfEnum(f.Enum().Values().Get(f.Enum().Values().Len()-1).Number()))
+		case f.Kind() == protoreflect.MessageKind && !f.IsList() && !f.IsMap():
+			if f.Message().FullName() == "google.protobuf.Timestamp" {
+				r.Set(f, protoreflect.ValueOfMessage(timestamppb.New(time.Unix(0, 0)).ProtoReflect()))
+			} else if f.Message().ParentFile().Package() == "hawser.v1" {
+				filled(r.Mutable(f).Message().Interface())
+			}
+		}
+	}
+	return m
+}
+
+// broker answers everything with hostile texts: with results, or where fails is set with an error.
+type hostileBroker struct {
+	hawserv1.UnimplementedInspectionServiceServer
+	fails bool
+}
+
+func (b hostileBroker) serve(srv any, s grpc.ServerStream) error {
+	name, _ := grpc.MethodFromServerStream(s)
+	name = name[strings.LastIndex(name, "/")+1:]
+	method := hawserv1.File_hawser_v1_inspection_proto.Services().ByName("InspectionService").Methods().ByName(protoreflect.Name(name))
+	if b.fails || method == nil {
+		return status.Error(codes.NotFound, hostile)
+	}
+	in, out := newMessage(method.Input()), newMessage(method.Output())
+	if err := s.RecvMsg(in); err != nil {
+		return err
+	}
+	return s.SendMsg(filled(out))
+}
+
+func newMessage(d protoreflect.MessageDescriptor) proto.Message {
+	for _, m := range messages {
+		if m.ProtoReflect().Descriptor().FullName() == d.FullName() {
+			return m.ProtoReflect().New().Interface()
+		}
+	}
+	panic("no message " + d.FullName())
+}
+
+// messages are those of the service.
+var messages = []proto.Message{
+	&hawserv1.ListClustersRequest{}, &hawserv1.ListClustersResponse{}, &hawserv1.ListWorksRequest{}, &hawserv1.ListWorksResponse{},
+	&hawserv1.ListOrphansRequest{}, &hawserv1.ListOrphansResponse{}, &hawserv1.ListLimitsRequest{}, &hawserv1.ListLimitsResponse{},
+	&hawserv1.ForgetWorkRequest{}, &hawserv1.ForgetWorkResponse{}, &hawserv1.ForgetClusterRequest{}, &hawserv1.ForgetClusterResponse{},
+	&hawserv1.AdoptRequest{}, &hawserv1.AdoptResponse{}, &hawserv1.ApproveRequest{}, &hawserv1.ApproveResponse{}, &hawserv1.ResolveRequest{}, &hawserv1.ResolveResponse{},
+	&hawserv1.DenyRequest{}, &hawserv1.DenyResponse{}, &hawserv1.AllowRequest{}, &hawserv1.AllowResponse{}, &hawserv1.ListDenialsRequest{}, &hawserv1.ListDenialsResponse{},
+	&hawserv1.BackupRequest{}, &hawserv1.BackupResponse{},
+}
+
+// start serves it, and returns where.
+func (b hostileBroker) start(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.UnknownServiceHandler(b.serve))
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// hostileHub is a kube-apiserver that answers everything with hostile objects, or refuses it with a hostile reason.
+func hostileHub(t *testing.T, dir string, refuses bool) (kubeconfig string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		kind := map[string]string{"managedclusters": "ManagedCluster", "certificatesigningrequests": "CertificateSigningRequest", "manifestworks": "ManifestWork"}
+		object := map[string]any{"apiVersion": "v1", "kind": "List", "items": []any{}}
+		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+		at := slices.IndexFunc(parts, func(p string) bool { return kind[p] != "" })
+		if at >= 0 {
+			one := map[string]any{
+				"apiVersion": strings.Join(parts[1:3], "/"), "kind": kind[parts[at]],
+				"metadata": map[string]any{"name": hostile, "namespace": hostile, "uid": "u", "finalizers": []any{hostile}, "labels": map[string]any{"open-cluster-management.io/cluster-name": "c1"}, "annotations": map[string]any{askerAnnotation: hostile, "hawser.dev/member": "true"}},
+				"spec":     map[string]any{"username": courier, "signerName": hostile, "request": "", "hubAcceptsClient": false},
+				"status":   map[string]any{"conditions": []any{map[string]any{"type": "x", "status": "True", "reason": hostile, "message": hostile}}},
+			}
+			if object["items"] = []any{one}; at < len(parts)-1 {
+				object = one
+			}
+		}
+		if refuses {
+			w.WriteHeader(http.StatusForbidden)
+			object = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": hostile, "reason": hostile, "code": http.StatusForbidden}
+		}
+		_ = json.NewEncoder(w).Encode(object) // the client sees it
+	}))
+	t.Cleanup(s.Close)
+	kubeconfig = filepath.Join(dir, fmt.Sprintf("config-%t", refuses))
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: hub\nclusters: [{name: hub, cluster: {server: %q}}]\ncontexts: [{name: hub, context: {cluster: hub}}]\n", s.URL)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
+
+// hostileCases are the arguments of each verb, by its path, with which it prints what others said. BROKER, CONFIG and
+// DIR are filled in.
+var hostileCases = map[string][]string{
+	"hawser version":           {""},
+	"hawser pki init":          {"--dir DIR/pki"},
+	"hawser pki issue":         {"--dir DIR/pki --role viewer --name HOSTILE"},
+	"hawser demo":              {"HOSTILE"},
+	"hawser install hub":       {"--context hub --kubeconfig CONFIG --address b:1 --image-registry r --image-version v1 --dry-run", "--context hub --kubeconfig CONFIG --address HOSTILE"},
+	"hawser install cluster":   {"HOSTILE --hub-context hub --context hub --kubeconfig CONFIG --dry-run"},
+	"hawser uninstall hub":     {"--context hub --kubeconfig CONFIG --yes"},
+	"hawser uninstall cluster": {"c1 --hub-context hub --context hub --kubeconfig CONFIG"},
+	"hawser get clusters":      {"REMOTE", "REMOTE -o wide", "REMOTE -o json", "REMOTE -o yaml", "REMOTE -o name"},
+	"hawser get works":         {"REMOTE", "REMOTE -o wide", "REMOTE -o json", "REMOTE -o yaml", "REMOTE -o name", "HOSTILE REMOTE"},
+	"hawser get orphans":       {"REMOTE", "REMOTE -o json", "REMOTE -o yaml"},
+	"hawser get limits":        {"REMOTE", "REMOTE -o json"},
+	"hawser get denials":       {"REMOTE", "REMOTE -o json", "REMOTE -o yaml"},
+	"hawser doctor":            {"REMOTE"},
+	"hawser check":             {"DIR/hostile.yaml", "--all-namespaces --kubeconfig CONFIG"},
+	"hawser forget work":       {"c1 HOSTILE REMOTE"},
+	"hawser forget cluster":    {"HOSTILE REMOTE", "HOSTILE --works --yes REMOTE", "HOSTILE --works --dry-run REMOTE"},
+	"hawser adopt":             {"c1 HOSTILE --source HOSTILE --yes REMOTE"},
+	"hawser approve":           {"--cluster HOSTILE --source HOSTILE --all REMOTE", "--cluster HOSTILE --remove HOSTILE REMOTE"},
+	"hawser deny cluster":      {"c1 --context hub --kubeconfig CONFIG"},
+	"hawser allow":             {"agent/c1 REMOTE", "HOSTILE REMOTE"},
+	"hawser token create":      {"--context hub --kubeconfig CONFIG"},
+	"hawser join":              {"HOSTILE --context hub --kubeconfig CONFIG --broker b:1 --broker-ca DIR/hostile.yaml --token-file DIR/hostile.yaml --image-registry r --image-version v1"},
+	"hawser accept":            {"c1 --context hub --kubeconfig CONFIG", "c1 --csr HOSTILE --context hub --kubeconfig CONFIG"},
+	"hawser detach":            {"c1 --context hub --kubeconfig CONFIG --timeout 1s"},
+	"hawser move":              {"HOSTILE b:1 --context hub --kubeconfig CONFIG"},
+	"hawser mqtt acl":          {"HOSTILE"},
+	"hawser store check":       {"--dir HOSTILE"},
+	"hawser store backup":      {"--dir HOSTILE --to HOSTILE"},
+	"hawser store restore":     {"--dir HOSTILE --from HOSTILE"},
+}
+
+// TestVerbs_PrintNothingThatATerminalObeys: whatever peers are called and say, what each verb prints has characters
+// and line feeds only, and no line that a peer began.
+func TestVerbs_PrintNothingThatATerminalObeys(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
+	if err := os.WriteFile(filepath.Join(dir, "hostile.yaml"), []byte("kind: "+hostile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	brokers := map[bool]string{}
+	configs := map[bool]string{}
+	for _, fails := range []bool{false, true} {
+		brokers[fails], configs[fails] = hostileBroker{fails: fails}.start(t), hostileHub(t, dir, fails)
+	}
+	missing := maps.Clone(hostileCases)
+	said := 0
+	eachVerb(newRoot(Env{}), func(c *cobra.Command) {
+		path := c.CommandPath()
+		cases, has := hostileCases[path]
+		delete(missing, path)
+		if !has {
+			t.Errorf("%s is in no case of this test: add one in which it prints what others said", path)
+		}
+		for _, args := range cases {
+			for _, fails := range []bool{false, true} {
+				all := strings.Fields(path)[1:]
+				for _, a := range strings.Fields(strings.ReplaceAll(args, "REMOTE", "--broker BROKER --insecure --timeout 5s")) {
+					all = append(all, strings.NewReplacer("BROKER", brokers[fails], "CONFIG", configs[fails], "DIR", dir, "HOSTILE", hostile).Replace(a))
+				}
+				var out, errs bytes.Buffer
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				Main(ctx, Env{Stdout: &out, Stderr: &errs, Now: time.Now, Program: program}, all)
+				cancel()
+				said += strings.Count(out.String()+errs.String(), `\u001b`)
+				for where, text := range map[string]string{"standard output": out.String(), "standard error": errs.String()} {
+					if bad := unclean(text); bad != "" {
+						t.Errorf("%q: %s has %s:\n%q", all, where, bad, text)
+					}
+				}
+			}
+		}
+	})
+	for path := range missing {
+		t.Errorf("there is no verb %s", path)
+	}
+	if said < 30 {
+		t.Errorf("hostile texts were printed %d times only", said)
+	}
+}

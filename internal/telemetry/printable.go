@@ -1,0 +1,45 @@
+package telemetry
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Printable returns a text in which a terminal finds nothing but characters, and of what controls it only what
+// keep names. All else is written as JSON and Go write it, so that JSON stays JSON.
+func Printable(text, keep string) string {
+	clean := func(r rune) bool { return r != utf8.RuneError && unicode.IsPrint(r) || strings.ContainsRune(keep, r) }
+	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !clean(r) }) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for i, size := 0, 0; i < len(text); i += size {
+		var r rune
+		switch r, size = utf8.DecodeRuneInString(text[i:]); {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[i])
+		case clean(r), r == utf8.RuneError:
+			b.WriteRune(r)
+		default:
+			for _, half := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, `\u%04x`, half)
+			}
+		}
+	}
+	return b.String()
+}
+
+// PrintableWriter writes whole texts to W as [Printable] returns them, with their lines.
+type PrintableWriter struct{ W io.Writer }
+
+// Write implements [io.Writer].
+func (p PrintableWriter) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(p.W, Printable(string(text), "\n\t")); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}
