@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	certificatesv1 "k8s.io/api/certificates/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
@@ -36,10 +35,12 @@ that is being detached is let in only until its works have ended. See who waits 
 
   hawser get clusters
 
-Where several agents ask under the name of one cluster, look whose each is (kubectl get csr)
-and name the right one with --csr. So do where somebody asked with whose token no cluster
-joins, or name who asked with --requester. A request for anything but a certificate of the
-cluster is never approved.`,
+Of a cluster that had an agent no request is approved but one that is named with --csr:
+anybody with a token may ask for its name. Each that waits is printed with the command that
+approves it, with who asked and when, and with the SHA-256 of its public key, which the agent
+says in its log. So it is where several agents ask under the name of one cluster, and where
+one asks with a token that clusters do not join with; --requester names its user. A request
+for anything but a certificate of the cluster is never approved.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, clusters []string) error {
 			if err := a.check(cmd); err != nil {
@@ -77,8 +78,8 @@ func several(failed []error) error {
 	return errors.Join(failed...)
 }
 
-// accept lets one cluster in. Who waits lets in what comes first: a cluster that was accepted once
-// may be there with its certificate, or ask for another one. What asks after that nobody has looked at.
+// accept lets one cluster in. Of one that has had no agent, what comes first is let in while it waits. What
+// asks after that has to be looked at.
 func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name string) error {
 	if !a.wait {
 		_, err := a.once(ctx, env, hub, name)
@@ -95,12 +96,14 @@ func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name strin
 		return err
 	}
 	if !approved {
-		if err := wait(comes); err != nil {
+		if err := wait(func(ctx context.Context, hub hubAPI, name string) (string, error) {
+			return a.comes(ctx, env, hub, name)
+		}); err != nil {
 			return err
 		}
-		picked, _, err := a.pickFrom(ctx, env, hub, name)
-		if err == nil {
-			err = approveFirst(ctx, env, hub, picked)
+		r, err := a.read(ctx, env, hub, name)
+		if err == nil && r.cluster != nil {
+			err = approveFirst(ctx, env, hub, r.picked)
 		}
 		if err != nil {
 			return err
@@ -111,8 +114,8 @@ func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name strin
 
 // once does what can be done for a cluster now. It reports whether it approved something.
 func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) (approved bool, err error) {
-	c, err := hub.cluster(ctx, name)
-	switch {
+	r, err := a.read(ctx, env, hub, name)
+	switch c := r.cluster; {
 	case err != nil:
 		return false, err
 	case c == nil:
@@ -126,17 +129,24 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 		}
 		return false, say(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
 	}
-	picked, requests, err := a.pickFrom(ctx, env, hub, name)
-	if err != nil {
+	if err := admit(ctx, env, hub, r.cluster, len(r.waiting) > 0); err != nil {
 		return false, err
 	}
-	if err := admit(ctx, env, hub, c, len(picked) > 0); err != nil {
-		return false, err
+	if len(r.picked) > 0 {
+		return true, approveFirst(ctx, env, hub, r.picked)
 	}
-	if len(picked) > 0 {
-		return true, approveFirst(ctx, env, hub, picked)
+	if len(r.waiting) > 0 && !a.wait {
+		if err := say(env.Stdout, "%s", lines(a.unnamed(env, r)+"\n")); err != nil {
+			return false, err
+		}
 	}
-	return false, retry(ctx, env, hub, name, requests)
+	return false, retry(ctx, env, hub, name, r.requests)
+}
+
+// unnamed says which requests wait of a cluster that had an agent.
+func (a *acceptance) unnamed(env Env, r reading) string {
+	return "cluster " + r.cluster.Name + " had an agent before, so none of these is approved unless it is named:\n" +
+		a.lines(env, r.cluster.Name, r.history, r.waiting) + "\n" + compare
 }
 
 // leaving is the error of a cluster that does not join any more.
@@ -144,45 +154,55 @@ func leaving(cluster string) error {
 	return fmt.Errorf("cluster %s is being detached: accept it when it has asked again", cluster)
 }
 
-// pickFrom returns the applications to approve of all requests of a cluster; what may never be
-// approved is said.
-func (a *acceptance) pickFrom(ctx context.Context, env Env, hub hubAPI, cluster string) (picked []application, requests []certificatesv1.CertificateSigningRequest, err error) {
-	if requests, err = hub.requests(ctx, cluster); err != nil {
-		return nil, nil, err
+// reading is what the hub has of a cluster, nil for none.
+type reading struct {
+	cluster  *clusterv1.ManagedCluster
+	requests []certificatesv1.CertificateSigningRequest
+	history  history
+	// waiting are the applications that nobody has decided about, picked those of them to approve.
+	waiting, picked []application
+}
+
+// read reads that; what may never be approved is said.
+func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster string) (r reading, err error) {
+	if r.cluster, err = hub.cluster(ctx, cluster); err != nil || r.cluster == nil || r.cluster.DeletionTimestamp != nil {
+		return r, err
 	}
-	var waiting []application
-	for i := range requests {
-		r := &requests[i]
-		if !pending(r) {
+	if r.requests, err = hub.requests(ctx, cluster); err != nil {
+		return r, err
+	}
+	r.history = historyOf(r.cluster, r.requests)
+	for i := range r.requests {
+		is := &r.requests[i]
+		if !pending(is) {
 			continue
 		}
-		applied, first, err := applicationOf(cluster, r)
+		applied, first, err := applicationOf(cluster, is)
 		switch {
 		case err != nil:
-			if err := say(env.Stdout, "certificate request %s is left alone: %v\n", r.Name, err); err != nil {
-				return nil, nil, err
+			if err := say(env.Stdout, "certificate request %s is left alone: %v\n", is.Name, err); err != nil {
+				return r, err
 			}
 		case first:
-			waiting = append(waiting, applied)
+			r.waiting = append(r.waiting, applied)
 		}
 	}
 	for _, name := range a.named {
-		if !slices.ContainsFunc(waiting, func(w application) bool { return w.name == name }) {
-			return nil, nil, hint(fmt.Errorf("cluster %s has no certificate request %s that waits", cluster, name), "see those it has with: kubectl get csr -l %s=%s", clusterv1.ClusterNameLabelKey, cluster)
+		if !slices.ContainsFunc(r.waiting, func(w application) bool { return w.name == name }) {
+			return r, hint(fmt.Errorf("cluster %s has no certificate request %s that waits", cluster, name), "see those it has with: kubectl get csr -l %s=%s", clusterv1.ClusterNameLabelKey, cluster)
 		}
 	}
-	picked, err = a.pick(waiting)
+	chosen := a.choice
+	chosen.member = r.history.member
+	r.picked, err = chosen.pick(r.waiting)
 	var stranger strangerError
 	switch {
 	case errors.Is(err, errSeveral):
-		lines := names(waiting, func(w application) string {
-			return fmt.Sprintf("  %s of %s, asked for by %s", w.name, w.agent, w.asker)
-		})
-		return nil, nil, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, strings.Join(lines, "\n")), "name the right one: hawser accept %s --csr NAME; or approve all with --all", cluster)
+		return r, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, a.lines(env, cluster, r.history, r.waiting)), "name the right one: hawser accept %s --csr NAME; or approve all with --all; %s", cluster, compare)
 	case errors.As(err, &stranger):
-		return nil, nil, hint(fmt.Errorf("cluster %s: %w", cluster, err), "if that is right, name it: hawser accept %s --csr %s", cluster, stranger.name)
+		return r, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, a.lines(env, cluster, r.history, r.waiting)), "if that is right, name it: hawser accept %s --csr %s", cluster, stranger.name)
 	}
-	return picked, requests, err
+	return r, err
 }
 
 // admit sets what says that the hub accepts the cluster, which asks for a certificate or does not.
@@ -218,17 +238,17 @@ func approveFirst(ctx context.Context, env Env, hub hubAPI, picked []application
 	return nil
 }
 
-// retry deletes the denied requests of a cluster: an agent of Open Cluster Management asks again
+// retry deletes the requests of a cluster that were denied, or can not be signed any more: an agent of Open Cluster Management asks again
 // only when its request is gone.
 func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []certificatesv1.CertificateSigningRequest) error {
 	for i := range requests {
 		r := &requests[i]
-		if _, _, err := applicationOf(cluster, r); err != nil || !hasCondition(r, certificatesv1.CertificateDenied) {
+		over := hasCondition(r, certificatesv1.CertificateDenied) || hasCondition(r, certificatesv1.CertificateFailed)
+		if _, _, err := applicationOf(cluster, r); err != nil || !over {
 			continue
 		}
-		only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
-		if err := hub.Resource(signingRequests).Delete(ctx, r.Name, only); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("certificate request %s: %w", r.Name, err)
+		if err := hub.discard(ctx, r); err != nil {
+			return err
 		}
 		if err := say(env.Stdout, "certificate request %s, which was denied, is deleted: the cluster asks again\n", r.Name); err != nil {
 			return err
@@ -256,23 +276,26 @@ func asked(ctx context.Context, hub hubAPI, name string) (missing string, err er
 	return missing, err
 }
 
-// comes says what is missing until an accepted cluster is there, or asks.
-func comes(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
+// comes says what is missing until an accepted cluster is there, or asks for its first certificate.
+func (a *acceptance) comes(ctx context.Context, env Env, hub hubAPI, name string) (missing string, err error) {
 	if missing, err = there(ctx, hub, name); err != nil || missing == "" {
 		return missing, err
 	}
-	requests, err := firstRequests(ctx, hub, name)
-	decided := false
-	for i := range requests {
-		if pending(&requests[i]) {
-			return "", nil
-		}
-		decided = decided || !hasCondition(&requests[i], certificatesv1.CertificateDenied)
+	r, err := (&acceptance{connection: a.connection, choice: choice{all: true}}).read(ctx, Env{Stdout: io.Discard, Program: env.Program}, hub, name)
+	var stranger strangerError
+	switch {
+	case err != nil && !errors.As(err, &stranger) || r.cluster == nil:
+		return "", err
+	case r.history.member && len(r.waiting) > 0:
+		return a.unnamed(env, r), nil
+	case len(r.waiting) > 0:
+		return "", nil
+	case slices.ContainsFunc(r.requests, func(is certificatesv1.CertificateSigningRequest) bool {
+		return hasCondition(&is, certificatesv1.CertificateApproved)
+	}):
+		return missing, nil
 	}
-	if !decided {
-		missing = "its agent has to ask for a certificate, or to come with the one that it has"
-	}
-	return missing, err
+	return "its agent has to ask for a certificate, or to come with the one that it has", nil
 }
 
 // there says what is missing until an accepted cluster is there. That it has joined was true before

@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -34,9 +37,12 @@ type application struct {
 	name string
 	// agent is the common name that it asks for.
 	agent string
+	// key is the SHA-256 of the public key that it asks for, in hexadecimal digits.
+	key string
 	// asker is the user who asked, trusted that clusters join with it.
 	asker   string
 	trusted bool
+	asked   time.Time
 }
 
 // pending tells whether nobody has decided about a request.
@@ -55,7 +61,7 @@ func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) 
 	if r.Labels[clusterv1.ClusterNameLabelKey] != cluster || r.Labels[addOnLabel] != "" {
 		return a, false, nil
 	}
-	a = application{name: r.Name, asker: r.Spec.Username}
+	a = application{name: r.Name, asker: r.Spec.Username, asked: r.CreationTimestamp.Time}
 	a.trusted = a.asker == bootstrapUser || strings.HasPrefix(a.asker, "system:bootstrap:") || slices.Contains(r.Spec.Groups, bootstrapGroup)
 	if a.asker == courier {
 		a.asker = r.Annotations[askerAnnotation]
@@ -65,26 +71,26 @@ func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) 
 	if r.Spec.SignerName != grpcSigner && r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
 		return a, false, fmt.Errorf("it asks for a certificate of the signer %s, which clusters do not join with", r.Spec.SignerName)
 	}
-	if a.agent, err = agentOf(cluster, r.Spec.Request); err != nil {
+	if a.agent, a.key, err = agentOf(cluster, r.Spec.Request); err != nil {
 		return a, false, err
 	}
 	return a, a.agent != a.asker, nil
 }
 
-// agentOf returns the common name that a request is for, if it is for an agent of the cluster and
+// agentOf returns the common name and the key that a request is for, if it is for an agent of the cluster and
 // for nothing more.
-func agentOf(cluster string, text []byte) (string, error) {
+func agentOf(cluster string, text []byte) (name, key string, err error) {
 	r, err := identity.ReadRequest(text)
 	if err == nil {
 		err = identity.CheckCommonName(r.Subject)
 	}
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	group := "system:open-cluster-management:" + cluster
 	agent, ok := strings.CutPrefix(r.Subject.CommonName, group+":")
-	if !ok || agent == "" || strings.Contains(agent, ":") {
-		return "", fmt.Errorf("its common name %q is not that of an agent of the cluster", r.Subject.CommonName)
+	if !ok || identity.CheckAgent(agent) != nil {
+		return "", "", fmt.Errorf("its common name %q is not that of an agent of the cluster", r.Subject.CommonName)
 	}
 	own := false
 	for _, o := range r.Subject.Organization {
@@ -93,17 +99,63 @@ func agentOf(cluster string, text []byte) (string, error) {
 			own = true
 		case "system:open-cluster-management:managed-clusters":
 		default:
-			return "", fmt.Errorf("it asks for the group %q, too", o)
+			return "", "", fmt.Errorf("it asks for the group %q, too", o)
 		}
 	}
 	if !own {
-		return "", fmt.Errorf("it does not ask for the group %q", group)
+		return "", "", fmt.Errorf("it does not ask for the group %q", group)
 	}
-	return r.Subject.CommonName, nil
+	return r.Subject.CommonName, fmt.Sprintf("%x", sha256.Sum256(r.RawSubjectPublicKeyInfo)), nil
 }
+
+// history is what the hub knows of a cluster that was accepted before.
+type history struct {
+	// member: an agent of it has, or had, a certificate, or will have one.
+	member bool
+	// keys are those for which it was approved, as far as the hub still has them.
+	keys []string
+}
+
+func historyOf(c *clusterv1.ManagedCluster, requests []certificatesv1.CertificateSigningRequest) (h history) {
+	if key := c.Annotations[membership.KeyAnnotation]; key != "" && key != membership.NoKey {
+		h.keys = append(h.keys, key)
+	}
+	for i := range requests {
+		r := &requests[i]
+		if !hasCondition(r, certificatesv1.CertificateApproved) || hasCondition(r, certificatesv1.CertificateFailed) {
+			continue
+		}
+		if a, _, err := applicationOf(c.Name, r); err == nil && a.key != "" {
+			h.keys = append(h.keys, a.key)
+		}
+	}
+	h.member = membership.WasMember(c) || len(h.keys) > 0
+	return h
+}
+
+// lines show requests to a person who has to choose, each with the command that approves it.
+func (a *acceptance) lines(env Env, cluster string, h history, waiting []application) string {
+	s := steps{env: env}
+	return strings.Join(names(waiting, func(w application) string {
+		key := w.key
+		switch {
+		case slices.Contains(h.keys, w.key):
+			key += " (approved before)"
+		case h.member:
+			key += " (not known to the hub)"
+		}
+		return fmt.Sprintf("  %s of %s, asked for by %s at %s\n    key sha256:%s\n    %s", oneLine(w.name), oneLine(w.agent), oneLine(w.asker), stamp(w.asked), key,
+			s.command("accept "+cluster, "--csr", w.name, "--context", a.context, "--kubeconfig", a.kubeconfig))
+	}), "\n")
+}
+
+// compare says how a person tells one from the other.
+const compare = "the agent's log and kubectl -n hawser describe pod on the cluster say the key of its request"
 
 // choice is which applications are to be approved.
 type choice struct {
+	// member: the cluster had an agent. Nothing is approved then that is not named.
+	member bool
 	// named are the names of requests; empty means those of the one agent that waits.
 	named []string
 	// all takes several agents, and several users who asked.
@@ -125,6 +177,9 @@ func (e strangerError) Error() string {
 // pick returns the applications to approve of those that wait.
 func (c choice) pick(waiting []application) ([]application, error) {
 	picked := waiting
+	if c.member && len(c.named) == 0 {
+		return nil, nil
+	}
 	if len(c.named) > 0 {
 		picked = slices.DeleteFunc(slices.Clone(waiting), func(a application) bool { return !slices.Contains(c.named, a.name) })
 	}

@@ -12,6 +12,10 @@ import (
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
 )
 
 func csrOf(t *testing.T, subject pkix.Name) []byte {
@@ -122,6 +126,10 @@ func TestChoice(t *testing.T) {
 		"both, by name":                   {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},
 		"all":                             {choice: choice{all: true}, waiting: []application{one, other}, want: "13"},
 		"all, and one is a stranger":      {choice: choice{all: true}, waiting: []application{one, stranger}, err: strangerError{stranger}},
+		"of a cluster that had an agent":  {choice: choice{member: true}, waiting: []application{one}},
+		"of one, all":                     {choice: choice{member: true, all: true}, waiting: []application{one}},
+		"of one, by who asked":            {choice: choice{member: true, askers: []string{"boot"}}, waiting: []application{one}},
+		"of one, by name":                 {choice: choice{member: true, named: []string{"1"}}, waiting: []application{one, again}, want: "1"},
 		"a stranger":                      {waiting: []application{stranger}, err: strangerError{stranger}},
 		"a stranger, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, stranger}, want: "4"},
 		"a stranger whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{stranger}, want: "4"},
@@ -134,5 +142,49 @@ func TestChoice(t *testing.T) {
 				t.Errorf("picked %q, %v; want %q, %v", got, err, c.want, c.err)
 			}
 		})
+	}
+}
+
+// TestHistoryOf: a cluster that had an agent is told from one that asks for the first time, also after a restore
+// without status.
+func TestHistoryOf(t *testing.T) {
+	request := func(kinds ...certificatesv1.RequestConditionType) certificatesv1.CertificateSigningRequest {
+		r := certificatesv1.CertificateSigningRequest{}
+		r.Labels = map[string]string{"open-cluster-management.io/cluster-name": "c1"}
+		r.Spec = certificatesv1.CertificateSigningRequestSpec{SignerName: grpcSigner, Username: courier, Request: csrOf(t, pkix.Name{CommonName: own + ":a", Organization: []string{own}})}
+		for _, k := range kinds {
+			r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{Type: k})
+		}
+		return r
+	}
+	marked := func(mark, value string) *clusterv1.ManagedCluster {
+		return &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1", Annotations: map[string]string{mark: value}}}
+	}
+	fresh := marked("x", "y")
+	joined := fresh.DeepCopy()
+	joined.Status.Conditions = []metav1.Condition{{Type: clusterv1.ManagedClusterConditionJoined, Status: metav1.ConditionTrue}}
+	restored := fresh.DeepCopy()
+	restored.Spec.HubAcceptsClient, restored.Finalizers = true, []string{clusterv1.ManagedClusterFinalizer}
+	accepted := restored.DeepCopy()
+	accepted.Status.Conditions = []metav1.Condition{{Type: clusterv1.ManagedClusterConditionHubAccepted, Status: metav1.ConditionTrue}}
+	for name, c := range map[string]struct {
+		cluster  *clusterv1.ManagedCluster
+		requests []certificatesv1.CertificateSigningRequest
+		member   bool
+		keys     int
+	}{
+		"asks":                         {fresh, []certificatesv1.CertificateSigningRequest{request()}, false, 0},
+		"was denied, and never joined": {marked(membership.KeyAnnotation, membership.NoKey), nil, false, 0},
+		"accepted, and never joined":   {accepted, nil, false, 0},
+		"let in by a rule":             {marked(membership.KeyAnnotation, "ab"), nil, true, 1},
+		"joined":                       {joined, nil, true, 0},
+		"marked":                       {marked(membership.MemberAnnotation, "true"), nil, true, 0},
+		"restored without status":      {restored, nil, true, 0},
+		"approved":                     {fresh, []certificatesv1.CertificateSigningRequest{request("Approved")}, true, 1},
+		"approved and not signed":      {fresh, []certificatesv1.CertificateSigningRequest{request("Approved", "Failed")}, false, 0},
+	} {
+		if h := historyOf(c.cluster, c.requests); h.member != c.member || len(h.keys) != c.keys {
+			t.Errorf("%s: %+v", name, h)
+		}
 	}
 }

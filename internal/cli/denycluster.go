@@ -74,6 +74,15 @@ func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) 
 		message += ": " + reason
 	}
 	for i := range requests {
+		// What is approved and not signed yet would be signed once the cluster is accepted again.
+		if r := &requests[i]; hasCondition(r, certificatesv1.CertificateApproved) && len(r.Status.Certificate) == 0 && !hasCondition(r, certificatesv1.CertificateFailed) {
+			if err := hub.discard(ctx, r); err != nil {
+				return err
+			}
+			if err := say(env.Stdout, "certificate request %s, which was approved and is not signed yet, is deleted\n", r.Name); err != nil {
+				return err
+			}
+		}
 		if !pending(&requests[i]) {
 			continue
 		}

@@ -112,6 +112,15 @@ func (h hubAPI) decide(ctx context.Context, name string, as certificatesv1.Reque
 	}
 }
 
+// discard deletes a request.
+func (h hubAPI) discard(ctx context.Context, r *certificatesv1.CertificateSigningRequest) error {
+	only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
+	if err := h.Resource(signingRequests).Delete(ctx, r.Name, only); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("certificate request %s: %w", r.Name, err)
+	}
+	return nil
+}
+
 // unnamed tells whether an API server lacks the kind, not the object: it does not say then what it
 // misses, and client-go fills in what was asked for.
 func unnamed(err error) bool {
@@ -176,7 +185,7 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 			return nil
 		case err == nil && missing != said:
 			said = missing
-			if err := say(env.Stdout, "waiting for %s: %s\n", of, missing); err != nil {
+			if err := say(env.Stdout, "waiting for %s: %s\n", of, lines(missing)); err != nil {
 				return err
 			}
 		}

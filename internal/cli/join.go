@@ -21,8 +21,8 @@ import (
 type joining struct {
 	connection
 	install.Join
-	agent, caFile, caData, tokenFile, output string
-	klusterlet, dryRun, wait                 bool
+	agent, caFile, caData, tokenFile, tokenGiven, output string
+	klusterlet, dryRun, wait                             bool
 }
 
 func newJoin(env Env) *cobra.Command {
@@ -61,18 +61,20 @@ cluster is needed.`,
 	f.StringVar(&j.Broker, "broker", "", "host:port by which this cluster dials the broker (required)")
 	f.StringVar(&j.caFile, "broker-ca", "", "PEM file of the CA that signed the broker's certificate (required)")
 	f.StringVar(&j.caData, "broker-ca-data", "", "the same file as base64, as hawser token create prints it")
-	f.StringVar(&j.Token, "token", "", "token of hawser token create; --token-file keeps it out of the list of processes")
-	f.StringVar(&j.tokenFile, "token-file", "", "file with that token; - means standard input")
+	f.StringVar(&j.tokenFile, "token-file", "", "file with the token of hawser token create; - means standard input (required)")
+	f.StringVar(&j.tokenGiven, "token", "", "refused: others read arguments in the list of processes")
 	f.StringVar(&j.HubIdentity, "hub-identity", "", "name of the hub on this cluster, for ever (default as it was, else the address of the broker)")
 	f.StringVar(&j.Images.Registry, "image-registry", "", "where the image of the agent is pulled from, such as registry.example.com/hawser")
 	f.StringVar(&j.Images.Version, "image-version", "", "version of the image (default that of this program)")
 	f.BoolVar(&j.dryRun, "dry-run", false, "say what would be done, and do nothing; with -o yaml print it")
 	f.StringVarP(&j.output, "output", "o", "", "with --dry-run: yaml, Secrets included")
 	f.BoolVar(&j.wait, "wait", false, "wait until the hub has let the cluster in")
-	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
 	cmd.MarkFlagsMutuallyExclusive("broker-ca", "broker-ca-data")
 	cmd.MarkFlagsMutuallyExclusive("agent", "klusterlet")
 	complete(cmd, "agent", fixed("hawser"))
+	if err := f.MarkHidden("token"); err != nil {
+		panic(err) // there is such a flag
+	}
 	return cmd
 }
 
@@ -82,6 +84,9 @@ func (j *joining) prints() bool { return j.dryRun && j.output == "yaml" }
 func (j *joining) check(cmd *cobra.Command) error {
 	if j.output != "" && !j.prints() {
 		return usageOf(cmd, fmt.Errorf("--output %s: only --dry-run prints something else than what is done, and that as yaml", j.output))
+	}
+	if j.tokenGiven != "" {
+		return usageOf(cmd, errors.New("--token: whoever lists the processes of this machine has read it: write it to a file and say --token-file FILE, or --token-file - for standard input"))
 	}
 	if j.agent != "hawser" {
 		return usageOf(cmd, fmt.Errorf("--agent %s: there is hawser; for the klusterlet of Open Cluster Management say --klusterlet", j.agent))

@@ -1,9 +1,9 @@
 package cli_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
+	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
@@ -31,6 +31,11 @@ func asked(t *testing.T) *clustertest.Fake {
 	for _, name := range []string{"north", "south", "west", "east", "young"} {
 		f.Put(clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", name, "spec", map[string]any{"hubAcceptsClient": name == "east"}))
 	}
+	old := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "old", "spec", map[string]any{"hubAcceptsClient": false})
+	old.SetAnnotations(map[string]string{"hawser.dev/member": "true"})
+	f.Put(old)
+	f.Put(request(t, "old-aaaaa", "old", subject("old", "agent1"), bootstrap))
+	f.Put(request(t, "old-bbbbb", "old", subject("old", "agent9"), bootstrap))
 	for _, name := range []string{"held", "tied"} {
 		o := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", name, "spec", map[string]any{"hubAcceptsClient": true})
 		o.SetFinalizers([]string{"example.com/held"})
@@ -69,11 +74,8 @@ func subject(cluster, agent string) pkix.Name {
 // request is one that a broker had made for a user.
 func request(t *testing.T, name, cluster string, of pkix.Name, asker string) *unstructured.Unstructured {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: of}, key)
+	seed := sha256.Sum256([]byte(name)) // its SHA-256 is printed
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: of}, ed25519.NewKeyFromSeed(seed[:]))
 	if err != nil {
 		t.Fatal(err)
 	}

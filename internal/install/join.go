@@ -65,7 +65,7 @@ func (b Bootstrap) check() error {
 	}
 	switch {
 	case b.Token == "":
-		missing = append(missing, errors.New("--token and --token-file are not set: make a token on the hub with hawser token create"))
+		missing = append(missing, errors.New("--token-file is not set: make a token on the hub with hawser token create"))
 	case strings.ContainsFunc(b.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
 		missing = append(missing, errors.New("the token has characters that no token has: give what hawser token create printed, and nothing else"))
 	}

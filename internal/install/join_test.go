@@ -32,7 +32,7 @@ func TestBootstrap_Check(t *testing.T) {
 		change func(*Bootstrap)
 		want   []string
 	}{
-		"nothing":        {func(b *Bootstrap) { *b = Bootstrap{} }, []string{"--broker is", "--broker-ca is", "--token"}},
+		"nothing":        {func(b *Bootstrap) { *b = Bootstrap{} }, []string{"--broker is", "--broker-ca is", "--token-file"}},
 		"no port":        {func(b *Bootstrap) { b.Broker = "broker" }, []string{"not host:port"}},
 		"no certificate": {func(b *Bootstrap) { b.CA = []byte("x") }, []string{"no PEM certificate"}},
 		"a key beside it": {func(b *Bootstrap) {

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -71,6 +72,16 @@ func NewKey(s Subject) (key, request []byte, err error) {
 	key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	request, err = signRequest(key, s)
 	return key, request, err
+}
+
+// fingerprint is the SHA-256 of the public key in a request, by which a person on the hub tells it from
+// another's.
+func fingerprint(request []byte) string {
+	r, err := identity.ReadRequest(request)
+	if err != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(r.RawSubjectPublicKeyInfo))
 }
 
 // signRequest returns the certificate request of s that is signed with key.

@@ -35,7 +35,7 @@ func (c *Core) waitsBootstrapping() error {
 	if r := c.pendingState(); r != nil && len(r.Status.Conditions) > 0 {
 		return fmt.Errorf("not registered: the hub has approved the CertificateSigningRequest %s, and has not signed it yet", p.Name)
 	}
-	return fmt.Errorf("not registered: the hub has to approve the CertificateSigningRequest %s, as with hawser accept %s", p.Name, c.c.Cluster)
+	return fmt.Errorf("not registered: the hub has to approve the CertificateSigningRequest %s, as with hawser accept %s; its key is sha256:%s", p.Name, c.c.Cluster, fingerprint(p.Request))
 }
 
 func (c *Core) waitsRegistered() error {

@@ -1,16 +1,28 @@
 package join
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/membership"
 )
 
 // TestJoin_Scenarios: what befalls a hub and a cluster between the first request and the last. Each
@@ -202,4 +214,67 @@ func (s *stay) same(name string, was types.UID) {
 	if err != nil || o.UID != was || o.DeletionTimestamp != nil {
 		s.Errorf("%s was made anew, or goes: %v, %v", name, o.ObjectMeta, err)
 	}
+}
+
+// TestJoin_StrangerAsksForAName: a cluster that joined long ago is denied. A stranger with a bootstrap token asks
+// for its name. hawser accept lets the cluster in again, with the certificate that it has, and approves nothing;
+// it prints the request with its key, and the line that approves it. Each request is approved by its name only.
+func TestJoin_StrangerAsksForAName(t *testing.T) {
+	s := asking(t)
+	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
+	s.apply("before")
+	s.arrives("before")
+	s.hawser("deny", "cluster", "cluster1", "--context", "hub", "--reason", "under repair")
+	s.wantWaits("the hub has not accepted the cluster")
+	key := s.stranger("cluster1-stranger")
+	out := s.hawser("accept", "cluster1", "--context", "hub")
+	if !strings.Contains(out, "key sha256:"+key+" (not known to the hub)\n") || !strings.Contains(out, "\n    hawser accept cluster1 --csr cluster1-stranger --context hub\n") {
+		t.Errorf("what asks is not shown so that a person could choose:\n%s", out)
+	}
+	s.apply("after")
+	s.arrives("after")
+	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
+	csr, err := s.planes["hub"].kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "cluster1-stranger", metav1.GetOptions{})
+	if err != nil || len(csr.Status.Conditions) > 0 || len(csr.Status.Certificate) > 0 {
+		t.Errorf("a stranger's request: %v, %+v, certificate of %d bytes", err, csr.Status.Conditions, len(csr.Status.Certificate))
+	}
+}
+
+// stranger has hub-source's account make the request that it makes for anybody with a bootstrap token.
+func (s *stay) stranger(name string) (key string) {
+	s.Helper()
+	group := "system:open-cluster-management:cluster1"
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		s.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: group + ":stranger", Organization: []string{group}}}, k)
+	if err != nil {
+		s.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(k.Public())
+	if err != nil {
+		s.Fatal(err)
+	}
+	file := filepath.Join(s.dir, name+".json")
+	csr := &certificatesv1.CertificateSigningRequest{
+		TypeMeta: metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: "cluster1"},
+			Annotations: map[string]string{membership.UserAnnotation: "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"},
+		},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: membership.SignerName,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}
+	text, err := json.Marshal(csr)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		s.Fatal(err)
+	}
+	s.run(s.kubectl, "--context", "hub", "create", "-f", file, "--as", membership.CreatorName, "--validate=false")
+	return fmt.Sprintf("%x", sha256.Sum256(public))
 }

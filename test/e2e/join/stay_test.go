@@ -7,7 +7,9 @@ import (
 	"encoding/pem"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -92,8 +94,11 @@ func (s *stay) join() { s.joinAt("hub", "hawser-access/ca.crt") }
 // joinAt does that for a hub, whose broker has a certificate of this CA.
 func (s *stay) joinAt(hub, ca string) {
 	s.Helper()
-	token := s.token(hub)
-	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token", token, "--broker", s.at, "--broker-ca", ca}, images...)...)
+	file := filepath.Join(s.dir, "token")
+	if err := os.WriteFile(file, []byte(s.token(hub)), 0o600); err != nil {
+		s.Fatal(err)
+	}
+	s.hawser(append([]string{"join", "cluster1", "--context", "cluster1", "--token-file", file, "--broker", s.at, "--broker-ca", ca}, images...)...)
 }
 
 func (w *world) workClient(where string) workclient.Interface {
@@ -154,8 +159,22 @@ func (s *stay) expiredWhileAway() {
 	s.eventuallyTrue("the certificate has ended", func() (bool, string) { return time.Now().After(end), time.Until(end).String() })
 	s.agent = s.start("cluster1", "hawser-agent")
 	s.wantWaits(approval)
-	s.hawser("accept", "cluster1", "--context", "hub")
+	s.acceptNamed()
 	s.arrives("while-away")
+}
+
+// acceptNamed approves the request of the agent by its name, with the line that hawser accept prints, once the key
+// that it says is that of the agent.
+func (s *stay) acceptNamed() {
+	s.Helper()
+	out := s.hawser("accept", "cluster1", "--context", "hub")
+	lines := commands(out)
+	if len(lines) != 1 {
+		s.Fatalf("hawser accept of a cluster that had an agent prints the commands %q:\n%s", lines, out)
+	}
+	key := regexp.MustCompile("sha256:[0-9a-f]{64}").FindString(out)
+	s.wantWaits("its key is " + key)
+	s.runs(lines[0])
 }
 
 // withdrawnAndGiven: works stop with the acceptance, also over the end of a certificate, and go on.
@@ -172,7 +191,7 @@ func (s *stay) withdrawnAndGiven() {
 	}
 	s.same("begin", was)
 	s.wantWaits(approval)
-	s.hawser("accept", "cluster1", "--context", "hub")
+	s.acceptNamed()
 	s.arrives("not-accepted")
 	s.same("begin", was)
 }
