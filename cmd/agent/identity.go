@@ -132,9 +132,7 @@ func (p *process) identify(ctx context.Context) (identity string, proven bool, e
 			told = err.Error()
 			p.agent.Log.ErrorContext(ctx, "it is not known which hub this is, trying again", "error", err)
 		}
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
+		if !run.Sleep(ctx, delay) {
 			return "", false, ctx.Err()
 		}
 	}

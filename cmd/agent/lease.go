@@ -20,6 +20,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/leader"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
@@ -59,9 +60,7 @@ func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *jour
 		return &lease{log: log}, nil
 	}
 	// Renewing must not wait behind everything else.
-	r = rest.CopyConfig(r)
-	r.QPS, r.Burst, r.UserAgent = 5, 10, program
-	leases, err := coordinationv1.NewForConfig(r)
+	leases, err := coordinationv1.NewForConfig(gentle(r))
 	if err != nil {
 		return nil, fmt.Errorf("reach the managed cluster: %w", err)
 	}
@@ -116,9 +115,7 @@ func (l *lease) preflight(ctx context.Context) error {
 			return fmt.Errorf("the cluster does not let this service account read the Lease %s/%s (deploy/agent/rbac.yaml grants it): %w", l.election.Namespace, l.election.Name, err)
 		}
 		l.log.WarnContext(ctx, "the lease cannot be read, trying again", "error", err, "delay", delay)
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
+		if !run.Sleep(ctx, delay) {
 			return ctx.Err()
 		}
 	}

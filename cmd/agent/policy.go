@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
@@ -83,16 +84,8 @@ func (p *policyFile) look(ctx context.Context) {
 
 // watch does that until ctx ends.
 func (p *policyFile) watch(ctx context.Context) error {
-	t := time.NewTicker(lookAtPolicy)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-			p.look(ctx)
-		}
-	}
+	run.Every(ctx, lookAtPolicy, func() { p.look(ctx) })
+	return nil
 }
 
 // ready returns why the file cannot be used as it is.

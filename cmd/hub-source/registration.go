@@ -119,11 +119,11 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*reg
 // both tells two sessions of what one channel tells.
 type both struct {
 	changed       <-chan struct{}
-	first, second chan struct{}
+	first, second run.Bell
 }
 
 func newBoth(changed <-chan struct{}) *both {
-	return &both{changed, make(chan struct{}, 1), make(chan struct{}, 1)}
+	return &both{changed, run.NewBell(), run.NewBell()}
 }
 
 // Run does so until ctx ends.
@@ -134,11 +134,7 @@ func (b *both) Run(ctx context.Context) error {
 			return nil
 		case <-b.changed:
 		}
-		for _, c := range []chan struct{}{b.first, b.second} {
-			select {
-			case c <- struct{}{}:
-			default: // it has not noticed the change before
-			}
-		}
+		b.first.Ring()
+		b.second.Ring()
 	}
 }

@@ -7,27 +7,26 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // Signal brings what is noticed about a history to the one that decides. Of several pieces of
 // evidence it keeps the strongest.
 type Signal struct {
 	strongest atomic.Int32
-	news      chan struct{}
+	news      run.Bell
 }
 
 // NewSignal returns a Signal that nothing was told.
-func NewSignal() *Signal { return &Signal{news: make(chan struct{}, 1)} }
+func NewSignal() *Signal { return &Signal{news: run.NewBell()} }
 
 // Tell tells evidence; Nothing means that a look is due. It does not block.
 func (s *Signal) Tell(e Evidence) {
 	for old := s.strongest.Load(); int32(e) > old && !s.strongest.CompareAndSwap(old, int32(e)); {
 		old = s.strongest.Load()
 	}
-	select {
-	case s.news <- struct{}{}:
-	default: // the last was not taken yet
-	}
+	s.news.Ring()
 }
 
 // Follow hands what was told to decide, until ctx ends. A nil Signal is told nothing.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
@@ -51,7 +52,7 @@ type WatchConfig struct {
 // Create it with [NewWatch]. Methods may be called concurrently.
 type Watch struct {
 	cfg     WatchConfig
-	changed chan struct{}
+	changed run.Bell
 
 	// Of Run alone. told is when the log warned last, by what it was about.
 	files       []string
@@ -74,7 +75,7 @@ type ending struct {
 // time, therefore nobody hears of the change. Files that cannot be used are no error here, but
 // one of Check.
 func NewWatch(c WatchConfig) (*Watch, error) {
-	w := &Watch{cfg: c, changed: make(chan struct{}, 1), told: map[string]time.Time{}}
+	w := &Watch{cfg: c, changed: run.NewBell(), told: map[string]time.Time{}}
 	w.read()
 	w.known = stampsOf(w.files)
 	w.seen = w.known
@@ -87,17 +88,12 @@ func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
 // Run looks at the files until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
+	w.warn(ctx, time.Now())
+	run.Every(ctx, lookEvery, func() {
+		w.look(ctx)
 		w.warn(ctx, time.Now())
-		select {
-		case <-tick.C:
-			w.look(ctx)
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	})
+	return nil
 }
 
 // look tells of a change at the second look that finds it: then nobody is writing any more,
@@ -115,10 +111,7 @@ func (w *Watch) look(ctx context.Context) {
 		w.seen = w.known
 	}
 	w.cfg.Log.InfoContext(ctx, "files have changed by which this party is known", "files", w.files)
-	select {
-	case w.changed <- struct{}{}:
-	default: // who is to hear of it has not heard of the last one yet
-	}
+	w.changed.Ring()
 }
 
 func stampsOf(files []string) []fileStamp {

@@ -87,18 +87,13 @@ const (
 // one every two minutes.
 func GiveMemoryBack() Task {
 	return Task{Name: "memory", Run: func(ctx context.Context) error {
-		tick := time.NewTicker(lookAtMemory)
-		defer tick.Stop()
-		for b := newBurst(memoryNow()); ; {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-			}
+		b := newBurst(memoryNow())
+		Every(ctx, lookAtMemory, func() {
 			if b.over(memoryNow()) {
 				b.giveBack()
 			}
-		}
+		})
+		return nil
 	}}
 }
 
@@ -128,23 +123,17 @@ func CollectMoreInBursts() Task {
 			<-ctx.Done()
 			return nil
 		}
-		tick := time.NewTicker(lookAtGrowth)
-		defer tick.Stop()
-		for g := (growth{fewest: runtime.NumGoroutine(), left: burstLasts}); ; {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-tick.C:
-			}
+		g := growth{fewest: runtime.NumGoroutine(), left: burstLasts}
+		Every(ctx, lookAtGrowth, func() {
 			before := g.left > 0
-			if burst := g.look(runtime.NumGoroutine()); burst == before {
-				continue
-			} else if burst {
+			switch burst := g.look(runtime.NumGoroutine()); {
+			case burst && !before:
 				debug.SetGCPercent(garbageInBursts)
-			} else {
+			case before && !burst:
 				debug.SetGCPercent(usual)
 			}
-		}
+		})
+		return nil
 	}}
 }
 

@@ -212,12 +212,7 @@ func (s *Server) clusterChanged(was, is *object) {
 }
 
 // wake says that there may be something to do.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it is known
-	}
-}
+func wake(c chan struct{}) { run.Bell(c).Ring() }
 
 // party is the source's side of the session; see session.Party.
 type party struct{ *Server }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/hawser-io/hawser/internal/history"
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // Source lists and watches the metadata of one scope; a metadata.ResourceInterface
@@ -76,7 +77,7 @@ func (f *follower) run(ctx context.Context) {
 			f.log.DebugContext(ctx, "watch failed", "error", err, "retry_in", wait)
 			f.w.falter(f.feed)
 		}
-		sleep(ctx, wait/2+rand.N(wait/2))
+		run.Sleep(ctx, wait/2+rand.N(wait/2))
 	}
 }
 
@@ -288,13 +289,4 @@ func denial(err error) bool {
 
 func expired(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -40,7 +40,7 @@ func TestWatcher_ListsAgainInAnotherHistory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newServer()
 			a, b := s.put("a"), s.put("b")
-			run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a, "b": b})) }, func(r *rig) {
+			inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a, "b": b})) }, func(r *rig) {
 				r.expectWoken()
 				<-time.After(2 * time.Second)
 				r.lost.Store(c.lost)
@@ -62,7 +62,7 @@ func TestWatcher_ListsAgainInAnotherHistory(t *testing.T) {
 func TestWatcher_ARestartedServerIsNotListedAgain(t *testing.T) {
 	s := newServer()
 	a := s.put("a")
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		r.expectWoken()
 		<-time.After(2 * time.Second)
 		before := s.asked()
@@ -84,7 +84,7 @@ func TestWatcher_ARestartedServerIsNotListedAgain(t *testing.T) {
 func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
 	s := newServer()
 	s.put("a")
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Unknown})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Unknown})) }, func(r *rig) {
 		<-time.After(2*watchTime + time.Second)
 		before := s.asked()
 		s.cut(nil)
@@ -99,7 +99,7 @@ func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
 func TestWatcher_OpenWatchesEndWithTheHistory(t *testing.T) {
 	s := newServer()
 	a := s.put("a")
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		<-time.After(2 * time.Second)
 		before := s.asked()
 		present, _ := r.history.Present()

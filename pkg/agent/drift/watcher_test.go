@@ -194,8 +194,8 @@ type rig struct {
 	woken     []string
 }
 
-// run runs f inside a bubble with a running Watcher.
-func run(t *testing.T, s *server, before func(*rig), f func(*rig)) {
+// inBubble runs f inside a bubble with a running Watcher.
+func inBubble(t *testing.T, s *server, before func(*rig), f func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, server: s}
@@ -278,7 +278,7 @@ func track(names map[string]Signature) map[cluster.Ref]Signature {
 func TestWatcher_WakesOwnersOfWhatTheyDidNotExpect(t *testing.T) {
 	s := newServer()
 	a := s.put("a")
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		r.expectWoken()
 		r.expectSeen("a", a, true)
 
@@ -301,7 +301,7 @@ func TestWatcher_WakesOwnersOfWhatTheyDidNotExpect(t *testing.T) {
 
 func TestWatcher_OwnWritesWakeNobodyOnceExpected(t *testing.T) {
 	s := newServer()
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Absent})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Absent})) }, func(r *rig) {
 		r.expectWoken()
 		r.Track("w1", track(map[string]Signature{"a": Signature("u-1 101")})) // what the write will answer
 		s.put("a")
@@ -311,7 +311,7 @@ func TestWatcher_OwnWritesWakeNobodyOnceExpected(t *testing.T) {
 
 func TestWatcher_EndsWatchesNobodyNeeds(t *testing.T) {
 	s := newServer()
-	run(t, s, nil, func(r *rig) {
+	inBubble(t, s, nil, func(r *rig) {
 		base := s.open()
 		r.Track("w1", track(map[string]Signature{"a": Unknown, "b": Unknown}))
 		r.Track("w2", track(map[string]Signature{"a": Unknown}))
@@ -336,7 +336,7 @@ func TestWatcher_EndsWatchesNobodyNeeds(t *testing.T) {
 func TestWatcher_MissedChangesAreFoundByTheNextList(t *testing.T) {
 	s := newServer()
 	a, b := s.put("a"), s.put("b")
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a, "b": b})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a, "b": b})) }, func(r *rig) {
 		r.expectWoken()
 		s.cut(apierrors.NewResourceExpired("too old"))
 		a = s.put("a")
@@ -350,7 +350,7 @@ func TestWatcher_MissedChangesAreFoundByTheNextList(t *testing.T) {
 
 func TestWatcher_SaysWhenChangesOfTheStandingMayHaveBeenMissed(t *testing.T) {
 	s := newServer()
-	run(t, s, nil, func(r *rig) {
+	inBubble(t, s, nil, func(r *rig) {
 		expect := func(when string, want int64) {
 			t.Helper()
 			synctest.Wait()
@@ -382,7 +382,7 @@ func TestWatcher_SaysWhenChangesOfTheStandingMayHaveBeenMissed(t *testing.T) {
 func TestWatcher_WatchGoesOnWhereItEnded(t *testing.T) {
 	s := newServer()
 	a := s.put("a")
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		r.expectWoken()
 		s.bookmark()
 		synctest.Wait()
@@ -402,7 +402,7 @@ func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
 	s := newServer()
 	a := s.put("a")
 	s.fail = apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no rule"))
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		r.expectWoken("w1") // it has to look for itself
 		r.expectSeen("a", Absent, false)
 		if n := r.Counts(); r.Unwatched("w1") != 1 || r.Unwatched("w2") != 0 || n != (Counts{Watches: 2, Denied: 2, DeniedObjects: 1}) || r.Ready() == nil {
@@ -424,7 +424,7 @@ func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
 	forbidden := apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no rule"))
 	s := newServer()
 	a := s.put("a")
-	run(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
+	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		moment := func(when string) {
 			t.Helper()
 			s.deny(forbidden)
@@ -463,7 +463,7 @@ func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
 func TestWatcher_ServerThatDoesNotAnswerIsAskedLessAndLess(t *testing.T) {
 	s := newServer()
 	s.fail = errors.New("connection refused")
-	run(t, s, nil, func(*rig) { // only the standing watch
+	inBubble(t, s, nil, func(*rig) { // only the standing watch
 		<-time.After(10 * time.Minute)
 		synctest.Wait()
 		s.mu.Lock()
@@ -489,7 +489,7 @@ func TestWatcher_ListInPages(t *testing.T) {
 			r0.Track("late", track(map[string]Signature{"o0": Unknown}))
 		}
 	}
-	run(t, s, func(r *rig) {
+	inBubble(t, s, func(r *rig) {
 		r0, r.records = r, newServer()
 		r.Track("w1", track(map[string]Signature{"o4": last, "none": Unknown}))
 	}, func(r *rig) {
@@ -504,7 +504,7 @@ func TestWatcher_StandingWatchTellsOfObjectsNobodyTracks(t *testing.T) {
 	s := newServer()
 	s.namespace = ""
 	s.put("deleting")
-	run(t, s, nil, func(r *rig) {
+	inBubble(t, s, nil, func(r *rig) {
 		r.expectWoken("record deleting")
 		s.put("other")
 		r.expectWoken()
@@ -538,7 +538,7 @@ func TestWatcher_StatusWakesWhoeverExpectsTheExactState(t *testing.T) {
 		return StateOf(deployments, o)
 	}
 	first := change("1", 1)
-	run(t, s, func(r *rig) {
+	inBubble(t, s, func(r *rig) {
 		r.records = newServer()
 		r.Track("content", map[cluster.Ref]Signature{web: first.Content})
 		r.Track("status", map[cluster.Ref]Signature{web: first.Exact})

@@ -58,9 +58,7 @@ func (c *Cluster) Facts(ctx context.Context) (Facts, error) {
 	} else {
 		errs = append(errs, fmt.Errorf("read the version: %w", err))
 	}
-	if err := c.nodes(ctx, &f); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.nodes(ctx, &f))
 	var err error
 	if f.Claims, err = c.claims(ctx, f.Version); err != nil {
 		errs = append(errs, err)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -137,7 +138,7 @@ type link struct {
 	ctx      context.Context //nolint:containedctx // ends the sessions
 	cancel   context.CancelFunc
 	sessions [kinds]*session.Session // nil: there is none of this kind
-	hints    [kinds]chan struct{}
+	hints    [kinds]run.Bell
 	running  sync.WaitGroup
 }
 
@@ -153,7 +154,7 @@ func (l *loop) connect(as As) {
 	l.link = n
 	for _, k := range streams {
 		p := &party{link: n, kind: k}
-		n.hints[k] = make(chan struct{}, 1)
+		n.hints[k] = run.NewBell()
 		n.sessions[k] = session.New(session.Config{
 			Dialer: telling{dialer, p}, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Party: p,
 			Changed: n.hints[k], Backoff: sessionBackoff, Log: l.c.Log,
@@ -180,10 +181,7 @@ func (n *link) hurry() {
 		return
 	}
 	for _, hint := range n.hints {
-		select {
-		case hint <- struct{}{}: // none for a session that there is not
-		default:
-		}
+		hint.Ring() // none for a session that there is not
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 const (
@@ -53,8 +55,8 @@ type inbox struct {
 type subscription struct {
 	filters []string
 	queue   []*message
-	wake    chan struct{} // has one element when something was added
-	ready   bool          // the broker has accepted it
+	wake    run.Bell // has one element when something was added
+	ready   bool     // the broker has accepted it
 }
 
 // keepUnaccepted says that the broker keeps what is not acknowledged for the next connection.
@@ -110,17 +112,10 @@ func (b *inbox) hand(m *message) bool {
 		if slices.ContainsFunc(s.filters, func(f string) bool { return matches(f, m.packet.Topic) }) {
 			m.left++
 			s.queue = append(s.queue, m)
-			s.notify()
+			s.wake.Ring()
 		}
 	}
 	return m.left > 0
-}
-
-func (s *subscription) notify() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (b *inbox) anyReady() bool {
@@ -189,7 +184,7 @@ func (b *inbox) flush() {
 
 // add begins a subscription. It gets what waits for one.
 func (b *inbox) add(filters []string) *subscription {
-	s := &subscription{filters: filters, wake: make(chan struct{}, 1)}
+	s := &subscription{filters: filters, wake: run.NewBell()}
 	var foreign []*packets.Publish
 	b.mu.Lock()
 	b.subs = append(b.subs, s)
@@ -281,7 +276,7 @@ func (b *inbox) close() {
 	b.closed = true
 	b.madeRoom()
 	for _, s := range b.subs {
-		s.notify()
+		s.wake.Ring()
 	}
 }
 
