@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 )
@@ -44,9 +43,6 @@ func withDefaults(c Config) (Config, error) {
 		return c, errors.New("broker: no store")
 	}
 	c.Log = cmp.Or(c.Log, slog.Default())
-	if c.Registry == nil {
-		c.Registry = prometheus.NewRegistry()
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}

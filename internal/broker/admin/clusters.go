@@ -21,11 +21,8 @@ import (
 
 // ListClusters sends a page of what is known of each cluster, by name.
 func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error {
-	more := func(token string) *hawserv1.ListClustersResponse {
-		return &hawserv1.ListClustersResponse{NextPageToken: token}
-	}
 	var places []position
-	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListClustersResponse]{send, more}, func(p *part[hawserv1.ListClustersResponse]) error {
+	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListClustersResponse]) error {
 		if places == nil {
 			places = a.places(r.GetCluster())
 		}

@@ -13,10 +13,7 @@ import (
 
 // ListLimits sends a page of what each source, and then each cluster may have, and has.
 func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, send func(*hawserv1.ListLimitsResponse) error) error {
-	more := func(token string) *hawserv1.ListLimitsResponse {
-		return &hawserv1.ListLimitsResponse{NextPageToken: token}
-	}
-	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListLimitsResponse]{send, more}, func(p *part[hawserv1.ListLimitsResponse]) error {
+	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListLimitsResponse]) error {
 		for phase, of := range []quota.Of{quota.Source, quota.Cluster} {
 			for _, row := range a.used(p, phase, of) {
 				p.add(position{phase: phase, place: store.Scope{Cluster: row.Name}}, a.limitsOf(of, row))

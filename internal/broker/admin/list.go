@@ -9,8 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -48,12 +52,8 @@ func (t *turns) take(ctx context.Context, read func() (int, error)) error {
 		return call.CallerGone(ctx)
 	}
 	defer func() { t.free <- struct{}{} }()
-	if rest := t.next.Sub(t.cfg.Now()); rest > 0 {
-		select {
-		case <-time.After(rest):
-		case <-ctx.Done():
-			return call.CallerGone(ctx)
-		}
+	if rest := t.next.Sub(t.cfg.Now()); rest > 0 && !run.Sleep(ctx, rest) {
+		return call.CallerGone(ctx)
 	}
 	began := t.cfg.Now()
 	rows, err := read()
@@ -149,15 +149,15 @@ func (p *part[T]) skip(at position) {
 	p.looked++
 }
 
-// reader is whoever asked for a page.
-type reader[T any] struct {
-	send func(*T) error
-	more func(token string) *T // the message that says where the next page begins
+// page is a message with a row, or with next_page_token, which says where the next page begins.
+type page[T any] interface {
+	*T
+	proto.Message
 }
 
 // list sends one page behind a token: what read adds to part after part, and then, if there is
 // more, a token.
-func list[T any](ctx context.Context, a *Admin, token string, to reader[T], read func(*part[T]) error) error {
+func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send func(M) error, read func(*part[T]) error) error {
 	after, err := parseToken(token)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func list[T any](ctx context.Context, a *Admin, token string, to reader[T], read
 			return err
 		}
 		for _, row := range p.rows {
-			if err := to.send(row); err != nil {
+			if err := send(row); err != nil {
 				return err
 			}
 		}
@@ -177,7 +177,9 @@ func list[T any](ctx context.Context, a *Admin, token string, to reader[T], read
 		}
 		after = p.after
 		if looked += p.looked; looked >= pageRows {
-			return to.send(to.more(after.token()))
+			more := M(new(T)).ProtoReflect()
+			more.Set(more.Descriptor().Fields().ByName("next_page_token"), protoreflect.ValueOfString(after.token()))
+			return send(more.Interface().(M))
 		}
 	}
 }

@@ -19,10 +19,7 @@ import (
 // ListOrphans sends a page of what does not fit together, by cluster: first of works, then
 // of AppliedManifestWorks.
 func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error {
-	more := func(token string) *hawserv1.ListOrphansResponse {
-		return &hawserv1.ListOrphansResponse{NextPageToken: token}
-	}
-	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListOrphansResponse]{send, more}, func(p *part[hawserv1.ListOrphansResponse]) error {
+	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListOrphansResponse]) error {
 		agents := a.agents.Agents(r.GetCluster())
 		for _, at := range behind(a.orphanPlaces(r.GetCluster(), agents), p.after) {
 			if p.full() {

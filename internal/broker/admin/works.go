@@ -16,11 +16,8 @@ import (
 // ListWorks sends a page of the records of a cluster, a source, or both, by cluster and id. A
 // grave that stays after its source has seen it is left out: it is for an agent that may come.
 func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error {
-	more := func(token string) *hawserv1.ListWorksResponse {
-		return &hawserv1.ListWorksResponse{NextPageToken: token}
-	}
 	var places []position
-	return list(ctx, a, r.GetPageToken(), reader[hawserv1.ListWorksResponse]{send, more}, func(p *part[hawserv1.ListWorksResponse]) error {
+	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListWorksResponse]) error {
 		var metas []store.Meta // of the rows
 		defer func() { a.judge(ctx, p.rows, metas) }()
 		if places == nil {

@@ -62,6 +62,18 @@ func Decode[T any](e *Event, parse func(codec.Event) (T, error)) (T, error) {
 	return payload, nil
 }
 
+// Encode encodes an event that the broker has made.
+func Encode(e codec.Event, err error) ([]byte, error) {
+	if err != nil {
+		return nil, Internal(err)
+	}
+	event, err := codec.Marshal(e)
+	if err != nil {
+		return nil, Internal(err)
+	}
+	return event, nil
+}
+
 // Budget shares a number of bytes among parties: each may have as much as is free. So one
 // alone gets half of all, and however many reserve what they can, something is left for the
 // next one. What a party may have it shares in the same way among its parts.

@@ -123,6 +123,18 @@ func CallerGone(ctx context.Context) *transport.Error {
 	return &transport.Error{Code: transport.CodeUnavailable, Message: "the caller went away", Err: ctx.Err()}
 }
 
+// Broken is the end of a stream that could not be written to, or for which something could not
+// be read.
+func Broken(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return CallerGone(ctx)
+	}
+	if e, ok := err.(*transport.Error); ok { //nolint:errorlint // only our own are already what the peer is told
+		return e
+	}
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
+}
+
 // NoSubscription is the error for a sync event that belongs to no running
 // subscription of its publisher.
 func NoSubscription(from identity.Identity) *transport.Error {

@@ -110,6 +110,6 @@ func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, er
 	if !s.applied.order(codec.Resolve{UID: uid, Name: r.Name, Adopt: adopt}) {
 		return "", call.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
 	}
-	s.signal()
+	s.wake.Ring()
 	return r.Name, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -218,9 +219,7 @@ func (f form) bare(s codec.Subresource, source string, at time.Time, extensions 
 		codec.ExtMetadata:        string(metadata),
 		codec.ExtLogTracing:      "{}",
 	}
-	for name, v := range extensions {
-		all[name] = v
-	}
+	maps.Copy(all, extensions)
 	e, err := codec.Builder{
 		ID:     fmt.Sprintf("%s-%d-%d", r.ResourceID, r.SpecRevision, r.StatusRevision),
 		Source: source, Time: at, Cluster: r.Cluster,

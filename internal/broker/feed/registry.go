@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,7 +52,7 @@ func (r *registry) await(s *subscription, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.routed.Load() >= revision {
-		s.signal()
+		s.wake.Ring()
 		return
 	}
 	r.awaited[s] = revision
@@ -106,11 +107,7 @@ func (r *registry) close(err *transport.Error) []*subscription {
 	defer r.mu.Unlock()
 	r.end.Store(err)
 	r.checkEmpty()
-	all := make([]*subscription, 0, len(r.byID))
-	for _, s := range r.byID {
-		all = append(all, s)
-	}
-	return all
+	return slices.Collect(maps.Values(r.byID))
 }
 
 // route puts changes, in the order of their revisions, into the mailboxes of whom they
@@ -129,7 +126,7 @@ func (r *registry) route(changes []store.Change, all bool) {
 	for s, revision := range r.awaited {
 		if revision <= routed {
 			delete(r.awaited, s)
-			s.signal()
+			s.wake.Ring()
 		}
 	}
 }

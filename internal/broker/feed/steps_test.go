@@ -15,6 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -32,7 +33,7 @@ func newStream(part codec.Subresource) *stream {
 		cfg:    cfg,
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
-			id: "1", scope: scope, part: part, wake: make(chan struct{}, 1), intake: noIntake{},
+			id: "1", scope: scope, part: part, wake: run.NewBell(), intake: noIntake{},
 			list: claims.New(cfg).Lists.Open(scope, identity.Identity{}), applied: applied{budget: call.NewBudget(1 << 30)},
 		},
 	}

@@ -121,7 +121,7 @@ func (s *subscription) rest(id, name string, until time.Time) {
 	waiting := len(s.rests.later) > 0
 	s.mu.Unlock()
 	if waiting {
-		s.signal()
+		s.wake.Ring()
 	}
 }
 

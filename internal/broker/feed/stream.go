@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -62,7 +63,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	}
 	accepted := f.accepted(s)
 	if err := out.Accept(accepted); err != nil {
-		return streamFailed(ctx, err)
+		return call.Broken(ctx, err)
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
@@ -192,7 +193,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}
 	s := &subscription{
 		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), party: party, scope: scope, part: part,
-		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: make(chan struct{}, 1),
+		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: run.NewBell(),
 		list: f.claims.Lists.Open(scope, party), applied: applied{budget: f.applied, party: party}, mail: mailboxFor(part),
 	}
 	return s, nil
@@ -226,7 +227,7 @@ func (t *stream) serve(ctx context.Context) error {
 			slot = t.wait(ctx, timer)
 		default:
 			if err := t.perform(ctx, st); err != nil {
-				return streamFailed(ctx, err)
+				return call.Broken(ctx, err)
 			}
 		}
 	}
@@ -277,12 +278,9 @@ func (t *stream) params() codec.SyncParams {
 
 // sendEvent sends an event that the broker made.
 func (t *stream) sendEvent(e codec.Event, err error) error {
+	event, err := call.Encode(e, err)
 	if err != nil {
-		return call.Internal(err)
-	}
-	event, err := codec.Marshal(e)
-	if err != nil {
-		return call.Internal(err)
+		return err
 	}
 	return t.out.Send(event)
 }
@@ -303,18 +301,6 @@ func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
 		return true
 	}
 	return false
-}
-
-// streamFailed is the end of a stream that could not be written to, or whose records could
-// not be read.
-func streamFailed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return call.CallerGone(ctx)
-	}
-	if e, ok := err.(*transport.Error); ok { //nolint:errorlint // only our own are already what the peer is told
-		return e
-	}
-	return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
 }
 
 // step is what a stream does next.

@@ -8,6 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -31,7 +32,7 @@ type subscription struct {
 	list *claims.List
 
 	// wake holds a token when something was put since the last look.
-	wake chan struct{}
+	wake run.Bell
 
 	mu       sync.Mutex
 	phase    phase
@@ -119,7 +120,7 @@ func (s *subscription) change(f func()) {
 	grown := s.mail.Len() > before
 	s.mu.Unlock()
 	if grown {
-		s.signal()
+		s.wake.Ring()
 	}
 }
 
@@ -142,7 +143,7 @@ func (s *subscription) intern(k route.Key) route.Key {
 // agent is complete, so it replaces one that was not looked at yet.
 func (s *subscription) request(l *list) bool {
 	s.mu.Lock()
-	defer s.signal()
+	defer s.wake.Ring()
 	defer s.mu.Unlock()
 	if s.phase == over || s.part == codec.Status && len(s.requests) >= maxRequests {
 		return false
@@ -167,7 +168,7 @@ func (s *subscription) silence() {
 // requestPage hands a request over; false: too many wait, or the stream has left.
 func (s *subscription) requestPage(p *pageRequest) bool {
 	s.mu.Lock()
-	defer s.signal()
+	defer s.wake.Ring()
 	defer s.mu.Unlock()
 	if s.phase == over || len(s.pages) >= maxPages {
 		return false
@@ -220,14 +221,7 @@ func (s *subscription) locked(f func()) {
 
 func (s *subscription) put(f func()) {
 	s.locked(f)
-	s.signal()
-}
-
-func (s *subscription) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Ring()
 }
 
 // pop removes the oldest entry of a queue that is not empty.

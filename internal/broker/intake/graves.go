@@ -9,6 +9,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -30,7 +31,7 @@ type graves struct {
 	mu   sync.Mutex
 	upTo map[store.Scope]uint64 // by owner
 	turn []store.Scope          // keys of upTo, next one first
-	wake chan struct{}
+	wake run.Bell
 }
 
 // seen says that a source has seen the statuses of its works up to a revision.
@@ -41,10 +42,7 @@ func (g *graves) seen(owner store.Scope, revision uint64) {
 	}
 	g.upTo[owner] = max(g.upTo[owner], revision)
 	g.mu.Unlock()
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
+	g.wake.Ring()
 }
 
 // pop returns the next source, and up to where it has seen.
@@ -79,10 +77,7 @@ func (g *graves) run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		for !g.removeSeen(ctx) {
-			select {
-			case <-time.After(call.ComeBack):
-			case <-ctx.Done():
-			}
+			run.Sleep(ctx, call.ComeBack)
 		}
 	}
 	return nil

@@ -53,7 +53,7 @@ func New(cfg *call.Config, v Vouchers) *Intake {
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
 	return &Intake{
 		Fences: newFences(), cfg: cfg, vouchers: v, commits: c,
-		graves: &graves{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: make(chan struct{}, 1)},
+		graves: &graves{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: run.NewBell()},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -74,7 +75,7 @@ type queue struct {
 	spare   *waiting // of a party that has nothing queued any more
 	closed  bool
 	// wake holds a token when something was put since the last look.
-	wake chan struct{}
+	wake run.Bell
 }
 
 // waiting is what waits of one party.
@@ -88,7 +89,7 @@ type waiting struct {
 }
 
 func newQueue(bytes int) *queue {
-	return &queue{budget: call.NewBudget(bytes), parties: map[identity.Identity]*waiting{}, wake: make(chan struct{}, 1)}
+	return &queue{budget: call.NewBudget(bytes), parties: map[identity.Identity]*waiting{}, wake: run.NewBell()}
 }
 
 // put adds p, or says why not. A refusal for want of room has no delay yet. It returns
@@ -106,10 +107,7 @@ func (q *queue) put(ctx context.Context, p *pending) *transport.Error {
 		q.budget.FreePart(p.from, p.cluster, p.size)
 		return refused
 	}
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	q.wake.Ring()
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/pires/go-proxyproto"
 
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // why a connection ends of which its peer did nothing wrong; see [Port.over].
@@ -74,15 +75,8 @@ func (c *Connection) over(now time.Time) string {
 
 // Watch ends connections that may not go on, until ctx ends.
 func (p *Port) Watch(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		p.look(false)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-		}
-	}
+	p.look(false)
+	run.Every(ctx, lookEvery, func() { p.look(false) })
 }
 
 // Look ends the connections that may not go on at this moment, whatever is known

@@ -144,9 +144,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, DefaultMaxMessageBytes)
 	c.HandshakesPerAddress = cmp.Or(c.HandshakesPerAddress, DefaultHandshakesPerAddress)
 	c.Log = cmp.Or(c.Log, slog.Default())
-	if c.Registry == nil {
-		c.Registry = prometheus.NewRegistry()
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}

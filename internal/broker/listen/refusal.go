@@ -40,29 +40,28 @@ const (
 
 // unidentified is the answer to who showed no certificate.
 func unidentified() *refusal {
-	return &refusal{reason: noCertificate, told: &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: "the call needs an identity",
-		Hint:    "connect with a client certificate that the broker's CA signed and its configuration maps to a role; health for probes is at /readyz of the admin port",
+	return unauthenticated(noCertificate, "the call needs an identity",
+		"connect with a client certificate that the broker's CA signed and its configuration maps to a role; health for probes is at /readyz of the admin port")
+}
+
+// unauthenticated is the answer to who has to come with other credentials.
+func unauthenticated(reason, message, hint string) *refusal {
+	return &refusal{reason: reason, told: &transport.Error{
+		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Message: message, Hint: hint,
 	}}
 }
 
 // unmapped is the answer to a certificate nobody knows.
 func unmapped(err error) *refusal {
-	return &refusal{reason: "unmapped", told: &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: err.Error(),
-		Hint:    "add an identity rule for this subject to the broker's configuration, or use another certificate",
-	}}
+	return unauthenticated("unmapped", err.Error(),
+		"add an identity rule for this subject to the broker's configuration, or use another certificate")
 }
 
 // agentsOnly is the answer to a certificate for which an authority of agents alone vouches.
 func agentsOnly(id identity.Identity) *refusal {
-	return &refusal{reason: "agents_only", told: &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: fmt.Sprintf("the certificate of %s is signed by an authority that vouches for agents alone", id),
-		Hint:    "connect with a certificate of an authority in the broker's tls.clientCAFile: the one that signs for clusters signs for no other role",
-	}}
+	return unauthenticated("agents_only",
+		fmt.Sprintf("the certificate of %s is signed by an authority that vouches for agents alone", id),
+		"connect with a certificate of an authority in the broker's tls.clientCAFile: the one that signs for clusters signs for no other role")
 }
 
 // garbled is why headers are refused that the library of gRPC answers by itself.
@@ -77,19 +76,14 @@ func tokenless() *refusal {
 	return r
 }
 
-// unasked is the answer to a token that is not looked at.
-func unasked(message, hint string) *refusal {
-	return &refusal{reason: badToken, told: &transport.Error{Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Message: message, Hint: hint}}
-}
-
 // takesNone is the answer to a token where nobody can judge it.
 func takesNone() *refusal {
-	return unasked("this broker takes no tokens", "connect with a client certificate, or have an operator set tokens in the broker's configuration")
+	return unauthenticated(badToken, "this broker takes no tokens", "connect with a client certificate, or have an operator set tokens in the broker's configuration")
 }
 
 // severalTokens is the answer to a second token while the first one is being judged.
 func severalTokens() *refusal {
-	return unasked("another token of the same connection is being judged", "use another connection for another token")
+	return unauthenticated(badToken, "another token of the same connection is being judged", "use another connection for another token")
 }
 
 // tooManyTokens is the answer to an address from which many bad tokens came.
@@ -100,16 +94,13 @@ func tooManyTokens(from netip.Prefix) *refusal {
 // keptOut is the answer to who an operator keeps out. What to do is said by the
 // code too: a party gets new credentials, and comes back until it is let in.
 func keptOut(id identity.Identity, d denials.Denial) *refusal {
-	e := &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: fmt.Sprintf("%s is denied by an operator of the broker since %s", id, d.At.UTC().Format(time.RFC3339)),
-		Hint:    "an operator lets it in again with: hawser allow " + d.Subject.String(),
-	}
+	who, hint := id.String(), "an operator lets it in again with: hawser allow "
 	if d.Subject.Serial != "" {
-		e.Message = fmt.Sprintf("certificate %s of %s is denied by an operator of the broker since %s", d.Subject.Serial, id, d.At.UTC().Format(time.RFC3339))
-		e.Hint = "get another certificate, or have an operator let this one in again with: hawser allow " + d.Subject.String()
+		who = fmt.Sprintf("certificate %s of %s", d.Subject.Serial, id)
+		hint = "get another certificate, or have an operator let this one in again with: hawser allow "
 	}
-	return &refusal{reason: denied, told: e}
+	message := fmt.Sprintf("%s is denied by an operator of the broker since %s", who, d.At.UTC().Format(time.RFC3339))
+	return unauthenticated(denied, message, hint+d.Subject.String())
 }
 
 // comeBack is what who asks too much is told to wait.

@@ -10,6 +10,7 @@ package peers
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -130,24 +133,13 @@ func (p *Peers) Connect(a Agents) {
 
 // Run judges all clusters again now and then, until ctx ends.
 func (p *Peers) Run(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			p.look()
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	run.Every(ctx, lookEvery, p.look)
+	return nil
 }
 
 func (p *Peers) look() {
 	p.mu.Lock()
-	places := make([]store.Scope, 0, len(p.all))
-	for place := range p.all {
-		places = append(places, place)
-	}
+	places := slices.Collect(maps.Keys(p.all))
 	p.mu.Unlock()
 	for _, d := range codec.DataTypes() {
 		for _, c := range p.cfg.Store.Clusters(d) {
@@ -186,7 +178,7 @@ func (p *Peers) Absent(place store.Scope) (c codec.AbsentCluster, absent bool) {
 		return c, false
 	}
 	_, came := p.cfg.Store.Subscribed(place.DataType, place.Cluster)
-	c = codec.AbsentCluster{Cluster: place.Cluster, Since: slices.MaxFunc([]time.Time{e.known, e.Seen}, time.Time.Compare), Never: !came}
+	c = codec.AbsentCluster{Cluster: place.Cluster, Since: plain.Latest(e.known, e.Seen), Never: !came}
 	if e.state == Refused {
 		c.Why = e.Refusal
 	} else if !e.CertificateEnds.IsZero() && e.CertificateEnds.Before(p.cfg.Now()) {

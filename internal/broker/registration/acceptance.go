@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // bookmarkPrefix begins the names of the bookmarks of clusters that the hub has accepted.
@@ -48,12 +50,7 @@ func (r *Room) save(ctx context.Context) error {
 }
 
 // saveSoon says that there is something to save.
-func (r *Room) saveSoon() {
-	select {
-	case r.unsaved <- struct{}{}:
-	default:
-	}
-}
+func (r *Room) saveSoon() { run.Bell(r.unsaved).Ring() }
 
 // saveChanges saves what has changed.
 func (r *Room) saveChanges(ctx context.Context) error {

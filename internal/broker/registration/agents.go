@@ -1,11 +1,13 @@
 package registration
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -22,21 +24,14 @@ const maxHanded = 16
 type running struct {
 	id    string
 	party identity.Identity
-	wake  chan struct{}
+	wake  run.Bell
 
 	mu  sync.Mutex
 	why *transport.Error // it has to end; nil: it need not
 }
 
 func newRunning(id string, party identity.Identity) running {
-	return running{id: id, party: party, wake: make(chan struct{}, 1)}
-}
-
-func (r *running) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	return running{id: id, party: party, wake: run.NewBell()}
 }
 
 // stop ends the stream with an error.
@@ -46,7 +41,7 @@ func (r *running) stop(why *transport.Error) {
 		r.why = why
 	}
 	r.mu.Unlock()
-	r.signal()
+	r.wake.Ring()
 }
 
 // subscription is what everybody sees of an agent that subscribed. Others tell it that something
@@ -71,7 +66,7 @@ type list struct {
 // request hands a list over. It is complete, so it replaces one that was not looked at yet.
 func (s *subscription) request(l *list) {
 	s.mu.Lock()
-	defer s.signal()
+	defer s.wake.Ring()
 	defer s.mu.Unlock()
 	if s.left {
 		l.free()
@@ -91,7 +86,7 @@ func (s *subscription) hand(event []byte) bool {
 		return false
 	}
 	s.handed = append(s.handed, event)
-	s.signal()
+	s.wake.Ring()
 	return true
 }
 
@@ -208,11 +203,7 @@ func (a *agents) close(why *transport.Error) []*subscription {
 	defer a.mu.Unlock()
 	a.end = why
 	a.checkEmpty()
-	all := make([]*subscription, 0, len(a.byID))
-	for _, s := range a.byID {
-		all = append(all, s)
-	}
-	return all
+	return slices.Collect(maps.Values(a.byID))
 }
 
 // closing returns why nobody may come any more, nil before close.
@@ -237,7 +228,7 @@ func (a *agents) wake(p place) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.byPlace[p] {
-		s.signal()
+		s.wake.Ring()
 	}
 }
 
@@ -253,7 +244,7 @@ func (a *agents) wakeAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.byID {
-		s.signal()
+		s.wake.Ring()
 	}
 }
 

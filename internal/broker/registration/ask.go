@@ -108,18 +108,14 @@ func (r *Room) handToken(e *call.Event, token []byte) error {
 	if len(token) == 0 {
 		return apiError(answerless)
 	}
-	made, err := codec.Builder{
+	event, err := call.Encode(codec.Builder{
 		ID: r.cfg.NewID(), Source: r.cfg.Registration, Time: r.cfg.Now(), Cluster: e.Env.Cluster,
 		Type:        codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.CreateRequest}.String(),
 		Extensions:  map[string]any{codec.ExtResourceID: e.Env.ResourceID},
 		ContentType: codec.ContentTypeJSON, Data: token,
-	}.Event()
+	}.Event())
 	if err != nil {
-		return call.Internal(err)
-	}
-	event, err := codec.Marshal(made)
-	if err != nil {
-		return call.Internal(err)
+		return err
 	}
 	for _, s := range r.agents.sameConnection(place{codec.TokenRequests, e.Env.Cluster}, e) {
 		s.hand(event) // one that takes no more does not read

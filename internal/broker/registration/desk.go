@@ -204,8 +204,7 @@ func (d *desk) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open = false
-	d.fail(unavailable(lostSource))
-	d.failQueued(unavailable(lostSource))
+	d.failAll(unavailable(lostSource))
 }
 
 // close refuses all asks from now on.
@@ -213,8 +212,7 @@ func (d *desk) close(why *transport.Error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = why
-	d.fail(why)
-	d.failQueued(why)
+	d.failAll(why)
 }
 
 // fail ends what is at the source. The caller has the lock.
@@ -224,8 +222,9 @@ func (d *desk) fail(why *transport.Error) {
 	}
 }
 
-// failQueued ends what waits for its turn. The caller has the lock.
-func (d *desk) failQueued(why *transport.Error) {
+// failAll ends that, and what waits for its turn. The caller has the lock.
+func (d *desk) failAll(why *transport.Error) {
+	d.fail(why)
 	for _, p := range d.parties {
 		for _, line := range p.lines {
 			for _, a := range line {

@@ -145,15 +145,11 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 // send sends a request. Renewals that are lost with the stream are made again within a period.
 func (s *sourceStream) send(request *hawserv1.RegistrationRequest) error {
 	cfg := s.room.cfg
-	e, err := codec.NewRegistrationRequest(codec.SyncParams{
+	event, err := call.Encode(codec.NewRegistrationRequest(codec.SyncParams{
 		ID: cfg.NewID(), Time: cfg.Now(), Source: call.BrokerSource, Owner: cfg.Registration,
-	}, request)
+	}, request))
 	if err != nil {
-		return call.Internal(err)
-	}
-	event, err := codec.Marshal(e)
-	if err != nil {
-		return call.Internal(err)
+		return err
 	}
 	return s.out.Send(event)
 }
@@ -161,7 +157,7 @@ func (s *sourceStream) send(request *hawserv1.RegistrationRequest) error {
 // wakeSource says that there is something for the source.
 func (r *Room) wakeSource() {
 	if s := r.source.Load(); s != nil {
-		s.signal()
+		s.wake.Ring()
 	}
 }
 

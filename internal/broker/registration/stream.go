@@ -92,10 +92,10 @@ func (t *stream) beat(ctx context.Context) error {
 // tell tells one note.
 func (t *stream) tell(ctx context.Context, n note) error {
 	event, err := t.event(n)
-	if err != nil {
-		return call.Internal(err)
+	if err == nil {
+		err = t.send(ctx, event)
 	}
-	if err := t.send(ctx, event); err != nil {
+	if err != nil {
 		return err
 	}
 	t.room.metrics.told.Inc()
@@ -130,20 +130,8 @@ func (t *stream) event(n note) ([]byte, error) {
 			codec.ExtResourceID: n.gone.uid, codec.ExtResourceVersion: n.gone.version, codec.ExtDeletionTimestamp: b.Time,
 		}
 	}
-	e, err := b.Event()
-	if err != nil {
-		return nil, err
-	}
-	return codec.Marshal(e)
+	return call.Encode(b.Event())
 }
 
 // broken is the end of a stream that could not be written to.
-func broken(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return call.CallerGone(ctx)
-	}
-	if e, ok := err.(*transport.Error); ok { //nolint:errorlint // only our own are already what the peer is told
-		return e
-	}
-	return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
-}
+func broken(ctx context.Context, err error) error { return call.Broken(ctx, err) }

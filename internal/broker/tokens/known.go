@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/identity/token"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -194,16 +195,8 @@ func (t *Tokens) note(e *entry, g *grant, why error) (ended bool) {
 // Run asks the hub again about the tokens that somebody is connected by, until ctx ends.
 func (t *Tokens) Run(ctx context.Context) error {
 	defer t.end()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			t.askAboutConnected(ctx)
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	run.Every(ctx, time.Second, func() { t.askAboutConnected(ctx) })
+	return nil
 }
 
 // askAboutConnected asks about those whose time has come, some at a time.

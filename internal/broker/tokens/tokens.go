@@ -82,9 +82,6 @@ func New(o Options) (*Tokens, error) {
 		return nil, errors.New("tokens: nobody to ask about them")
 	}
 	o.Log = cmp.Or(o.Log, slog.Default())
-	if o.Registry == nil {
-		o.Registry = prometheus.NewRegistry()
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}

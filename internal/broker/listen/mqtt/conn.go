@@ -162,28 +162,19 @@ func (c *conn) leave() {
 	c.left()
 }
 
-// guarded turns a panic of f into its error.
-func (c *conn) guarded(f func() error) (err error) {
+// guarded calls do. It counts a panic of it, and returns what the peer is told.
+func (f *Front) guarded(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = c.panicked(p)
+			f.cfg.OnPanic()
+			f.cfg.Log.Error("mqtt call panicked", "panic", p, "stack", string(debug.Stack()))
+			err = &transport.Error{
+				Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: time.Second,
+				Message: "internal error", Hint: "the broker's log says more",
+			}
 		}
 	}()
-	return f()
-}
-
-// panicked counts a panic, and is what the peer is told.
-func (f *Front) panicked(p any) error {
-	f.cfg.OnPanic()
-	f.cfg.Log.Error("mqtt call panicked", "panic", p, "stack", string(debug.Stack()))
-	return internal()
-}
-
-func internal() *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: time.Second,
-		Message: "internal error", Hint: "the broker's log says more",
-	}
+	return do()
 }
 
 // receive forwards what comes, as long as anything is handled.

@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
@@ -138,18 +139,7 @@ func appendText(dst []byte, s string) []byte {
 }
 
 // appendNumber appends a variable byte integer.
-func appendNumber(dst []byte, n int) []byte {
-	for n >= 0x80 {
-		dst = append(dst, byte(n)|0x80)
-		n >>= 7
-	}
-	return append(dst, byte(n))
-}
+func appendNumber(dst []byte, n int) []byte { return binary.AppendUvarint(dst, uint64(n)) }
 
 // lengthOf is the length of a variable byte integer.
-func lengthOf(n int) (bytes int) {
-	for bytes = 1; n >= 0x80; bytes++ {
-		n >>= 7
-	}
-	return bytes
-}
+func lengthOf(n int) int { return (bits.Len(uint(n)|1) + 6) / 7 }

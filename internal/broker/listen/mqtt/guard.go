@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -158,10 +159,8 @@ func (w *walk) text() []byte {
 	if !utf8.Valid(b) {
 		w.fail(malformed("a text is not UTF-8"))
 	}
-	for _, c := range b {
-		if c == 0 {
-			w.fail(malformed("a text contains the character U+0000"))
-		}
+	if bytes.IndexByte(b, 0) >= 0 {
+		w.fail(malformed("a text contains the character U+0000"))
 	}
 	return b
 }
@@ -181,13 +180,11 @@ var errVariable = errors.New("a variable byte integer has more than four bytes")
 
 // variable reads a variable byte integer, of four bytes at most.
 func variable(b []byte) (n, taken int, err error) {
-	for i := range min(len(b), 4) {
-		n |= int(b[i]&0x7F) << (7 * i)
-		if b[i]&0x80 == 0 {
-			return n, i + 1, nil
-		}
+	number, taken := binary.Uvarint(b[:min(len(b), 4)])
+	if taken == 0 {
+		err = errVariable
 	}
-	return 0, 0, errVariable
+	return int(number), taken, err
 }
 
 // identifier is that of a packet.
@@ -377,12 +374,7 @@ func (w *walk) property(id byte) {
 		w.text()
 		w.text()
 	}
-	if id == packets.PropReceiveMaximum || id == packets.PropMaximumPacketSize {
-		for _, b := range value {
-			if b != 0 {
-				return
-			}
-		}
+	if (id == packets.PropReceiveMaximum || id == packets.PropMaximumPacketSize) && len(bytes.TrimLeft(value, "\x00")) == 0 {
 		w.fail(wrong("the property %d is 0", id))
 	}
 }

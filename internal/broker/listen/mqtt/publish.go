@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/mochi-mqtt/server/v2/packets"
+
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -61,10 +63,7 @@ func (c *conn) published(p *packet) error {
 		p.done()
 		return nil
 	}
-	n.message = codec.Message{ContentType: pk.Properties.ContentType, Payload: pk.Payload, Properties: make([]codec.Property, len(pk.Properties.User))}
-	for i, u := range pk.Properties.User {
-		n.message.Properties[i] = codec.Property{Key: u.Key, Value: u.Val}
-	}
+	n.message = codec.Message{ContentType: pk.Properties.ContentType, Payload: pk.Payload, Properties: said(pk)}
 	n.subscription = property.SubscriptionIDOf(n.message.Properties)
 	n.key = property.Get(n.message.Properties, "ce-"+codec.ExtResourceID)
 	if n.on(pk.TopicName) {
@@ -138,24 +137,27 @@ func (c *conn) start(n *pending) {
 		before.next = n
 		return
 	}
-	c.serving.Add(1)
-	go c.publish(n) // serving waits for it
+	c.serving.Go(func() { c.publish(n) })
+}
+
+// said are the user properties of a packet.
+func said(pk *packets.Packet) []codec.Property {
+	out := make([]codec.Property, len(pk.Properties.User))
+	for i, u := range pk.Properties.User {
+		out[i] = codec.Property{Key: u.Key, Value: u.Val}
+	}
+	return out
 }
 
 // publish hands a publish on, and tells the owner what came of it.
 func (c *conn) publish(n *pending) {
-	defer c.serving.Done()
-	func() {
+	n.err = c.guarded(func() (err error) {
 		defer n.packet.done()
-		defer func() {
-			if p := recover(); p != nil {
-				n.err = c.panicked(p)
-			}
-		}()
 		ctx, cancel := context.WithTimeout(c.ctx, c.cfg.PublishTimeout)
 		defer cancel()
-		n.receipt, n.err = c.accept(ctx, n)
-	}()
+		n.receipt, err = c.accept(ctx, n)
+		return err
+	})
 	c.post(n)
 }
 
@@ -191,8 +193,7 @@ func (c *conn) finished(n *pending) {
 	if n.started {
 		c.running--
 		if n.next != nil {
-			c.serving.Add(1)
-			go c.publish(n.next) // serving waits for it
+			c.serving.Go(func() { c.publish(n.next) })
 		} else {
 			delete(c.last, n.key)
 		}

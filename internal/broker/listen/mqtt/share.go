@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
@@ -27,7 +28,7 @@ type group struct {
 	accepted     transport.Accepted
 	err          error
 	// wake holds a token while something came back.
-	wake chan struct{}
+	wake run.Bell
 
 	mu      sync.Mutex
 	members int // the front's
@@ -51,11 +52,10 @@ func (f *Front) join(s *subscription) *group {
 		ctx, cancel := context.WithCancel(context.Background())
 		g = &group{
 			key: key, cancel: cancel, of: s, out: make(chan *delivery), ready: make(chan struct{}), ended: make(chan struct{}),
-			wake: make(chan struct{}, 1),
+			wake: run.NewBell(),
 		}
 		f.groups[key] = g
-		f.serving.Add(1)
-		go f.serveGroup(ctx, g) // serving waits for it
+		f.serving.Go(func() { f.serveGroup(ctx, g) })
 	}
 	g.members++
 	return g
@@ -75,7 +75,6 @@ func (f *Front) part(g *group) {
 
 // serveGroup calls the server.
 func (f *Front) serveGroup(ctx context.Context, g *group) {
-	defer f.serving.Done()
 	g.err = f.called(ctx, g.of, groupStream{ctx, g})
 	f.mu.Lock()
 	if f.groups[g.key] == g {
@@ -147,16 +146,9 @@ func (g *group) take() *delivery {
 	}
 	d := g.back[0]
 	if g.back = g.back[1:]; len(g.back) > 0 {
-		g.signal()
+		g.wake.Ring()
 	}
 	return d
-}
-
-func (g *group) signal() {
-	select {
-	case g.wake <- struct{}{}:
-	default: // one token is enough: who takes it signals again
-	}
 }
 
 // giveBack has another member get what one did not acknowledge.
@@ -164,7 +156,7 @@ func (g *group) giveBack(d *delivery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.back = append(g.back, d)
-	g.signal()
+	g.wake.Ring()
 }
 
 // groupStream is the sending side of a group.

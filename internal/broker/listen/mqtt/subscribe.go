@@ -98,11 +98,7 @@ func (c *conn) subscribe(p *packet) error {
 	if err := c.who.Idle(); err != nil {
 		return err
 	}
-	said := make([]codec.Property, 0, len(pk.Properties.User))
-	for _, u := range pk.Properties.User {
-		said = append(said, codec.Property{Key: u.Key, Value: u.Val})
-	}
-	hello, dataType := property.HelloOf(said)
+	hello, dataType := property.HelloOf(said(pk))
 	r := &request{id: pk.PacketID, codes: make([]byte, len(pk.Filters)), waiting: 1}
 	for i, f := range pk.Filters {
 		if f.NoLocal && strings.HasPrefix(f.Filter, "$share/") {
@@ -199,11 +195,10 @@ func (c *conn) begin(s *subscription) error {
 	}
 	c.subscriptions[s.text] = s
 	s.request.waiting++
-	c.serving.Add(1)
 	if s.filter.Group != "" {
 		c.sharing.Add(1)
 	}
-	go s.run() // serving waits for it
+	c.serving.Go(s.run)
 	return nil
 }
 
@@ -226,7 +221,6 @@ func (c *conn) current(s *subscription) bool { return c.subscriptions[s.text] ==
 // run calls the server.
 func (s *subscription) run() {
 	c := s.conn
-	defer c.serving.Done()
 	var err error
 	if s.filter.Group != "" {
 		err = s.share()
@@ -240,13 +234,8 @@ func (s *subscription) run() {
 }
 
 // called calls the server for a subscription.
-func (f *Front) called(ctx context.Context, s *subscription, out transport.Stream) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = f.panicked(p)
-		}
-	}()
-	return f.cfg.Server.Subscribe(ctx, s.conn.peer(), s.raw, out)
+func (f *Front) called(ctx context.Context, s *subscription, out transport.Stream) error {
+	return f.guarded(func() error { return f.cfg.Server.Subscribe(ctx, s.conn.peer(), s.raw, out) })
 }
 
 // opened is where a subscription was accepted.

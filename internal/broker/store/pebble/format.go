@@ -421,15 +421,11 @@ func (r *reader) byte() byte {
 }
 
 func (r *reader) bool() bool {
-	switch r.byte() {
-	case 0:
-		return false
-	case 1:
-		return true
-	default:
+	b := r.byte()
+	if b > 1 {
 		r.fail(outOfRange)
-		return false
 	}
+	return b == 1
 }
 
 func (r *reader) uint64() uint64 {

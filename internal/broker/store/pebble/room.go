@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // room is what a store knows of the room that disk and process have for it. It comes
@@ -232,20 +233,15 @@ func (r *room) giveUp() {
 func (s *Store) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-s.closing; cancel() }()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	var next time.Time // when room is given back
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case now := <-tick.C:
-			s.room.look()
-			if errors.Is(s.room.err(), store.ErrLow) && now.After(next) && s.room.written.Swap(false) {
-				s.reclaim(ctx)
-				next = time.Now().Add(compactPart * time.Since(now))
-			}
+	run.Every(ctx, lookEvery, func() {
+		now := time.Now()
+		s.room.look()
+		if errors.Is(s.room.err(), store.ErrLow) && now.After(next) && s.room.written.Swap(false) {
+			s.reclaim(ctx)
+			next = time.Now().Add(compactPart * time.Since(now))
 		}
-	}
+	})
 }
 
 // reclaim gives back the room of what is deleted. The engine does so when enough is
