@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/hubsource/core"
@@ -26,19 +27,19 @@ import (
 // and counted, and no work waits for one. The hub keeps an Event for an hour, so it has at most
 // 36,000 of these.
 const (
-	eventQueue    = 1000
-	eventInterval = 100 * time.Millisecond
-	eventTimeout  = 10 * time.Second
-	longestEvent  = 1024 // bytes of a message
-	longestPrefix = 200  // bytes of a work's name in that of its Event
+	eventQueue      = 1000
+	eventsPerSecond = 10
+	eventTimeout    = 10 * time.Second
+	longestEvent    = 1024 // bytes of a message
+	longestPrefix   = 200  // bytes of a work's name in that of its Event
 )
 
 // teller writes Kubernetes Events about works. A nil teller tells nothing.
 type teller struct {
-	events  typedcorev1.EventsGetter
-	queue   chan *corev1.Event
-	metrics *metrics
-	log     *slog.Logger
+	events          typedcorev1.EventsGetter
+	warnings, queue chan *corev1.Event // warnings go first
+	metrics         *metrics
+	log             *slog.Logger
 }
 
 // newTeller returns nil where Events are not wanted.
@@ -46,33 +47,44 @@ func newTeller(events typedcorev1.EventsGetter, m *metrics, log *slog.Logger) *t
 	if events == nil {
 		return nil
 	}
-	return &teller{events: events, queue: make(chan *corev1.Event, eventQueue), metrics: m, log: log}
+	return &teller{events: events, warnings: make(chan *corev1.Event, eventQueue), queue: make(chan *corev1.Event, eventQueue), metrics: m, log: log}
 }
 
 // Run writes Events until ctx ends: one at a time, the same one again as its count, and of one
 // work no more than a few in five minutes.
 func (t *teller) Run(ctx context.Context) error {
 	correlator := record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})
-	pause := time.NewTicker(eventInterval)
-	defer pause.Stop()
+	pace := flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, 1)
 	failing := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e := <-t.queue:
-			result, err := t.write(ctx, correlator, e)
-			t.metrics.events.WithLabelValues(result).Inc()
-			if forbidden := result == "forbidden"; forbidden != failing {
-				failing = forbidden
-				t.log.WarnContext(ctx, "whether the hub lets this service account write Events about works (deploy/hub-source/rbac.yaml grants it)", "allowed", !failing, "err", err)
-			}
+	for pace.Wait(ctx) == nil {
+		e := t.next(ctx)
+		if e == nil {
+			break
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-pause.C:
+		result, err := t.write(ctx, correlator, e)
+		t.metrics.events.WithLabelValues(result).Inc()
+		if forbidden := result == "forbidden"; forbidden != failing {
+			failing = forbidden
+			t.log.WarnContext(ctx, "whether the hub lets this service account write Events about works (deploy/hub-source/rbac.yaml grants it)", "allowed", !failing, "err", err)
 		}
+	}
+	return nil
+}
+
+// next waits for the next Event, of those that wait a warning; nil: ctx has ended.
+func (t *teller) next(ctx context.Context) *corev1.Event {
+	select {
+	case e := <-t.warnings:
+		return e
+	default:
+	}
+	select {
+	case e := <-t.warnings:
+		return e
+	case e := <-t.queue:
+		return e
+	case <-ctx.Done():
+		return nil
 	}
 }
 
@@ -116,8 +128,12 @@ func (t *teller) tell(about types.NamespacedName, uid types.UID, severity, reaso
 		Type: severity, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: fieldManager}, ReportingController: fieldManager,
 	}
+	queue := t.queue
+	if severity == corev1.EventTypeWarning {
+		queue = t.warnings
+	}
 	select {
-	case t.queue <- e:
+	case queue <- e:
 	default:
 		t.metrics.events.WithLabelValues("dropped").Inc()
 	}
@@ -138,13 +154,19 @@ func (t *teller) published(e core.Publish, r core.Result) {
 	}
 }
 
+// silent are the conditions with a status, or with a reason, that are no news: it is usual, or another one tells it.
+var silent = map[[2]string]bool{
+	{workv1.WorkDeleting, "WorkDeleting"}: true,
+	{core.ConditionDelivered, "True"}:     true,
+}
+
 // changed tells what is new in a status that was written. That a text changes is no news.
 func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
 	for _, typ := range []string{workv1.WorkApplied, core.ConditionDelivered, "Contested", "InTime", workv1.WorkDeleting} {
 		is, was := meta.FindStatusCondition(status.Conditions, typ), meta.FindStatusCondition(o.Status.Conditions, typ)
 		switch {
-		case is == nil, is.Reason == "WorkDeleting", was != nil && is.Status == was.Status && is.Reason == was.Reason && is.ObservedGeneration == was.ObservedGeneration:
-		case is.Type == core.ConditionDelivered && is.Status == metav1.ConditionTrue: // as Applied tells
+		case is == nil, was != nil && is.Status == was.Status && is.Reason == was.Reason && is.ObservedGeneration == was.ObservedGeneration:
+		case silent[[2]string{typ, is.Reason}], silent[[2]string{typ, string(is.Status)}]:
 		case typ != workv1.WorkApplied:
 			t.ofWork(o, corev1.EventTypeWarning, is.Reason, is.Message)
 		case is.Status == metav1.ConditionTrue:

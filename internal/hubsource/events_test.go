@@ -103,6 +103,18 @@ func conditionsOf(c ...metav1.Condition) workv1.ManifestWorkStatus {
 	return workv1.ManifestWorkStatus{Conditions: c}
 }
 
+// A warning goes before news that came earlier.
+func TestEvents_WarningsGoFirst(t *testing.T) {
+	tell, o := newTeller(fake.NewClientset().CoreV1(), newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), example("c1", "w")
+	tell.ofWork(o, corev1.EventTypeNormal, "Published", "the broker has it")
+	tell.ofWork(o, corev1.EventTypeWarning, core.ReasonTooLarge, "too large")
+	for _, want := range []string{core.ReasonTooLarge, "Published"} {
+		if e := tell.next(t.Context()); e.Reason != want {
+			t.Errorf("%s is told before %s", e.Reason, want)
+		}
+	}
+}
+
 func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tell, hub, _ := newTold(t)

@@ -127,11 +127,10 @@ func (s *shell) Run(ctx context.Context) error {
 	defer s.metrics.state.read.Store(nil)
 	defer context.AfterFunc(ctx, s.shutDown)()
 	var tasks []run.Task
-	for range specWorkers {
-		tasks = append(tasks, run.Task{Name: "spec worker", Run: func(ctx context.Context) error { return s.work(ctx, core.SpecLane) }})
-	}
-	for range hubWorkers {
-		tasks = append(tasks, run.Task{Name: "hub worker", Run: func(ctx context.Context) error { return s.work(ctx, core.HubLane) }})
+	for l, workers := range [core.Lanes]int{core.SpecLane: specWorkers, core.HubLane: hubWorkers} {
+		for range workers {
+			tasks = append(tasks, run.Task{Name: core.Lane(l).String() + " worker", Run: func(ctx context.Context) error { return s.work(ctx, core.Lane(l)) }})
+		}
 	}
 	return run.Group(ctx, tasks...)
 }

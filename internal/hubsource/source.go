@@ -263,9 +263,7 @@ func ask[T any](ctx context.Context, s *Source, request func() (T, error)) (T, e
 		} else {
 			s.cfg.Log.Warn("hub does not answer, waiting for it", "err", err, "delay", delay)
 		}
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
+		if !run.Sleep(ctx, delay) {
 			return got, ctx.Err()
 		}
 	}

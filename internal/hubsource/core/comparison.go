@@ -161,11 +161,7 @@ func (c *comparisons) digestCame(cl *cluster, d codec.Digest) {
 		c.wantRecords(cl)
 		return
 	}
-	for _, w := range cl.works {
-		if w.comparable() != nil && !w.hub.isTagged() {
-			k.untagged = append(k.untagged, w)
-		}
-	}
+	k.untagged = cl.untagged()
 	c.setStage(cl, wantsTags)
 }
 

@@ -1,13 +1,11 @@
 package core
 
 import (
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -259,15 +257,8 @@ func (p *plains) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {
 // doubts returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
 // may be.
 func (p *plains) doubts(cl *cluster) string {
-	if reason := p.lives.doubts(everywhere); reason != "" {
-		return reason
-	}
 	missing := max(len(cl.far.lacking.listed), len(cl.far.lost)+cl.far.gone)
-	if live := len(cl.works) + missing; !resync.MayDelete(missing, live) {
-		p.lives.distrust(cl.name)
-		return fmt.Sprintf("%d of %d works are missing on the hub at once", missing, live)
-	}
-	return p.lives.doubts(cl.name)
+	return p.lives.doubtsMissing(cl.name, missing, len(cl.works)+missing)
 }
 
 // located goes on when it is known where the hub is.

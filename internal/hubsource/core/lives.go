@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -207,6 +208,18 @@ func (l *lives) doubts(cluster string) string {
 		return l.reason
 	}
 	return reasonKept
+}
+
+// doubtsMissing is why nothing of a cluster is deleted of whose works so many are missing on the hub, "" for no doubt.
+func (l *lives) doubtsMissing(cluster string, missing, live int) string {
+	if reason := l.doubts(everywhere); reason != "" {
+		return reason
+	}
+	if !resync.MayDelete(missing, live) {
+		l.distrust(cluster)
+		return fmt.Sprintf("%d of %d works are missing on the hub at once", missing, live)
+	}
+	return l.doubts(cluster)
 }
 
 // distrust withholds deletions on one cluster, whatever is missing there later.

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -62,7 +61,7 @@ func (c *comparisons) nextMissing(cl *cluster) *todo {
 	case c.f.behind > 0 && c.lives.doubts(everywhere) == "": // a work that is may cast doubt on the hub
 		return nil
 	}
-	if reason := c.doubts(cl); reason != "" {
+	if reason := c.lives.doubtsMissing(cl.name, m.candidates, m.live); reason != "" {
 		c.withhold(cl, reason)
 		return nil
 	}
@@ -87,20 +86,6 @@ func (c *comparisons) nextMissing(cl *cluster) *todo {
 			c.sought(cl, 1, r.Work != nil, r.Err)
 		})
 	}
-}
-
-// doubts returns why nothing may be deleted on a cluster because it is missing, ""
-// when it may be.
-func (c *comparisons) doubts(cl *cluster) string {
-	m := &cl.comparing.missing
-	if reason := c.lives.doubts(everywhere); reason != "" {
-		return reason
-	}
-	if !resync.MayDelete(m.candidates, m.live) {
-		c.lives.distrust(cl.name)
-		return fmt.Sprintf("%d of %d works are missing on the hub at once", m.candidates, m.live)
-	}
-	return c.lives.doubts(cl.name)
 }
 
 // of is a question of the present comparison of a cluster: a later one does not want

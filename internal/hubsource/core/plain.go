@@ -325,12 +325,16 @@ func (p *plains) doneList(cl *cluster, r Result) {
 }
 
 // tagAll has the tags of all works computed that have none.
-func (r *far) tagAll(cl *cluster) {
+func (r *far) tagAll(cl *cluster) { r.untagged = append(r.untagged, cl.untagged()...) }
+
+// untagged are the works of a cluster that can be compared once they have a tag.
+func (cl *cluster) untagged() (works []*work) {
 	for _, w := range cl.works {
 		if w.comparable() != nil && !w.hub.isTagged() {
-			r.untagged = append(r.untagged, w)
+			works = append(works, w)
 		}
 	}
+	return works
 }
 
 // isShown reports whether the informers have shown all that the hub has on a cluster.
