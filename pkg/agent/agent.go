@@ -284,14 +284,7 @@ func (a *Agent) Limit(cause error) {
 
 // tellLate says of works that take long that they do.
 func (a *Agent) tellLate(ctx context.Context) error {
-	t := time.NewTicker(lookForLate)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
+	run.Every(ctx, lookForLate, func() {
 		for _, w := range a.turns.late(true) {
 			if w.news {
 				a.config.Log.WarnContext(ctx, "a work takes long", "applied_manifest_work", w.key, "since", w.since, "waits_for", w.waits)
@@ -301,7 +294,8 @@ func (a *Agent) tellLate(ctx context.Context) error {
 				}
 			}
 		}
-	}
+	})
+	return nil
 }
 
 // Late names the works that the agent has been bringing in line for long, with what each waits
@@ -538,14 +532,10 @@ func (a *Agent) keepAlive(ctx context.Context) error {
 	return nil
 }
 
-// jittered waits for about d, or until ctx ends.
+// jittered waits for about d, and returns the error of ctx where that ends before.
 func jittered(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d + time.Duration(rand.Float64()*float64(d)/10))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !run.Sleep(ctx, d+time.Duration(rand.Float64()*float64(d)/10)) {
 		return ctx.Err()
 	}
+	return nil
 }

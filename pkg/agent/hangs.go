@@ -38,24 +38,16 @@ type ending struct {
 // noteRemoval takes what is left of the objects that have to go, as they were read, and why they
 // could not be removed.
 func (h *hangs) noteRemoval(remaining []inventory.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, err error, now time.Time) {
-	h.why = ""
-	if len(remaining) == 0 {
+	h.why = whatKeeps(remaining, seen, now)
+	switch {
+	case len(remaining) == 0:
 		h.since = time.Time{}
 		return
-	}
-	if h.since.IsZero() {
+	case h.since.IsZero():
 		h.since = now
 	}
 	if err != nil {
-		h.why = conditions.Reasoned(strings.ReplaceAll(explained(err).Error(), "\n", "; "))
-	}
-	for _, e := range remaining {
-		if live := seen[e.ResourceIdentifier]; live != nil && h.why == "" {
-			h.why = keeps(live, now)
-		}
-	}
-	if h.why != "" {
-		h.why = fmt.Sprintf("%s; objects left: %d", h.why, len(remaining))
+		h.why = fmt.Sprintf(formatLeft, conditions.Reasoned(strings.ReplaceAll(explained(err).Error(), "\n", "; ")), len(remaining))
 	}
 }
 

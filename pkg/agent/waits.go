@@ -9,6 +9,8 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
 // What keeps an object that is being deleted, and what to do about it.
@@ -39,14 +41,19 @@ func (r *recorder) waitsFor(last workv1.ManifestWorkStatus) string {
 	if c == nil || r.now.Sub(c.LastTransitionTime.Time) < stuckAfter || r.record == nil {
 		return ""
 	}
-	entries := r.record.Entries()
+	return whatKeeps(r.record.Entries(), r.seen, r.now)
+}
+
+// formatLeft ends what is said of objects that have to go.
+const formatLeft = "%s; objects left: %d"
+
+// whatKeeps says what keeps the first of these objects that shows it, and how many are left; "" where none does.
+func whatKeeps(entries []inventory.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, now time.Time) string {
 	for _, e := range entries {
-		live := r.seen[e.ResourceIdentifier]
-		if live == nil {
-			continue
-		}
-		if why := keeps(live, r.now); why != "" {
-			return fmt.Sprintf("%s; objects left: %d", why, len(entries))
+		if live := seen[e.ResourceIdentifier]; live != nil {
+			if why := keeps(live, now); why != "" {
+				return fmt.Sprintf(formatLeft, why, len(entries))
+			}
 		}
 	}
 	return ""

@@ -29,7 +29,7 @@ func Hindered(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkS
 	}
 	next := *c
 	if next.Reason, next.Message = ReasonWorkDeleting, messageWorkDeleting; why != "" {
-		next.Reason, next.Message = ReasonDeletionWaits, cutMiddle(maxSummary, oneLine(why))
+		next.Reason, next.Message = ReasonDeletionWaits, cutMiddle(maxSummary, why)
 	}
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, next)

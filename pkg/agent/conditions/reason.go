@@ -93,16 +93,16 @@ func sayWhy(m workv1.ManifestResourceMeta, text, otherwise, count string) string
 // about it, and last how many there are. The middle of an endless text goes first.
 func reasonFirst(word string, m workv1.ManifestResourceMeta, text, count string) string {
 	head, tail := word+": "+cutTo(maxName, nameOf(m)), "; "+count
-	if text = withoutName(oneLine(text), m); text != "" {
+	if text = withoutName(text, m); text != "" {
 		head += ": "
 	}
 	return head + cutMiddle(maxSummary-len(head)-len(tail), text) + tail
 }
 
-// cutMiddle keeps beginning and end of a text that is too long.
+// cutMiddle is a text in one line. It keeps beginning and end of one that is too long.
 func cutMiddle(limit int, s string) string {
 	const gap = " … "
-	if s = strings.ToValidUTF8(s, "?"); len(s) <= limit {
+	if s = strings.ToValidUTF8(oneLine(s), "?"); len(s) <= limit {
 		return s
 	}
 	end := min(maxAdvice, limit*2/3)
