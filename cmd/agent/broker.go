@@ -51,21 +51,9 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 	if c.sourceDriver == driverMQTT {
 		return c.reachMQTT(registry, log)
 	}
-	read := func() (*driver, error) {
-		d, err := readDriver(flagSource, c.sourceConfig, c.insecure)
-		if err == nil {
-			d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
-		}
-		return d, err
-	}
+	read := func() (*driver, error) { return c.readDriver(c.insecure) }
 	// It looks first: see NewWatch.
-	watch, err := identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.sourceConfig}, Read: func() (identity.Driver, error) {
-		d, err := read()
-		if err != nil {
-			return identity.Driver{}, err
-		}
-		return d.Driver, nil
-	}})
+	watch, err := identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.sourceConfig}, Read: identityOf(read)})
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +104,26 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	}
 	b.dialer, b.current = r, func() reached { f := r.Current(); return reached{f.BrokerHost, f.Driver} }
 	return b, nil
+}
+
+// readDriver reads the file for the broker, with what flags say of the proxy.
+func (c *config) readDriver(insecure bool) (*driver, error) {
+	flag, path := c.brokerFile()
+	d, err := readDriver(flag, path, insecure)
+	if err == nil {
+		d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
+	}
+	return d, err
+}
+
+func identityOf(read func() (*driver, error)) func() (identity.Driver, error) {
+	return func() (identity.Driver, error) {
+		d, err := read()
+		if err != nil {
+			return identity.Driver{}, err
+		}
+		return d.Driver, nil
+	}
 }
 
 // mayMove returns what says why another address of the broker cannot be used than the first

@@ -129,9 +129,7 @@ func (c *config) validate() error {
 	if c.sourceConfig == "" {
 		wrong("workload-source-config is empty: name the file that says how to reach the broker")
 	}
-	if err := c.output.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.output.Validate())
 	return errors.Join(append(errs, c.validateJoin(), c.validateLease())...)
 }
 

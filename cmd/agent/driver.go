@@ -80,9 +80,7 @@ func (d *driver) validate(insecure bool) error {
 	if _, err := d.proxy().Server(); err != nil {
 		errs = append(errs, err)
 	}
-	if err := d.validateTLS(insecure, host); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, d.validateTLS(insecure, host))
 	return errors.Join(errs...)
 }
 

@@ -19,6 +19,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -34,7 +35,7 @@ type joining struct {
 	// credential is the certificate, nil while there is none.
 	credential atomic.Pointer[registration.Credential]
 	// changed gets a value when works may flow that could not before.
-	changed chan struct{}
+	changed run.Bell
 	watch   *identity.Watch
 	file    func() (*driver, error)
 	good    lastGood
@@ -58,22 +59,10 @@ func (c *config) joins() bool { return c.bootstrapConfig != "" }
 
 // reachJoining reads the bootstrap file.
 func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
-	j := &joining{cfg: c, changed: make(chan struct{}, 1)}
-	j.file = func() (*driver, error) {
-		d, err := readDriver(flagBootstrap, c.bootstrapConfig, false)
-		if err == nil {
-			d.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
-		}
-		return d, err
-	}
+	j := &joining{cfg: c, changed: run.NewBell()}
+	j.file = func() (*driver, error) { return c.readDriver(false) }
 	var err error
-	if j.watch, err = identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.bootstrapConfig}, Own: j.own, Read: func() (identity.Driver, error) {
-		d, err := j.file()
-		if err != nil {
-			return identity.Driver{}, err
-		}
-		return d.Driver, nil
-	}}); err != nil {
+	if j.watch, err = identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.bootstrapConfig}, Own: j.own, Read: identityOf(j.file)}); err != nil {
 		return nil, err
 	}
 	tell := func(err error) {
@@ -183,10 +172,7 @@ func (j *joining) move(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-time.After(moving):
-	case <-ctx.Done():
-	}
+	run.Sleep(ctx, moving)
 	return conn.Close()
 }
 
@@ -199,12 +185,7 @@ func (j *joining) own() (where string, begin, end time.Time) {
 }
 
 // retry has works try at once to connect.
-func (j *joining) retry() {
-	select {
-	case j.changed <- struct{}{}:
-	default: // it has not heard of the last change yet
-	}
-}
+func (j *joining) retry() { j.changed.Ring() }
 
 // bootstrapID says which bootstrap file there is: what the registration began with is kept. A new
 // token in the file that it names makes it another one.

@@ -119,21 +119,15 @@ func (c *config) validate() error {
 	if err != nil {
 		wrong("listen %q: use host:port, as 0.0.0.0:8090", c.Listen)
 	}
-	if err := c.Output.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.Output.Validate())
 	if c.DataDir == "" {
 		wrong("data-dir is empty: name the directory that keeps the works")
 	}
-	if err := c.validateTLS(host); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.validateTLS(host))
 	if err := c.Identities.Validate(); err != nil {
 		wrong("identities: %w", err)
 	}
-	if err := c.validateJoining(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.validateJoining())
 	if err := c.ClusterQuota.Validate(); err != nil {
 		wrong("clusterQuota: %w", err)
 	}
@@ -152,9 +146,7 @@ func (c *config) validate() error {
 	if c.DrainTimeout <= 0 {
 		wrong("drain-timeout %s: use a positive duration, as 10s", c.DrainTimeout.String())
 	}
-	if err := c.Audit.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.Audit.Validate())
 	return errors.Join(errs...)
 }
 

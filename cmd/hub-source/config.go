@@ -164,9 +164,7 @@ func (c *config) validate() error {
 	case len(validation.IsDNS1123Subdomain(c.SourceID)) > 0:
 		wrong("source-id %q: use lower-case letters, digits, '-' and '.', as hub-eu", c.SourceID)
 	}
-	if err := c.Output.Validate(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.Output.Validate())
 	if _, err := c.proxy().Server(); err != nil {
 		errs = append(errs, err)
 	}
@@ -181,9 +179,7 @@ func (c *config) validate() error {
 		if e.ResourceName == "" || e.ResourceNamespace == "" {
 			wrong("leader election needs leader-elect-resource-name and leader-elect-resource-namespace; with a single replica it can be switched off by --leader-elect=false")
 		}
-		if err := leader.CheckTimes(time.Duration(e.LeaseDuration), time.Duration(e.RenewDeadline), time.Duration(e.RetryPeriod)); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, leader.CheckTimes(time.Duration(e.LeaseDuration), time.Duration(e.RenewDeadline), time.Duration(e.RetryPeriod)))
 	}
 	if c.KubeAPIQPS <= 0 || c.KubeAPIBurst <= 0 {
 		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers", c.KubeAPIQPS, c.KubeAPIBurst)
