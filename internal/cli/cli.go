@@ -114,6 +114,14 @@ func newRoot(env Env) *cobra.Command {
 	return root
 }
 
+// group is a command for those below it, which it lists.
+func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
+	cmd.Args = cmdline.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(below...)
+	return cmd
+}
+
 // checkArgs makes wrong arguments of cmd and everything below it usage errors.
 func checkArgs(root *cobra.Command) {
 	each(root, func(cmd *cobra.Command) {

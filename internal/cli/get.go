@@ -15,7 +15,7 @@ import (
 )
 
 func newGet(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "get",
 		Short: "Show what a broker holds",
 		Long: `Show what a broker holds: its clusters, its works, what does not fit together, what
@@ -32,11 +32,7 @@ sources and clusters may have, and who is kept out.
 
 With -o json and -o yaml it prints a List, as kubectl does, or one object if that was
 asked for by its name.`,
-		Args: cmdline.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newGetClusters(env), newGetWorks(env), newGetOrphans(env), newGetLimits(env), newGetDenials(env))
-	return cmd
+	}, newGetClusters(env), newGetWorks(env), newGetOrphans(env), newGetLimits(env), newGetDenials(env))
 }
 
 // clusterColumns are the table of clusters, for an output that is known when it is shown.

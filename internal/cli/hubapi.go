@@ -18,6 +18,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // What of a hub's API the verbs for joining use.
@@ -189,10 +190,8 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 				return err
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, lookPause) {
 			return fmt.Errorf("waited for %s: %s", of, said)
-		case <-time.After(lookPause):
 		}
 	}
 }

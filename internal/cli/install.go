@@ -129,7 +129,7 @@ func builtAs() string {
 }
 
 func newInstall(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "install",
 		Short: "Put Hawser on a hub and on managed clusters",
 		Long: `Put Hawser on a hub and on managed clusters:
@@ -140,11 +140,7 @@ func newInstall(env Env) *cobra.Command {
 Both apply the manifests of deploy/, with your rights in the kubeconfig, and wait until
 the programs run. Run again they change nothing, renew certificates in the last third
 of their life, and with a newer program they upgrade.`,
-		Args: cmdline.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newInstallHub(env), newInstallCluster(env))
-	return cmd
+	}, newInstallHub(env), newInstallCluster(env))
 }
 
 func newInstallHub(env Env) *cobra.Command {

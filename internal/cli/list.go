@@ -237,20 +237,20 @@ func (l *listing[T]) sparse() (columns []int) {
 
 // shown are the columns to show.
 func (l *listing[T]) shown() []column[T] {
-	if l.output == asWide {
-		return l.columns
-	}
-	return slices.DeleteFunc(slices.Clone(l.columns), func(c column[T]) bool { return c.wide })
+	return slices.DeleteFunc(slices.Clone(l.columns), func(c column[T]) bool { return !l.shows(c) })
 }
+
+func (l *listing[T]) shows(c column[T]) bool { return l.output == asWide || !c.wide }
 
 func (l *listing[T]) thing(m *T) thing {
 	t := thing{kind: l.kind, meta: l.meta(m), path: l.path(m), message: any(m).(proto.Message), words: map[string]string{}}
-	for _, c := range l.shown() {
-		t.row = append(t.row, c.cell(m))
-	}
 	for _, c := range l.columns {
+		cell := c.cell(m)
+		if l.shows(c) {
+			t.row = append(t.row, cell)
+		}
 		if c.field != "" {
-			t.words[c.field] = c.cell(m)
+			t.words[c.field] = cell
 		}
 	}
 	return t

@@ -22,14 +22,10 @@ import (
 )
 
 func newMQTT(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "mqtt",
 		Short: "Set up a stock MQTT broker",
-		Args:  cmdline.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newMQTTACL(env))
-	return cmd
+	}, newMQTTACL(env))
 }
 
 // The stock brokers that rules can be written for.
@@ -215,10 +211,5 @@ func managedClusters(ctx context.Context, file string) ([]string, error) {
 	if len(list.Items) == 0 {
 		return nil, errors.New("the hub has no ManagedCluster")
 	}
-	names := make([]string, 0, len(list.Items))
-	for _, c := range list.Items {
-		names = append(names, c.Name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return names(list.Items, func(c metav1.PartialObjectMetadata) string { return c.Name }), nil
 }

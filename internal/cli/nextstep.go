@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -132,12 +133,8 @@ func (f *installFlags) admits(ctx context.Context, env Env, b both, name, hubCon
 	if _, err := s.atHub(ctx, b.hub); err != nil {
 		return err
 	}
-	if f.images.Registry != "" {
-		s.Images.Registry = f.images.Registry
-	}
-	if f.images.Version != "" {
-		s.Images.Version = f.images.Version
-	}
+	s.Images.Registry = cmp.Or(f.images.Registry, s.Images.Registry)
+	s.Images.Version = cmp.Or(f.images.Version, s.Images.Version)
 	return hint(errors.New(why), "have it join:\n  %s%s\n  %s", s.makeToken(), s.join(), s.accept())
 }
 

@@ -11,19 +11,14 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
-	"github.com/hawser-io/hawser/internal/cmdline"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 func newForget(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "forget",
 		Short: "Give up a work, or which cluster goes by a name",
-		Args:  cmdline.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newForgetWork(env), newForgetCluster(env))
-	return cmd
+	}, newForgetWork(env), newForgetCluster(env))
 }
 
 func newForgetWork(env Env) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 )
 
 func newPKI(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "pki",
 		Short: "Make a certificate authority and certificates for development and first installs",
 		Long: `Make a certificate authority and certificates for development and first installs.
@@ -24,11 +24,7 @@ func newPKI(env Env) *cobra.Command {
   hawser pki issue --dir certs --role agent  --name cluster1
 
 Keep ca.key to yourself: whoever has it can be anybody to the broker.`,
-		Args: cmdline.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newPKIInit(env), newPKIIssue(env))
-	return cmd
+	}, newPKIInit(env), newPKIIssue(env))
 }
 
 // pkiFlags are the flags that both verbs have.
@@ -127,16 +123,12 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 	case err != nil:
 		return err
 	}
-	if err := say(env.Stdout, "wrote %s and %s, valid until %s\n",
-		d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter)); err != nil {
-		return err
-	}
-	if req.Role == pki.Broker || req.Role == pki.Webhook || req.Role == pki.Agent {
-		return nil // nobody has to be told how to recognise those
+	err = say(env.Stdout, "wrote %s and %s, valid until %s\n", d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter))
+	if err != nil || req.Role == pki.Broker || req.Role == pki.Webhook || req.Role == pki.Agent {
+		return err // nobody has to be told how to recognise those
 	}
 	commonName, _ := pki.Subject(req.Role, req.Name)
-	return say(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n",
-		commonName, req.Role, req.Name)
+	return say(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n", commonName, req.Role, req.Name)
 }
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }

@@ -20,7 +20,7 @@ import (
 const backupTimeout = time.Hour
 
 func newStore(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "store",
 		Short: "Check a broker's store, back it up and restore it",
 		Long: `Check a broker's store, back it up and restore it.
@@ -33,12 +33,8 @@ func newStore(env Env) *cobra.Command {
 
 A directory that a broker has open is left alone: only the broker itself can back it
 up. The store is what --data-dir of hawser-broker says; a backup is a store too.`,
-		Args:             cmdline.NoArgs,
 		PersistentPreRun: func(*cobra.Command, []string) { cmdline.KeepPrivate() },
-		RunE:             func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newStoreCheck(env), newStoreBackup(env), newStoreRestore(env))
-	return cmd
+	}, newStoreCheck(env), newStoreBackup(env), newStoreRestore(env))
 }
 
 func newStoreCheck(env Env) *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/hawser-io/hawser/internal/run"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
@@ -45,11 +46,7 @@ func bounded(ctx context.Context, timeout time.Duration, f func(context.Context)
 		if err == nil || status.Code(err) != codes.ResourceExhausted {
 			return err
 		}
-		wait := time.NewTimer(max(transportgrpc.FromStatus(err).Delay, 100*time.Millisecond))
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
+		if !run.Sleep(ctx, max(transportgrpc.FromStatus(err).Delay, 100*time.Millisecond)) {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 func newUninstall(env Env) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "uninstall",
 		Short: "Take Hawser off a managed cluster or a hub, and what it delivered if that is asked for",
 		Long: `Take off a managed cluster or a hub what hawser install has put there. What works have
@@ -22,11 +22,7 @@ with works and records, the broker's volume, the authority, and the namespace ha
 With --delete-workloads the works are deleted first, which takes what they have off
 their clusters, then the clusters that joined, and nothing stays but what Open Cluster
 Management uses on the hub by then. That cannot be undone, so it asks first.`,
-		Args: cmdline.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newUninstallHub(env), newUninstallCluster(env))
-	return cmd
+	}, newUninstallHub(env), newUninstallCluster(env))
 }
 
 // uninstallFlags add to those of an installation what is to go.
