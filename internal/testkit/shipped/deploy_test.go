@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
@@ -233,5 +234,33 @@ func TestBroker_HasNoAccountOfTheHub(t *testing.T) {
 		if strings.Contains(string(data), "rbac.authorization.k8s.io") {
 			t.Errorf("%s gives the broker rights on the hub", file)
 		}
+	}
+}
+
+// On OpenShift the accounts of all pods may have what the constraint nonroot-v2 allows, and no pod asks for more.
+func TestOpenShift_BindsWhatPodsAskFor(t *testing.T) {
+	var b rbacv1.RoleBinding
+	read(t, &b, "openshift", "scc.yaml")
+	var bound []string
+	for _, s := range b.Subjects {
+		bound = append(bound, s.Name)
+	}
+	var want []string
+	for _, base := range bases {
+		pod := Deployment(t, root, base).Spec.Template.Spec
+		want = append(want, pod.ServiceAccountName)
+		s, own := pod.SecurityContext, pod.Containers[0].SecurityContext
+		if !*s.RunAsNonRoot || *s.RunAsUser == 0 || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *own.AllowPrivilegeEscalation ||
+			!slices.Equal(own.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(own.Capabilities.Add) > 0 || pod.HostNetwork || pod.HostPID || pod.HostIPC {
+			t.Errorf("deploy/%s asks for more than nonroot-v2 allows: %v, %v", base, s, own)
+		}
+		for _, v := range pod.Volumes {
+			if v.ConfigMap == nil && v.Secret == nil && v.EmptyDir == nil && v.PersistentVolumeClaim == nil && v.Projected == nil && v.DownwardAPI == nil {
+				t.Errorf("deploy/%s has a volume that nonroot-v2 does not allow: %s", base, v.Name)
+			}
+		}
+	}
+	if b.RoleRef.Name != "system:openshift:scc:nonroot-v2" || b.Namespace != "hawser" || !slices.Equal(bound, want) {
+		t.Errorf("%s is bound to %v, want %v", b.RoleRef.Name, bound, want)
 	}
 }
