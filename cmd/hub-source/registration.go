@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
@@ -79,6 +80,7 @@ func registrationRights() []kubeconfig.Right {
 		{Verbs: []string{"list", "delete"}, Group: roles, Resource: "rolebindings", Object: "hawser-hub-source-tokens"},
 		{Verbs: []string{"impersonate"}, Resource: "serviceaccounts", Namespace: "open-cluster-management-hub", Object: "grpc-server-sa"},
 		{Verbs: []string{"get"}, Resource: "configmaps", Namespace: registration.BundleNamespace, Object: registration.BundleConfigMap},
+		{Verbs: []string{"get", "list", "watch", "patch"}, Resource: "configmaps", Namespace: earliest.Namespace, Object: earliest.ConfigMap},
 		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: membership.OCMNamespace, Object: membership.OCMDeployment},
 		{Verbs: []string{"get"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: membership.OCMNamespace, Object: membership.OCMLease},
 	}

@@ -95,7 +95,7 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	if cfg.Registration != "" {
-		b.registration = registration.New(&cfg, b.feed.EndCluster)
+		b.registration = registration.New(&cfg, b.feed.EndCluster, b.Denials().Raise)
 		b.feed.Admit(b.registration.Accepted)
 		b.Admin.Show(b.registration)
 	}

@@ -42,7 +42,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if ctx.Err() != nil { // it was delayed until nobody waits for it any more
 		return r, call.CallerGone(ctx)
 	}
-	e := &call.Event{User: p.User, Groups: p.Groups, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
+	e := &call.Event{User: p.User, Groups: p.Groups, Issued: p.CertificateIssued, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
 	kind, handle := b.handler(env)
 	if e.From, err = b.admit(p, env); err != nil {
 		return r, err

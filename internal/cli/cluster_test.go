@@ -100,6 +100,8 @@ func (a api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var what any
 	switch {
 	case err != nil:
+	case ref.Resource == "selfsubjectreviews":
+		what = map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": map[string]any{"creationTimestamp": at.UTC().Format(time.RFC3339)}}
 	case isVersion:
 		what = a.resources(r, ref.GroupVersion())
 	default:

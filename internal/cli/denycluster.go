@@ -17,9 +17,10 @@ func newDenyCluster(env Env) *cobra.Command {
 		Long: `Take back on the hub that clusters may join, with your rights in its kubeconfig.
 
 It sets spec.hubAcceptsClient of the ManagedCluster to false, and denies the certificate
-requests of the cluster that wait. Its works stop at once, and no certificate of it is
-renewed. What works have on the cluster stays, and so do the works on the hub: hawser accept
-goes on with them. Nothing but a person lets the cluster in again.`,
+requests of the cluster that wait. Its works stop at once, and none of its certificates
+counts any more. What works have on the cluster stays, and so do the works on the hub. Nothing
+but a person lets the cluster in again: have it join again with a new token, and name its
+request, with hawser accept CLUSTER --csr NAME. Then it goes on with its works.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, clusters []string) error {
 			if err := c.check(cmd); err != nil {
@@ -56,6 +57,9 @@ func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) 
 	}
 	// First, so that no controller approves what waits.
 	if err := hub.setAccepted(ctx, name, false); err != nil {
+		return err
+	}
+	if err := hub.end(ctx, name, ""); err != nil {
 		return err
 	}
 	line := "cluster %s is denied: its works stop, and what it has of them stays\n"

@@ -29,7 +29,8 @@ func newDetach(env Env) *cobra.Command {
 It deletes the ManagedCluster and waits until it is gone: the hub deletes the add-ons of the
 cluster and its works first, and a work is gone when its cluster has deleted what it has of
 it. The agent stays on the cluster until you take it off, and so does the namespace of the
-cluster on the hub.
+cluster on the hub. When the ManagedCluster is gone, no certificate of it counts any more:
+another cluster can have the name.
 
 To keep what works have on a cluster, do not detach it: deny it (hawser deny cluster). The
 works of a cluster that is denied do not end, so it says at once what to do.`,
@@ -60,7 +61,18 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 		return err
 	case c == nil:
 		return hint(fmt.Errorf("the hub has no cluster %s", name), "see those it has with: kubectl get managedclusters")
-	case c.DeletionTimestamp == nil:
+	}
+	// First: t1 it is deleted, t2 this ends here, t3 another cluster of the name is given its works.
+	until := c.UID
+	if had, err := hub.earliestOf(ctx, name); err != nil {
+		return err
+	} else if had.Counts() && !c.Spec.HubAcceptsClient {
+		until = "" // it was denied, and can not come
+	}
+	if err := hub.end(ctx, name, until); err != nil {
+		return err
+	}
+	if c.DeletionTimestamp == nil {
 		only := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID}}
 		if err := hub.Resource(clusterKind).Delete(ctx, name, only); err != nil && !apierrors.IsNotFound(err) {
 			return err
@@ -97,6 +109,14 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 		return "", err
 	}
 	if works != nil && len(works.Items) > 0 && !c.Spec.HubAcceptsClient {
+		e, err := hub.earliestOf(ctx, c.Name)
+		if err == nil && e.Counts() {
+			err = hint(fmt.Errorf("cluster %s is being detached, but it was denied: it does not get to know that it has to delete what it has of %s", c.Name, fewNames(works.Items)),
+				"to leave it on the cluster: hawser forget cluster %s --works; then run hawser detach %[1]s again", c.Name)
+		}
+		if err != nil {
+			return "", err
+		}
 		return "", hint(fmt.Errorf("cluster %s is being detached, but it is not accepted: it does not get to know that it has to delete what it has of %s", c.Name, fewNames(works.Items)),
 			"to have it deleted: hawser accept %s; to leave it on the cluster: hawser forget cluster %[1]s --works; then run hawser detach %[1]s again", c.Name)
 	}

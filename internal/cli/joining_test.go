@@ -47,6 +47,7 @@ func asked(t *testing.T) *clustertest.Fake {
 	}
 	f.Put(works)
 	f.Put(clustertest.Object("v1", "Namespace", "", "tied"))
+	f.Put(clustertest.Object("v1", "Namespace", "", "open-cluster-management-hub"))
 	f.Put(clustertest.Object("work.open-cluster-management.io/v1", "ManifestWork", "tied", "web"))
 	f.Put(request(t, "north-aaaaa", "north", subject("north", "agent1"), bootstrap))
 	f.Put(request(t, "south-aaaaa", "south", subject("south", "agent1"), bootstrap))

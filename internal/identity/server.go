@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/hawser-io/hawser/internal/earliest"
 )
 
 // Server is the TLS of a listening port, read again when its files change.
@@ -113,6 +115,19 @@ func (a Authorities) For(r Role) *x509.CertPool {
 		return a.all
 	}
 	return a.own
+}
+
+// IssuedAt returns when the certificate of an agent was issued, which is the first of those that it
+// showed. An authority that a hub tells of is Open Cluster Management's, which does not say it.
+func (a Authorities) IssuedAt(shown []*x509.Certificate, now time.Time) time.Time {
+	at, said := earliest.IssuedAt(shown[0])
+	if said || a.own == a.all {
+		return at
+	}
+	if _, err := Covers(a.own, shown, now); err != nil {
+		return earliest.Guess(shown[0])
+	}
+	return at
 }
 
 // Authorities returns the CAs that count at this moment: others after each change of

@@ -13,6 +13,8 @@ import (
 	"math/big"
 	"net"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/earliest"
 )
 
 const (
@@ -34,12 +36,14 @@ var ErrUnusableAuthority = errors.New("unusable certificate authority")
 // Period is when a certificate is valid, both ends included.
 type Period struct {
 	NotBefore, NotAfter time.Time
+	// Issued is what a certificate says of its issue; zero: it says nothing.
+	Issued time.Time
 }
 
 // Starting is the period of length d that begins at now, and a few minutes
 // before, so that a clock which is slightly behind accepts it already.
 func Starting(now time.Time, d time.Duration) Period {
-	return Period{NotBefore: now.Add(-backdate), NotAfter: now.Add(d)}
+	return Period{NotBefore: now.Add(-backdate), NotAfter: now.Add(d), Issued: now}
 }
 
 // Pair is a certificate with its private key, both in PEM.
@@ -158,6 +162,9 @@ func (a *Authority) Issue(req Request) (Pair, error) {
 		return Pair{}, err
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
+	if !req.Valid.Issued.IsZero() {
+		template.ExtraExtensions = []pkix.Extension{earliest.Extension(req.Valid.Issued)}
+	}
 	if err := setUsage(template, req); err != nil {
 		return Pair{}, err
 	}

@@ -157,6 +157,14 @@ func ParseRegistrationObjects(e Event) (*hawserv1.RegistrationObjects, error) {
 			return nil, err
 		}
 	}
+	for cluster, at := range m.GetEarliestIssues() {
+		if err := checkNames(cluster); err != nil {
+			return nil, err
+		}
+		if cluster == "" || at.CheckValid() != nil {
+			return nil, attributeError("data", cluster, "an earliest issue time needs cluster and time")
+		}
+	}
 	return m, nil
 }
 

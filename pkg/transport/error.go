@@ -100,6 +100,10 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// AttributeCertificate is the Attribute of an error that only a new certificate ends: the one that was
+// shown is good, and does not count any more.
+const AttributeCertificate = "certificate"
+
 // GaveUp is the error of a call whose caller gave up, which ctx tells.
 func GaveUp(ctx context.Context, message string) *Error {
 	e := &Error{Code: CodeUnavailable, Message: message, Err: ctx.Err()}

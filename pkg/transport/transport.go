@@ -153,6 +153,8 @@ type Peer struct {
 	Conn uint64
 	// CertificateEnds is when the certificate ends that it showed; zero without one.
 	CertificateEnds time.Time
+	// CertificateIssued is when the certificate of an agent was issued; zero without one.
+	CertificateIssued time.Time
 }
 
 // Server is the broker's end: what a front (the gRPC listener, the in-process

@@ -33,6 +33,7 @@ var rows = [][]string{
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
 	{"internal/census", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig", "internal/kubeerror"},
+	{"internal/earliest"},
 	{"internal/refusal"},
 	{"internal/testkit/..."},
 	{"proto/...", "deploy"},

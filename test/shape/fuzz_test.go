@@ -32,6 +32,7 @@ var decoders = map[string]string{
 	"internal/broker/admin parseToken":                     "internal/broker/admin FuzzParseToken",
 	"internal/broker/call Decode":                          "internal/broker FuzzPublish",
 	"internal/broker/claims Sources.LastPosition":          "internal/broker/claims FuzzLastPosition",
+	"internal/earliest Parse":                              "internal/earliest FuzzParse",
 	"internal/broker/denials ParseSubject":                 "internal/broker/denials FuzzParseSubject",
 	"internal/broker/feed parsePageToken":                  "internal/broker/feed FuzzParsePageToken",
 	"internal/broker/listen/grpc frames.parse":             "internal/broker/listen/grpc FuzzFrames",

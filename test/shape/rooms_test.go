@@ -31,7 +31,7 @@ var rooms = []struct {
 	// half 130; stock agents 200,
 	// the inventory in pages 190, order of late events 150, works made anew 140; what one peer
 	// may use of the port 940, what it may send that is dear to read or keep 100, what a source
-	// and a cluster may have 420, when connections end 280, who is denied 200, the audit stream 310,
+	// and a cluster may have 420, when connections end 280, who is denied 200, certificates from before a time 45, the audit stream 310,
 	// that publishes do not feel these 30, that two fronts may share a port 110, MQTT 2,090, of which 300 judge packets before the codec does
 	// and 40 let idle connections be without an owner,
 	// over what each party is connected 20, who comes, goes and is refused in the log 33; what is known

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportmem "github.com/hawser-io/hawser/pkg/transport/mem"
@@ -166,7 +167,7 @@ func (n *joinNet) byCertificate(a *joinAgent) (transport.Peer, time.Time, error)
 		return transport.Peer{}, time.Time{}, refused
 	}
 	return transport.Peer{
-		Role: string(id.Role), Name: id.Name, User: leaf.Subject.CommonName, Groups: leaf.Subject.Organization, CertificateEnds: leaf.NotAfter,
+		Role: string(id.Role), Name: id.Name, User: leaf.Subject.CommonName, Groups: leaf.Subject.Organization, CertificateEnds: leaf.NotAfter, CertificateIssued: earliest.Guess(leaf),
 	}, leaf.NotAfter, nil
 }
 

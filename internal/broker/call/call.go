@@ -5,6 +5,7 @@ package call
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -22,6 +23,8 @@ type Event struct {
 	// User and Groups are who the party is for the API of the hub.
 	User   string
 	Groups []string
+	// Issued is when the certificate of an agent was issued; zero without one.
+	Issued time.Time
 	// Conn is the connection that it came over.
 	Conn uint64
 	// Subscription is the id of the subscription that it names, "" for none.

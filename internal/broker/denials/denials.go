@@ -1,6 +1,7 @@
 // Package denials says who is kept out of a broker although the certificate is a
-// good one: identities, and single certificates by their serial numbers. An
-// operator names them; the store keeps them, over restarts and in backups.
+// good one: identities, and single certificates by their serial numbers, which an
+// operator names; and the certificates of a cluster that were issued before a time
+// that its hub tells. The store keeps all of it, over restarts and in backups.
 package denials
 
 import (
@@ -80,20 +81,25 @@ type Store interface {
 // prefix begins the names of denials in the store.
 const prefix = "denied/"
 
+// earliestPrefix begins those of earliest issue times.
+const earliestPrefix = "earliest/"
+
 // List is what is denied. Its methods may be called concurrently.
 type List struct {
 	store Store
 
 	writing sync.Mutex // held over a change, until everybody has heard of it
 
-	mu      sync.RWMutex
-	denied  map[Subject]Denial
-	changed []func()
+	mu     sync.RWMutex
+	denied map[Subject]Denial
+	// earliest are the earliest issue times, by cluster.
+	earliest map[string]time.Time
+	changed  []func()
 }
 
 // New returns the list that a store keeps. The error names an entry that is none.
 func New(s Store) (*List, error) {
-	l := &List{store: s, denied: map[Subject]Denial{}}
+	l := &List{store: s, denied: map[Subject]Denial{}, earliest: map[string]time.Time{}}
 	for name, value := range s.Bookmarks(prefix) {
 		subject, err := ParseSubject(strings.TrimPrefix(name, prefix))
 		d := Denial{Subject: subject}
@@ -101,6 +107,13 @@ func New(s Store) (*List, error) {
 			return nil, fmt.Errorf("denials: the store's %q: %w", name, err)
 		}
 		l.denied[subject] = d
+	}
+	for name, value := range s.Bookmarks(earliestPrefix) {
+		at, err := time.Parse(time.RFC3339Nano, string(value))
+		if err != nil {
+			return nil, fmt.Errorf("denials: the store's %q: %w", name, err)
+		}
+		l.earliest[strings.TrimPrefix(name, earliestPrefix)] = at
 	}
 	return l, nil
 }
@@ -123,6 +136,13 @@ func (l *List) Of(id identity.Identity, serial string) (Denial, bool) {
 	return d, ok && serial != ""
 }
 
+// Earliest returns from when on certificates of a cluster count; zero: all do.
+func (l *List) Earliest(cluster string) time.Time {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.earliest[cluster]
+}
+
 // All returns what is denied, in the order of its text.
 func (l *List) All() []Denial {
 	l.mu.RLock()
@@ -136,24 +156,46 @@ func (l *List) Deny(ctx context.Context, d Denial) error {
 	if err != nil {
 		return err
 	}
-	return l.set(ctx, d.Subject, value, func() { l.denied[d.Subject] = d })
+	return l.set(ctx, map[string][]byte{prefix + d.Subject.String(): value}, func() { l.denied[d.Subject] = d })
 }
 
 // Allow lets a subject in again; false: it was not denied. The error is that of
 // the store.
 func (l *List) Allow(ctx context.Context, s Subject) (bool, error) {
 	known := false
-	err := l.set(ctx, s, nil, func() {
+	err := l.set(ctx, map[string][]byte{prefix + s.String(): nil}, func() {
 		_, known = l.denied[s]
 		delete(l.denied, s)
 	})
 	return known, err
 }
 
-func (l *List) set(ctx context.Context, s Subject, value []byte, apply func()) error {
+// Raise has certificates of clusters count from these times on. Where a later time holds, that
+// stays. The error is that of the store.
+func (l *List) Raise(ctx context.Context, to map[string]time.Time) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if err := l.store.SetBookmarks(ctx, map[string][]byte{prefix + s.String(): value}); err != nil {
+	set, later := map[string][]byte{}, map[string]time.Time{}
+	for cluster, at := range to {
+		if at.After(l.Earliest(cluster)) {
+			set[earliestPrefix+cluster], later[cluster] = []byte(at.UTC().Format(time.RFC3339Nano)), at
+		}
+	}
+	if len(later) == 0 {
+		return nil
+	}
+	return l.write(ctx, set, func() { maps.Copy(l.earliest, later) })
+}
+
+func (l *List) set(ctx context.Context, bookmarks map[string][]byte, apply func()) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.write(ctx, bookmarks, apply)
+}
+
+// write writes bookmarks, then what they say. The caller writes alone.
+func (l *List) write(ctx context.Context, bookmarks map[string][]byte, apply func()) error {
+	if err := l.store.SetBookmarks(ctx, bookmarks); err != nil {
 		return err
 	}
 	l.mu.Lock()

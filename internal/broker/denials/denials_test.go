@@ -111,11 +111,43 @@ func TestList_IsInTheStore(t *testing.T) {
 	}
 }
 
+// TestList_EarliestOnlyGrows: of two times of a cluster the later one holds, whichever comes first, also
+// after a restart; who looks after a change finds it.
+func TestList_EarliestOnlyGrows(t *testing.T) {
+	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
+	defer s.Close()
+	l, err := denials.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := 0
+	l.OnChange(func() { changes++ })
+	t1 := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+	t2, t3 := t1.Add(time.Second), t1.Add(2*time.Second)
+	for _, at := range []time.Time{t2, t1, t2, t3, t1} {
+		if err := l.Raise(t.Context(), map[string]time.Time{"c1": at, "c2": t1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := denials.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*denials.List{l, again} {
+		if got := []time.Time{l.Earliest("c1"), l.Earliest("c2"), l.Earliest("c3")}; !got[0].Equal(t3) || !got[1].Equal(t1) || !got[2].IsZero() {
+			t.Errorf("from %v", got)
+		}
+	}
+	if changes != 2 {
+		t.Errorf("%d changes", changes)
+	}
+}
+
 // TestList_DamagedEntry: nobody is let in because a denial cannot be read.
 func TestList_DamagedEntry(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()
-	for name, value := range map[string]string{"denied/agent/c": "{", "denied/nobody": "{}"} {
+	for name, value := range map[string]string{"denied/agent/c": "{", "denied/nobody": "{}", "earliest/c1": "soon"} {
 		if err := s.SetBookmarks(t.Context(), map[string][]byte{name: []byte(value)}); err != nil {
 			t.Fatal(err)
 		}

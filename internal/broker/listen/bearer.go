@@ -227,7 +227,7 @@ func (g *gate) identify(c *Connection, s *standing, m metrics) error {
 	}
 	c.spared = false
 	// Whoever denies it meanwhile looks at all connections afterwards, and finds this one.
-	if r := g.denied(s.identity, c.serial()); r != nil {
+	if r := g.denied(s.identity, c); r != nil {
 		return r
 	}
 	p, r := g.admit(s.identity)

@@ -208,7 +208,7 @@ func TestGate_Failures(t *testing.T) {
 			}
 			return c.hub()
 		})
-		g.denied = func(identity.Identity, string) *refusal { return unidentified() }
+		g.denied = func(identity.Identity, *Connection) *refusal { return unidentified() }
 		for n := range c.most + 1 {
 			conn, _ := enter("192.0.2.1")
 			if !g.attempt(conn.from) {

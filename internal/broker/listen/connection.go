@@ -38,6 +38,8 @@ type Connection struct {
 	shown []*x509.Certificate // by the peer, its own first; none without a good one
 	// ends is when they do, in Unix nanoseconds; 0: never.
 	ends atomic.Int64
+	// issued is when the certificate of an agent was; zero of another peer.
+	issued time.Time
 	// authorities are those that its certificates were looked at with last; the
 	// watch's.
 	authorities identity.Authorities
@@ -178,7 +180,7 @@ func (c *Connection) Caller() identity.Identity {
 func (c *Connection) Peer() transport.Peer {
 	id, s := c.Caller(), c.standing()
 	p := transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
-	p.User, p.Groups = s.user, s.groups
+	p.User, p.Groups, p.CertificateIssued = s.user, s.groups, c.issued
 	if end := c.ends.Load(); end != 0 {
 		p.CertificateEnds = time.Unix(0, end)
 	}

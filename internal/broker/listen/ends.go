@@ -22,6 +22,7 @@ const (
 	untrusted = "untrusted"
 	revoked   = "revoked"
 	denied    = "denied"
+	tooEarly  = "issued_too_early"
 	aged      = "age"
 )
 
@@ -43,6 +44,9 @@ func (c *Connection) learn(info credentials.AuthInfo, s standing, end, now time.
 	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
 		c.shown = t.State.PeerCertificates
 		c.ends.Store(end.UnixNano())
+		if s.refusal == nil && s.identity.Role == identity.Agent {
+			c.issued = c.authorities.IssuedAt(c.shown, now)
+		}
 	}
 	return &s
 }
@@ -154,10 +158,12 @@ func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Ti
 	if reason := c.over(now); reason != "" {
 		return reason
 	}
-	switch {
-	case s.refusal == nil && p.gate.denied(s.identity, c.serial()) != nil:
-		return denied
-	case now.After(s.until):
+	if s.refusal == nil {
+		if r := p.gate.denied(s.identity, c); r != nil {
+			return r.reason
+		}
+	}
+	if now.After(s.until) {
 		return aged
 	}
 	return ""
@@ -252,7 +258,7 @@ func (p *Port) ended(c *Connection, reason string) {
 	switch reason {
 	case aged:
 		log.Debug("connection ended because of its age", who...)
-	case expired, untrusted, revoked, denied:
+	case expired, untrusted, revoked, denied, tooEarly:
 		log.Warn("connection ended because its certificate or token does not count any more", who...)
 	default:
 		log.Warn("connection ended because of what its peer did", who...)

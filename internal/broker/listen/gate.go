@@ -20,8 +20,9 @@ type gate struct {
 	now    func() time.Time
 	// ended hears why a connection was ended; it must not block.
 	ended func(reason string)
-	// denied says why an operator keeps an identity, or a certificate, out; nil when none does.
-	denied func(id identity.Identity, serial string) *refusal
+	// denied says why an operator keeps an identity, or the certificate of a connection, out, or a hub
+	// does; nil when nobody does.
+	denied func(id identity.Identity, c *Connection) *refusal
 
 	next atomic.Int64 // when a connection ends, in Unix nanoseconds
 
@@ -40,7 +41,7 @@ type gate struct {
 func newGate(l limits, ended func(string)) *gate {
 	return &gate{
 		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
-		denied: func(identity.Identity, string) *refusal { return nil }, strangers: map[*Connection]struct{}{},
+		denied: func(identity.Identity, *Connection) *refusal { return nil }, strangers: map[*Connection]struct{}{},
 		arrivals:  map[net.Conn]*arrival{},
 		addresses: map[netip.Prefix]*address{}, parties: map[identity.Identity]*party{},
 	}
@@ -219,7 +220,7 @@ func (g *gate) enter(a *arrival, c *Connection) bool {
 	if s.refusal == nil {
 		// Whoever denies it meanwhile looks at all connections afterwards, and finds
 		// this one.
-		s.refusal = g.denied(s.identity, c.serial())
+		s.refusal = g.denied(s.identity, c)
 	}
 	if s.refusal == nil {
 		c.party, s.refusal = g.admit(s.identity)

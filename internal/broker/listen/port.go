@@ -111,9 +111,15 @@ func New(cfg Config) (*Port, Config, error) {
 	p.gate = newGate(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
 	p.gate.now = cfg.Now
 	if cfg.Denials != nil {
-		p.gate.denied = func(id identity.Identity, serial string) *refusal {
-			if d, ok := cfg.Denials.Of(id, serial); ok {
+		p.gate.denied = func(id identity.Identity, c *Connection) *refusal {
+			if d, ok := cfg.Denials.Of(id, c.serial()); ok {
 				return keptOut(id, d)
+			}
+			if c.issued.IsZero() {
+				return nil
+			}
+			if from := cfg.Denials.Earliest(id.Name); c.issued.Before(from) {
+				return issuedTooEarly(id, c.issued, from)
 			}
 			return nil
 		}

@@ -103,6 +103,17 @@ func keptOut(id identity.Identity, d denials.Denial) *refusal {
 	return unauthenticated(denied, message, hint+d.Subject.String())
 }
 
+// issuedTooEarly is the answer to an agent whose certificate is from before the earliest issue time of its
+// cluster.
+func issuedTooEarly(id identity.Identity, issued, from time.Time) *refusal {
+	return &refusal{reason: tooEarly, told: &transport.Error{
+		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Attribute: transport.AttributeCertificate,
+		Message: fmt.Sprintf("the certificate of %s was issued at %s, and the hub has had those from before %s end, as hawser detach, deny cluster and rotate cluster do",
+			id, issued.UTC().Format(time.RFC3339), from.UTC().Format(time.RFC3339)),
+		Hint: "have the cluster join again with a new token: hawser token create prints how",
+	}}
+}
+
 // comeBack is what who asks too much is told to wait.
 const comeBack = time.Second
 

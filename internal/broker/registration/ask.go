@@ -29,7 +29,7 @@ const (
 func (r *Room) Publish(ctx context.Context, e *call.Event) (transport.Receipt, error) {
 	switch {
 	case codec.RegistrationEvent(e.Env.RawType):
-		return r.fromSource(e)
+		return r.fromSource(ctx, e)
 	case e.Env.Type.Action == codec.ResyncRequest:
 		return r.resync(e)
 	}
@@ -65,6 +65,7 @@ func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
 		from: e.From, cluster: cluster, size: askBytes + len(event),
 		request: &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: &hawserv1.RegistrationAsk{
 			Event: event, Cluster: cluster, User: e.User, Groups: e.Groups, Bootstrap: e.From.Role == identity.Bootstrap,
+			Issued: stamp(e.Issued),
 		}}},
 	})
 	if err == nil && d == codec.TokenRequests {
@@ -145,7 +146,7 @@ func (r *Room) renew(e *call.Event) error {
 	if complete && !known || known && e.Env.ResourceID != "" && e.Env.ResourceID != uid {
 		return apiError(codec.APIError{Code: 404, Reason: "NotFound", Message: "the hub does not have this Lease"})
 	}
-	if r.renewals.note(cluster, r.cfg.Now()) {
+	if r.renewals.note(cluster, came{r.cfg.Now(), e.Issued}) {
 		r.wakeSource()
 	}
 	return nil

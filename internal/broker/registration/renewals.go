@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -20,17 +21,31 @@ const (
 // the last one. There are no more than clusters that the hub has accepted.
 type renewals struct {
 	mu      sync.Mutex
-	waiting map[string]time.Time // when it came
+	waiting map[string]came
+}
+
+// came is when a renewal came, and when the certificate was issued with which it came.
+type came struct{ at, issued time.Time }
+
+// stamp is a time as the source is told it; zero is none.
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
 }
 
 // note notes a renewal; first: nothing waited.
-func (r *renewals) note(cluster string, at time.Time) (first bool) {
+func (r *renewals) note(cluster string, at came) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == nil {
-		r.waiting = map[string]time.Time{}
+		r.waiting = map[string]came{}
 	}
 	first = len(r.waiting) == 0
+	if was := r.waiting[cluster]; was.issued.After(at.issued) {
+		at.issued = was.issued // it came too
+	}
 	r.waiting[cluster] = at
 	return first
 }
@@ -55,7 +70,7 @@ func (r *renewals) take(now time.Time) *hawserv1.RegistrationRequest {
 			break
 		}
 		delete(r.waiting, cluster)
-		all.Renewals = append(all.Renewals, &hawserv1.LeaseRenewal{Cluster: cluster, Age: durationpb.New(now.Sub(at))})
+		all.Renewals = append(all.Renewals, &hawserv1.LeaseRenewal{Cluster: cluster, Age: durationpb.New(now.Sub(at.at)), Issued: stamp(at.issued)})
 	}
 	return &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: all}}
 }

@@ -39,6 +39,7 @@ import (
 type Room struct {
 	cfg      *call.Config
 	endWorks func(cluster string, why *transport.Error)
+	raise    func(ctx context.Context, earliest map[string]time.Time) error
 	mirror   *mirror
 	desk     *desk
 	renewals renewals
@@ -56,10 +57,11 @@ type Room struct {
 }
 
 // New returns the room of the source that cfg.Registration names. It starts nothing. endWorks ends
-// the subscriptions to works of a cluster whose acceptance is withdrawn.
-func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error)) *Room {
+// the subscriptions to works of a cluster whose acceptance is withdrawn, raise has its certificates count
+// from a time on.
+func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Room {
 	r := &Room{
-		cfg: cfg, endWorks: endWorks, mirror: newMirror(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
+		cfg: cfg, endWorks: endWorks, raise: raise, mirror: newMirror(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
 		lists: call.NewBudget(cfg.QueueBytes), unsaved: make(chan struct{}, 1),
 	}
 	r.desk = newDesk(cfg.QueueBytes, r.wakeSource)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -162,7 +163,7 @@ func (r *Room) wakeSource() {
 }
 
 // fromSource takes an event of the source. It counts if it is of the subscription that counts.
-func (r *Room) fromSource(e *call.Event) (receipt transport.Receipt, err error) {
+func (r *Room) fromSource(ctx context.Context, e *call.Event) (receipt transport.Receipt, err error) {
 	s := r.source.Load()
 	if s == nil || e.Subscription != s.id || e.From != s.party {
 		return receipt, sourceOver()
@@ -171,7 +172,10 @@ func (r *Room) fromSource(e *call.Event) (receipt transport.Receipt, err error) 
 	switch e.Env.RawType {
 	case codec.TypeRegistrationObjects:
 		var said *hawserv1.RegistrationObjects
-		if said, err = call.Decode(e, codec.ParseRegistrationObjects); err == nil && !r.takeObjects(s.id, said) {
+		if said, err = call.Decode(e, codec.ParseRegistrationObjects); err != nil {
+			break
+		}
+		if err = r.takeEarliest(ctx, said); err == nil && !r.takeObjects(s.id, said) {
 			err = sourceOver()
 		}
 	case codec.TypeRegistrationAnswer:
@@ -203,6 +207,23 @@ func sourceOver() *transport.Error {
 		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Attribute: codec.HeaderSubscriptionID,
 		Message: "the event names no running subscription that serves registration", Hint: "say it again through the next one",
 	}
+}
+
+// takeEarliest takes from when on certificates of clusters count. When it returns, those from before
+// have no connection. A time that lies ahead is that of a clock that is wrong: it would keep a cluster
+// out until then.
+func (r *Room) takeEarliest(ctx context.Context, said *hawserv1.RegistrationObjects) error {
+	to := map[string]time.Time{}
+	for cluster, at := range said.GetEarliestIssues() {
+		if to[cluster] = at.AsTime(); !earliest.Sound(at.AsTime(), r.cfg.Now()) {
+			delete(to, cluster)
+			r.cfg.Log.Warn("an earliest issue time lies in the future and is ignored: are the clocks of the hub and the broker right?", "cluster", cluster, "time", at.AsTime())
+		}
+	}
+	if err := r.raise(ctx, to); err != nil {
+		return call.Store(err)
+	}
+	return nil
 }
 
 // takeObjects brings the mirror up to date, and tells whom it concerns; false: the word of the

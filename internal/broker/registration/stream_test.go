@@ -34,7 +34,7 @@ func newRoom() *Room {
 		Store: mem.Open(mem.Options{NewID: newID}), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Registration: "hub", QueueBytes: 64 << 20, MaxEventBytes: 4 << 20, Heartbeat: time.Hour, StreamsPerParty: 32,
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, NewID: newID,
-	}, func(string, *transport.Error) {}) // there are no works
+	}, func(string, *transport.Error) {}, nil) // there are no works, and no certificates
 }
 
 // thing is what a hub has under a name.

@@ -35,6 +35,7 @@ type request struct {
 	cluster, agent string
 	parsed         *x509.CertificateRequest
 	approved       time.Time // by the clock of the hub; zero: it does not say
+	earliest       time.Time // from when on certificates of the cluster count; zero: all do
 }
 
 // user is the name by which the agent is known with the certificate.

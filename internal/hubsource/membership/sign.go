@@ -4,6 +4,7 @@ import (
 	"crypto"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/plain"
 )
@@ -148,6 +150,8 @@ func (a authority) issue(r request, random io.Reader, now time.Time, valid time.
 		NotBefore:  plain.Latest(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
+		// t1 the hub's clock sets an earliest issue time, t2 a clock here that is a little behind signs.
+		ExtraExtensions: []pkix.Extension{earliest.Extension(plain.Latest(now, r.earliest))},
 	}
 	if _, isRSA := r.parsed.PublicKey.(*rsa.PublicKey); isRSA {
 		template.KeyUsage |= x509.KeyUsageKeyEncipherment
@@ -180,3 +184,14 @@ func (a authority) warning(now time.Time, valid time.Duration) error {
 
 // nearEnd is the part of its life in which a CA is near its end.
 const nearEnd = 5
+
+// superseded says why a CSR is not signed that was asked for before the earliest issue time of its
+// cluster, or with a certificate from before it; nil: it is signed. Its certificate would count.
+func superseded(csr *certificatesv1.CertificateSigningRequest, from time.Time) error {
+	with, err := time.Parse(time.RFC3339, csr.Annotations[earliest.IssuedAnnotation])
+	asked := csr.Spec.Username == CreatorName && err == nil
+	if !csr.CreationTimestamp.Time.Before(from) && (!asked || !with.Before(from)) {
+		return nil
+	}
+	return refuse("Superseded", "it was asked for before %s, or with a certificate from before: such ones of the cluster do not count any more", from.UTC().Format(time.RFC3339))
+}

@@ -38,11 +38,14 @@ func signerOf(t testing.TB, from, to time.Time) authority {
 }
 
 // issued signs the request of a CSR and returns the certificate.
-func issued(t *testing.T, a authority, csr *certificatesv1.CertificateSigningRequest, now time.Time, valid time.Duration) *x509.Certificate {
+func issued(t *testing.T, a authority, csr *certificatesv1.CertificateSigningRequest, now time.Time, valid time.Duration, earliest ...time.Time) *x509.Certificate {
 	t.Helper()
 	r, err := sound(csr)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, at := range earliest {
+		r.earliest = at
 	}
 	text, err := a.issue(r, rand.Reader, now, valid)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	clusterinformer "open-cluster-management.io/api/client/cluster/informers/externalversions/cluster/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/run"
 )
 
@@ -372,8 +373,13 @@ func (m *members) sign(ctx context.Context, name string) error {
 		if is, err = m.hub.cluster(ctx, asked.cluster); err != nil {
 			return fmt.Errorf("CSR %s: its cluster: %w", name, err)
 		}
+		if asked.earliest, err = m.earliest(ctx, asked.cluster); err != nil {
+			return fmt.Errorf("CSR %s: the earliest issue time: %w", name, err)
+		}
 		if may, why := asked.signable(is); !may {
 			asked, err = nil, why
+		} else {
+			err = superseded(csr, asked.earliest)
 		}
 	}
 	var u *unsound
@@ -402,4 +408,29 @@ func (m *members) sign(ctx context.Context, name string) error {
 	m.metrics.csrs.WithLabelValues(signed).Inc()
 	m.cfg.Log.InfoContext(ctx, "CSR is signed", "cluster", asked.cluster, "agent", asked.agent, "csr", name)
 	return nil
+}
+
+// earliest asks the hub from when on certificates of a cluster count; zero: all do. An informer may be
+// behind: t1 the time is set, t2 a thief renews, t3 the informer hears of the time.
+func (m *members) earliest(ctx context.Context, cluster string) (time.Time, error) {
+	o, err := m.hub.kube.CoreV1().ConfigMaps(earliest.Namespace).Get(ctx, earliest.ConfigMap, metav1.GetOptions{})
+	text := ""
+	switch {
+	case apierrors.IsNotFound(err):
+		err = nil
+	case err == nil:
+		text = o.Data[cluster]
+	}
+	if m.metrics.did("get_earliest", err) != nil || text == "" {
+		return time.Time{}, err
+	}
+	e, err := earliest.Parse(text)
+	if err != nil || !earliest.Sound(e.At, time.Now()) {
+		return time.Time{}, nil //nolint:nilerr // registration tells of it
+	}
+	c, found, err := m.clusters.GetStore().GetByKey(cluster)
+	if has, ok := c.(*clusterv1.ManagedCluster); found && ok && string(has.UID) == e.Until {
+		return time.Time{}, err // it is being detached, and gets no certificate
+	}
+	return e.At, err
 }

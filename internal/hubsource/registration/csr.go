@@ -6,10 +6,12 @@ import (
 	"encoding/base64"
 	"slices"
 	"strings"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -59,6 +61,10 @@ func createCSR(a ask, s state) (call, error) {
 	if err != nil {
 		return call{}, err
 	}
+	annotations := map[string]any{requesterAnnotation: a.user}
+	if !a.issued.IsZero() {
+		annotations[earliest.IssuedAnnotation] = a.issued.UTC().Format(time.RFC3339)
+	}
 	spec := map[string]any{"request": base64Of(sent.Spec.Request), "signerName": sent.Spec.SignerName, "usages": textsOf(sent.Spec.Usages)}
 	if sent.Spec.ExpirationSeconds != nil {
 		spec["expirationSeconds"] = int64(*sent.Spec.ExpirationSeconds)
@@ -66,7 +72,7 @@ func createCSR(a ask, s state) (call, error) {
 	return call{verb: create, resource: signingRequests, name: a.sent.Metadata.Name, asRegistrar: true, object: map[string]any{
 		"apiVersion": signingRequests.GroupVersion().String(), "kind": "CertificateSigningRequest",
 		"metadata": map[string]any{
-			"name": a.sent.Metadata.Name, "labels": labels, "annotations": map[string]any{requesterAnnotation: a.user},
+			"name": a.sent.Metadata.Name, "labels": labels, "annotations": annotations,
 		},
 		"spec": spec,
 	}}, nil

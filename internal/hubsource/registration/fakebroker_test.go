@@ -27,6 +27,7 @@ type fakeBroker struct {
 	answers       map[string]chan *hawserv1.RegistrationAnswer
 	keys          int
 	issuer        string
+	earliest      map[string]time.Time
 	refuses       string // an object with this name is not taken
 }
 
@@ -67,6 +68,9 @@ func (b *fakeBroker) mirror(e codec.Event) error {
 	if err != nil {
 		return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}
 	}
+	for cluster, at := range m.GetEarliestIssues() {
+		b.earliest[cluster] = at.AsTime()
+	}
 	for _, o := range m.GetObjects() {
 		if b.refuses != "" && o.GetName() == b.refuses {
 			return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: "not this one"}
@@ -93,7 +97,7 @@ func (b *fakeBroker) Subscribe(ctx context.Context, _ transport.Peer, s transpor
 	b.mu.Lock()
 	b.subscriptions++
 	requests := make(chan *hawserv1.RegistrationRequest, 1000)
-	b.out, b.listed, b.objects = requests, false, map[string]*hawserv1.RegistrationObject{}
+	b.out, b.listed, b.objects, b.earliest = requests, false, map[string]*hawserv1.RegistrationObject{}, map[string]time.Time{}
 	id := fmt.Sprint(b.subscriptions)
 	b.mu.Unlock()
 	if err := out.Accept(transport.Accepted{SubscriptionID: id, Protocol: 1, Resync: codec.ResyncCursor}); err != nil {

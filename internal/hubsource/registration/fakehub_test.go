@@ -290,7 +290,7 @@ func (h *fakeHub) discover(gv string) *http.Response {
 		return refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
 	}
 	l := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: gv}
-	for _, k := range kinds {
+	for _, k := range append(slices.Clone(kinds), ofEarliest) {
 		l.APIResources = append(l.APIResources, metav1.APIResource{Name: k.resource.Resource})
 	}
 	return respond(http.StatusOK, l)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,8 @@ type kind struct {
 	cluster func(o metav1.Object) string
 	// labels and fields are what the hub is asked for.
 	labels, fields string
+	// namespace is where they are, "" for everywhere.
+	namespace string
 	// optional: a hub may lack the type, which is empty then.
 	optional bool
 }
@@ -64,6 +67,9 @@ type object struct {
 	// bytes are those of the object on the hub, without what others than agents write.
 	bytes int
 	facts *hawserv1.ClusterFacts
+	// rotate is the earliest issue time that a ManagedCluster asks for, entries are those of the ConfigMap.
+	rotate  time.Time
+	entries map[string]string
 	// period is that of the Lease of a ManagedCluster, in seconds.
 	period int64
 	// renewed is when a Lease was renewed last.
@@ -93,6 +99,10 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
 		DeletionTimestamp: u.GetDeletionTimestamp(),
 	}}
+	if k.resource == configMaps {
+		o.entries = entriesOf(u)
+		return o, nil
+	}
 	var err error
 	if o.json, err = json.Marshal(u.Object); err != nil {
 		return nil, fmt.Errorf("encode %s %s: %w", k.resource.Resource, u.GetName(), err)
@@ -100,7 +110,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	o.bytes = len(o.json)
 	switch k.dataType {
 	case codec.ManagedClusters:
-		o.facts, o.period = factsOf(u), periodOf(u)
+		o.facts, o.period, o.rotate = factsOf(u), periodOf(u), rotateOf(u)
 		o.asker, o.account = asker{cluster: o.cluster}, account
 		if !o.accepted() && o.bytes > codec.MaxMade { // it was made otherwise, or before there was a bound
 			for _, field := range [][]string{{"metadata", "annotations"}, {"spec", "managedClusterClientConfigs"}, {"status"}} {

@@ -32,6 +32,9 @@ func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 		if !c.accepted() || lease == nil {
 			continue
 		}
+		if r.GetIssued() != nil {
+			s.rotated(c, r.GetIssued().AsTime())
+		}
 		age := max(0, r.GetAge().AsDuration())
 		s.renewals.renew(now, c.Name, now.Add(-age), lease.renewed.Time, time.Duration(c.period)*time.Second)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,8 @@ type ask struct {
 	user      string
 	groups    []string
 	bootstrap bool
+	// issued is when the certificate of who asks was issued; zero without one.
+	issued time.Time
 	// sent is the object in the event. Nothing of it is trusted.
 	sent sentObject
 }
@@ -40,7 +43,7 @@ type sentObject struct {
 
 // readAsk reads a request. The error is one for the one who asks.
 func readAsk(m *hawserv1.RegistrationAsk) (a ask, err error) {
-	a = ask{cluster: m.GetCluster(), user: m.GetUser(), groups: m.GetGroups(), bootstrap: m.GetBootstrap()}
+	a = ask{cluster: m.GetCluster(), user: m.GetUser(), groups: m.GetGroups(), bootstrap: m.GetBootstrap(), issued: issuedOf(m.GetIssued())}
 	e, err := codec.Unmarshal(m.GetEvent())
 	if err != nil {
 		return a, apierrors.NewBadRequest("the event cannot be read: " + err.Error())
@@ -88,6 +91,8 @@ func (a ask) invalid(format string, args ...any) error {
 type state struct {
 	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
 	cluster *object
+	// earliest is from when on certificates of its agents count.
+	earliest time.Time
 	// undecided is what waits for a person where this one would count.
 	undecided room
 	// maxWaiting bounds what may wait for a person: ManagedClusters, and CSRs that no agent of its
@@ -172,6 +177,8 @@ func mayAsk(a ask, s state) error {
 	joins := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest &&
 		slices.Contains([]codec.DataType{codec.ManagedClusters, codec.SigningRequests}, a.what.DataType)
 	switch {
+	case !a.issued.IsZero() && a.issued.Before(s.earliest):
+		return a.forbidden("it asks with a certificate that was issued before %s, and such ones do not count any more: the cluster has to join again", s.earliest.UTC().Format(time.RFC3339))
 	case a.user == "" && joins:
 		return a.forbidden("nobody knows who asks: clusters join over connections with a token or a certificate")
 	case a.bootstrap && strings.HasPrefix(a.user, identityPrefix):

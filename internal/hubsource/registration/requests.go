@@ -237,7 +237,7 @@ func (s *Server) stateOf(a ask) state {
 	defer s.mu.Unlock()
 	s.undecided.expire(time.Now())
 	return state{
-		cluster: cluster, undecided: s.undecided.roomOf(a),
+		cluster: cluster, earliest: s.issues.from[a.cluster], undecided: s.undecided.roomOf(a),
 		maxWaiting: s.cfg.MaxWaiting, signers: s.cfg.Signers,
 	}
 }

@@ -1,10 +1,13 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,6 +76,7 @@ type Server struct {
 	renewals  renewals
 	undecided undecided
 	written   map[string]*written // by accepted cluster
+	issues    issues
 	warned    fair.Bucket
 
 	// toSay, toDo, toRenew and newSession get a value when there may be something: objects to
@@ -128,8 +132,9 @@ func (s *Server) Run(ctx context.Context) error {
 		{Name: "keys", Run: s.sendKeys},
 		{Name: "bindings", Run: func(ctx context.Context) error { return s.rights.Run(ctx, s.of(codec.ManagedClusters).known) }},
 		{Name: "access", Run: s.access.Run},
+		{Name: "earliest issues", Run: s.keepIssues},
 	}
-	for _, w := range s.watches {
+	for _, w := range append(slices.Clone(s.watches), s.issues.watched) {
 		tasks = append(tasks, run.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})
 	}
 	for range workers {
@@ -141,7 +146,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.watches = true, nil
+	s.running, s.watches, s.issues = true, nil, newIssues()
 	for n, k := range kinds {
 		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
@@ -161,7 +166,7 @@ func (s *Server) end() {
 
 // session keeps the session with the broker, once everything is read.
 func (s *Server) session(ctx context.Context) error {
-	for _, w := range s.watches {
+	for _, w := range append(slices.Clone(s.watches), s.issues.watched) {
 		select {
 		case <-w.known:
 		case <-ctx.Done():
@@ -174,6 +179,7 @@ func (s *Server) session(ctx context.Context) error {
 	})
 	s.mu.Lock()
 	s.link = link
+	s.readIssues()
 	s.mu.Unlock()
 	return link.Run(ctx)
 }
@@ -183,6 +189,9 @@ func (s *Server) changed(w *watched, was, is *object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case w == s.issues.watched:
+		s.issuesChanged(is)
+		return
 	case is == nil:
 		s.changes.add(w.keyOf(was), was.UID)
 	case was != nil && was.cluster != is.cluster:
@@ -204,6 +213,9 @@ func (s *Server) changed(w *watched, was, is *object) {
 
 // clusterChanged ends what is for accepted clusters only.
 func (s *Server) clusterChanged(was, is *object) {
+	if is == nil || was == nil || was.UID != is.UID {
+		s.judgeIssues(cmp.Or(is, was).Name)
+	}
 	if was.accepted() && !is.accepted() {
 		s.renewals.forget(was.Name)
 		s.rights.end(was.Name)
@@ -235,6 +247,7 @@ func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Even
 		all = append(all, w.keys()...)
 	}
 	p.changes.restart(all)
+	p.issues.untold = maps.Clone(p.issues.from)
 	wake(p.toSay)
 	wake(p.newSession)
 	return nil, nil
@@ -361,7 +374,13 @@ func (s *Server) sayChanges(ctx context.Context) error {
 func (s *Server) nextMessage() (*hawserv1.RegistrationObjects, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.on == "" || !s.changes.any() {
+	if s.on == "" {
+		return nil, ""
+	}
+	if m := s.nextIssues(); m != nil { // before a cluster of the same name is accepted
+		return m, s.on
+	}
+	if !s.changes.any() {
 		return nil, ""
 	}
 	m, size := &hawserv1.RegistrationObjects{}, 0
@@ -395,6 +414,9 @@ func (s *Server) say(ctx context.Context, on string, m *hawserv1.RegistrationObj
 	s.metrics.said(len(m.GetObjects()), err)
 	switch {
 	case err == nil, ctx.Err() != nil, !s.still(on), transport.Retryable(err):
+		return
+	case len(m.GetEarliestIssues()) > 0:
+		s.cfg.Log.WarnContext(ctx, "the broker does not take from when on certificates of clusters count, those from before go on", "clusters", len(m.GetEarliestIssues()), "err", err)
 		return
 	case len(m.GetObjects()) <= 1:
 		for _, o := range m.GetObjects() {

@@ -86,7 +86,7 @@ func (w *watched) run(ctx context.Context, s *Server) error {
 }
 
 func (w *watched) watch(ctx context.Context, s *Server) error {
-	i := dynamicinformer.NewFilteredDynamicInformer(s.cfg.Hub.Own, w.resource, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+	i := dynamicinformer.NewFilteredDynamicInformer(s.cfg.Hub.Own, w.resource, w.namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector, o.FieldSelector = w.labels, w.fields
 		if o.ResourceVersion == "0" {
 			o.ResourceVersion = "" // the present state, not that of a cache that may lag

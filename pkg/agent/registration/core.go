@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -111,6 +112,8 @@ type Core struct {
 	obtained time.Time
 	// spread is the random part of when to renew.
 	spread float64
+	// fresh: a certificate came, and the hub has not heard of it by a renewal of the Lease.
+	fresh bool
 	// move is when connections with the former certificate are to end, zero if there are none.
 	move time.Time
 
@@ -213,7 +216,12 @@ func (c *Core) Learned(now time.Time, f Facts) {
 
 // Connected says that a stream runs. What it showed before still counts: the agent lists
 // that, and hears of what is gone.
-func (c *Core) Connected(now time.Time, k Kind) { c.streams[k] = stream{since: now} }
+func (c *Core) Connected(now time.Time, k Kind) {
+	c.streams[k] = stream{since: now}
+	if k == Leases && c.fresh && c.move.IsZero() {
+		c.fresh, c.leaseDue = false, now // what was asked for takes effect with it
+	}
+}
 
 // Disconnected says that a stream does not run, and why. The broker may not have been reached.
 func (c *Core) Disconnected(k Kind, err error) { c.streams[k] = stream{err: err} }
@@ -224,6 +232,21 @@ func (c *Core) refused() bool {
 	s := c.streams[Clusters]
 	var ours *tls.CertificateVerificationError
 	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated && !errors.As(s.err, &ours)
+}
+
+// outdated reports whether the broker takes no certificate as old as this one.
+func (c *Core) outdated() bool {
+	var e *transport.Error
+	return c.refused() && errors.As(c.streams[Clusters].err, &e) && e.Attribute == transport.AttributeCertificate
+}
+
+// rotates reports whether the hub wants a certificate from after a time, and this one is from before.
+func (c *Core) rotates() bool {
+	if c.cluster == nil || c.kept.Credential == nil {
+		return false
+	}
+	e, err := earliest.Parse(c.cluster.Annotations[earliest.RotateAnnotation])
+	return err == nil && c.kept.Credential.Issued.Before(e.At)
 }
 
 // Saw takes an object that the hub showed.
@@ -367,7 +390,7 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 }
 
 // choose begins again where that is asked for, and where the broker does not take a certificate that has
-// ended. Such a certificate is kept until there is another one: the local clock alone says that it has ended.
+// ended, or that is from before the earliest issue time of the cluster. Such a certificate is kept until there is another one: the local clock alone says that it has ended.
 //
 //	t1 the machine resumes, with a clock that is a year ahead, t2 the certificate has ended by it, t3 the
 //	clock is set right, therefore the certificate is as good as before, and the token ended long ago
@@ -386,7 +409,7 @@ func (c *Core) choose() {
 		}
 		return
 	}
-	if !over || !another && !c.ended() {
+	if !over || !another && !c.ended() && !c.outdated() {
 		return
 	}
 	c.doubted = c.refused()

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -37,6 +38,8 @@ type Credential struct {
 	Cert, Key []byte
 	// NotBefore and NotAfter are its life.
 	NotBefore, NotAfter time.Time
+	// Issued is when it was issued, at the latest.
+	Issued time.Time
 }
 
 // String says until when it is good; the key is for no log.
@@ -56,7 +59,7 @@ func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
 	if leaf.Subject.CommonName != s.CommonName() || !slices.Equal(have, want) {
 		return nil, fmt.Errorf("the certificate is that of %q in %q, not that of %q in %q", leaf.Subject.CommonName, have, s.CommonName(), want)
 	}
-	return &Credential{Cert: cert, Key: key, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter}, nil
+	return &Credential{Cert: cert, Key: key, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Issued: earliest.Guess(leaf)}, nil
 }
 
 // NewKey makes a key, and the certificate request that is signed with it; both are PEM.

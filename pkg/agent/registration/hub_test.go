@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -51,6 +52,7 @@ type fakeHub struct {
 	// approving and accepting: the controllers do it at once.
 	approving, accepting bool
 	renewals, reports    int
+	behind               time.Duration // the clock with which it signs
 }
 
 func newFakeHub(t testing.TB, now func() time.Time) *fakeHub {
@@ -185,7 +187,8 @@ func (h *fakeHub) sign(request []byte, life time.Duration) []byte {
 		h.t.Fatal(err)
 	}
 	h.serial++
-	template := &x509.Certificate{SerialNumber: big.NewInt(h.serial), Subject: asked.Subject, NotBefore: h.now().Add(-time.Minute), NotAfter: h.now().Add(life), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(h.serial), Subject: asked.Subject, NotBefore: h.now().Add(-time.Minute), NotAfter: h.now().Add(life), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		ExtraExtensions: []pkix.Extension{earliest.Extension(h.now().Add(-h.behind))}}
 	der, err := x509.CreateCertificate(rand.Reader, template, h.ca, asked.PublicKey, h.key)
 	if err != nil {
 		h.t.Fatal(err)

@@ -69,14 +69,22 @@ func (c *Core) issued(p *Pending, cert []byte) {
 		c.discard(fmt.Sprintf("the CertificateSigningRequest %s has a certificate that cannot be used: %v", p.Name, err))
 		return
 	}
+	rotates, asked := c.rotates(), c.renew
 	if old := c.kept.Credential; old != nil {
 		if at := c.now.Add(time.Duration(c.c.Random() * float64(moveWithin(old, c.now)))); c.move.IsZero() || at.Before(c.move) {
 			c.move = at
 		}
 	}
+	if rotates {
+		c.move = c.now // the one before is to end
+	}
 	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
-	c.anew, c.obtained, c.spread = false, c.now, c.c.Random()
+	c.anew, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
 	c.renew, c.ask, c.sent = retry{}, retry{}, time.Time{}
+	if c.rotates() { // the clocks of the hub differ: the next one is another time
+		c.renew = asked
+		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New("the hub wants one from a later time than it signs: do its clocks agree?"))
+	}
 	if !c.ended() { // the trial, if this was one, has succeeded; the next end of a certificate begins another
 		c.trial = retry{}
 	}
@@ -143,7 +151,7 @@ func (c *Core) wanted() bool {
 	if c.as == Bootstrapping {
 		return true
 	}
-	return (c.cluster == nil && !c.missing() || c.isAccepted()) && c.due(c.RenewAt())
+	return (c.cluster == nil && !c.missing() || c.isAccepted()) && (c.rotates() || c.due(c.RenewAt()))
 }
 
 // RenewAt is when the certificate is to be renewed: after 75 to 80 % of its life, which a

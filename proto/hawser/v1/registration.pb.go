@@ -15,6 +15,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -34,9 +35,12 @@ type RegistrationObjects struct {
 	Objects []*RegistrationObject  `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
 	// With this message the source has said everything that the hub has on this subscription:
 	// what the broker knew from before and was not said again is gone.
-	Listed        bool `protobuf:"varint,2,opt,name=listed,proto3" json:"listed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Listed bool `protobuf:"varint,2,opt,name=listed,proto3" json:"listed,omitempty"`
+	// From when on certificates of the agents of these clusters count, by cluster. Of two times of a
+	// cluster the later one holds, whether the hub still has the cluster or not.
+	EarliestIssues map[string]*timestamppb.Timestamp `protobuf:"bytes,3,rep,name=earliest_issues,json=earliestIssues,proto3" json:"earliest_issues,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RegistrationObjects) Reset() {
@@ -81,6 +85,13 @@ func (x *RegistrationObjects) GetListed() bool {
 		return x.Listed
 	}
 	return false
+}
+
+func (x *RegistrationObjects) GetEarliestIssues() map[string]*timestamppb.Timestamp {
+	if x != nil {
+		return x.EarliestIssues
+	}
+	return nil
 }
 
 // RegistrationObject is one object of the hub.
@@ -389,7 +400,9 @@ type RegistrationAsk struct {
 	User   string   `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
 	Groups []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
 	// The one who asks has a bootstrap token: it acts for no cluster yet.
-	Bootstrap     bool `protobuf:"varint,5,opt,name=bootstrap,proto3" json:"bootstrap,omitempty"`
+	Bootstrap bool `protobuf:"varint,5,opt,name=bootstrap,proto3" json:"bootstrap,omitempty"`
+	// When the certificate of the one who asks was issued; absent without one.
+	Issued        *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=issued,proto3" json:"issued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -457,6 +470,13 @@ func (x *RegistrationAsk) GetBootstrap() bool {
 		return x.Bootstrap
 	}
 	return false
+}
+
+func (x *RegistrationAsk) GetIssued() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Issued
+	}
+	return nil
 }
 
 // TokenReview asks whether the hub knows a bearer token.
@@ -563,7 +583,9 @@ type LeaseRenewal struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// How long ago it reached the broker.
-	Age           *durationpb.Duration `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
+	Age *durationpb.Duration `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
+	// When the certificate was issued with which it came; absent without one.
+	Issued        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=issued,proto3" json:"issued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +630,13 @@ func (x *LeaseRenewal) GetCluster() string {
 func (x *LeaseRenewal) GetAge() *durationpb.Duration {
 	if x != nil {
 		return x.Age
+	}
+	return nil
+}
+
+func (x *LeaseRenewal) GetIssued() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Issued
 	}
 	return nil
 }
@@ -833,10 +862,14 @@ var File_hawser_v1_registration_proto protoreflect.FileDescriptor
 
 const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\n" +
-	"\x1chawser/v1/registration.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\"f\n" +
+	"\x1chawser/v1/registration.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x02\n" +
 	"\x13RegistrationObjects\x127\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1d.hawser.v1.RegistrationObjectR\aobjects\x12\x16\n" +
-	"\x06listed\x18\x02 \x01(\bR\x06listed\"\xfd\x01\n" +
+	"\x06listed\x18\x02 \x01(\bR\x06listed\x12[\n" +
+	"\x0fearliest_issues\x18\x03 \x03(\v22.hawser.v1.RegistrationObjects.EarliestIssuesEntryR\x0eearliestIssues\x1a]\n" +
+	"\x13EarliestIssuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05value:\x028\x01\"\xfd\x01\n" +
 	"\x12RegistrationObject\x12\x1b\n" +
 	"\tdata_type\x18\x01 \x01(\tR\bdataType\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -857,21 +890,23 @@ const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\x03ask\x18\x02 \x01(\v2\x1a.hawser.v1.RegistrationAskH\x00R\x03ask\x120\n" +
 	"\x06review\x18\x03 \x01(\v2\x16.hawser.v1.TokenReviewH\x00R\x06review\x126\n" +
 	"\brenewals\x18\x04 \x01(\v2\x18.hawser.v1.LeaseRenewalsH\x00R\brenewalsB\x06\n" +
-	"\x04what\"\x8b\x01\n" +
+	"\x04what\"\xbf\x01\n" +
 	"\x0fRegistrationAsk\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
 	"\x04user\x18\x03 \x01(\tR\x04user\x12\x16\n" +
 	"\x06groups\x18\x04 \x03(\tR\x06groups\x12\x1c\n" +
-	"\tbootstrap\x18\x05 \x01(\bR\tbootstrap\"A\n" +
+	"\tbootstrap\x18\x05 \x01(\bR\tbootstrap\x122\n" +
+	"\x06issued\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\"A\n" +
 	"\vTokenReview\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1c\n" +
 	"\taudiences\x18\x02 \x03(\tR\taudiences\"D\n" +
 	"\rLeaseRenewals\x123\n" +
-	"\brenewals\x18\x01 \x03(\v2\x17.hawser.v1.LeaseRenewalR\brenewals\"U\n" +
+	"\brenewals\x18\x01 \x03(\v2\x17.hawser.v1.LeaseRenewalR\brenewals\"\x89\x01\n" +
 	"\fLeaseRenewal\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12+\n" +
-	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x95\x01\n" +
+	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\x122\n" +
+	"\x06issued\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\"\x95\x01\n" +
 	"\x12RegistrationAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\fR\x05error\x12#\n" +
@@ -901,35 +936,41 @@ func file_hawser_v1_registration_proto_rawDescGZIP() []byte {
 	return file_hawser_v1_registration_proto_rawDescData
 }
 
-var file_hawser_v1_registration_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_hawser_v1_registration_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_hawser_v1_registration_proto_goTypes = []any{
-	(*RegistrationObjects)(nil), // 0: hawser.v1.RegistrationObjects
-	(*RegistrationObject)(nil),  // 1: hawser.v1.RegistrationObject
-	(*ClusterFacts)(nil),        // 2: hawser.v1.ClusterFacts
-	(*RegistrationRequest)(nil), // 3: hawser.v1.RegistrationRequest
-	(*RegistrationAsk)(nil),     // 4: hawser.v1.RegistrationAsk
-	(*TokenReview)(nil),         // 5: hawser.v1.TokenReview
-	(*LeaseRenewals)(nil),       // 6: hawser.v1.LeaseRenewals
-	(*LeaseRenewal)(nil),        // 7: hawser.v1.LeaseRenewal
-	(*RegistrationAnswer)(nil),  // 8: hawser.v1.RegistrationAnswer
-	(*TokenReviewResult)(nil),   // 9: hawser.v1.TokenReviewResult
-	(*RegistrationKeys)(nil),    // 10: hawser.v1.RegistrationKeys
-	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
+	(*RegistrationObjects)(nil),   // 0: hawser.v1.RegistrationObjects
+	(*RegistrationObject)(nil),    // 1: hawser.v1.RegistrationObject
+	(*ClusterFacts)(nil),          // 2: hawser.v1.ClusterFacts
+	(*RegistrationRequest)(nil),   // 3: hawser.v1.RegistrationRequest
+	(*RegistrationAsk)(nil),       // 4: hawser.v1.RegistrationAsk
+	(*TokenReview)(nil),           // 5: hawser.v1.TokenReview
+	(*LeaseRenewals)(nil),         // 6: hawser.v1.LeaseRenewals
+	(*LeaseRenewal)(nil),          // 7: hawser.v1.LeaseRenewal
+	(*RegistrationAnswer)(nil),    // 8: hawser.v1.RegistrationAnswer
+	(*TokenReviewResult)(nil),     // 9: hawser.v1.TokenReviewResult
+	(*RegistrationKeys)(nil),      // 10: hawser.v1.RegistrationKeys
+	nil,                           // 11: hawser.v1.RegistrationObjects.EarliestIssuesEntry
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
 }
 var file_hawser_v1_registration_proto_depIdxs = []int32{
 	1,  // 0: hawser.v1.RegistrationObjects.objects:type_name -> hawser.v1.RegistrationObject
-	2,  // 1: hawser.v1.RegistrationObject.facts:type_name -> hawser.v1.ClusterFacts
-	4,  // 2: hawser.v1.RegistrationRequest.ask:type_name -> hawser.v1.RegistrationAsk
-	5,  // 3: hawser.v1.RegistrationRequest.review:type_name -> hawser.v1.TokenReview
-	6,  // 4: hawser.v1.RegistrationRequest.renewals:type_name -> hawser.v1.LeaseRenewals
-	7,  // 5: hawser.v1.LeaseRenewals.renewals:type_name -> hawser.v1.LeaseRenewal
-	11, // 6: hawser.v1.LeaseRenewal.age:type_name -> google.protobuf.Duration
-	9,  // 7: hawser.v1.RegistrationAnswer.review:type_name -> hawser.v1.TokenReviewResult
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	11, // 1: hawser.v1.RegistrationObjects.earliest_issues:type_name -> hawser.v1.RegistrationObjects.EarliestIssuesEntry
+	2,  // 2: hawser.v1.RegistrationObject.facts:type_name -> hawser.v1.ClusterFacts
+	4,  // 3: hawser.v1.RegistrationRequest.ask:type_name -> hawser.v1.RegistrationAsk
+	5,  // 4: hawser.v1.RegistrationRequest.review:type_name -> hawser.v1.TokenReview
+	6,  // 5: hawser.v1.RegistrationRequest.renewals:type_name -> hawser.v1.LeaseRenewals
+	12, // 6: hawser.v1.RegistrationAsk.issued:type_name -> google.protobuf.Timestamp
+	7,  // 7: hawser.v1.LeaseRenewals.renewals:type_name -> hawser.v1.LeaseRenewal
+	13, // 8: hawser.v1.LeaseRenewal.age:type_name -> google.protobuf.Duration
+	12, // 9: hawser.v1.LeaseRenewal.issued:type_name -> google.protobuf.Timestamp
+	9,  // 10: hawser.v1.RegistrationAnswer.review:type_name -> hawser.v1.TokenReviewResult
+	12, // 11: hawser.v1.RegistrationObjects.EarliestIssuesEntry.value:type_name -> google.protobuf.Timestamp
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_registration_proto_init() }
@@ -949,7 +990,7 @@ func file_hawser_v1_registration_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_registration_proto_rawDesc), len(file_hawser_v1_registration_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

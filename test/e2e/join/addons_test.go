@@ -75,12 +75,20 @@ func (w *world) addOns(broker string) {
 		_, err := kube.RbacV1().RoleBindings("cluster1").Get(ctx, tokensRole, metav1.GetOptions{})
 		return harness.Absent(err, "RoleBinding "+tokensRole)
 	})
-	m.refused(addOn)
 	if w.mayAskForTokens("cluster1") {
 		w.Error("hub-source may ask for tokens in cluster1 after acceptance was withdrawn")
 	}
-	w.run(filepath.Join(w.bin, "hawser"), "accept", "cluster1", "--context", "hub")
+	w.accepts()
 	w.member(broker).getsToken()
+}
+
+// accepts lets the cluster in that was denied: its agent has asked with its token.
+func (w *world) accepts() {
+	w.Helper()
+	s := &stay{world: w, whole: w}
+	before := s.serial()
+	s.acceptRequest()
+	s.eventuallyTrue("the agent has another certificate", func() (bool, string) { return s.serial() != before, before })
 }
 
 // mayAskForTokens is what the hub's authorizer says of hub-source.

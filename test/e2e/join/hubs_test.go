@@ -36,7 +36,8 @@ func TestJoin_TwoHubs(t *testing.T) {
 	second.hawser("deny", "cluster", "cluster1", "--context", "hub2")
 	s.apply("meanwhile")
 	s.arrives("meanwhile")
-	second.hawser("accept", "cluster1", "--context", "hub2", "--wait")
+	s.eventuallyTrue("it asks the second hub again", func() (bool, string) { return second.request("hub2") != "", "" })
+	second.hawser("accept", "cluster1", "--context", "hub2", "--csr", second.request("hub2"), "--wait")
 	second.hawser("detach", "cluster1", "--context", "hub2")
 	s.eventuallyTrue("what the second hub wanted alone is gone", func() (bool, string) {
 		_, err := w.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), "of-the-second", metav1.GetOptions{})

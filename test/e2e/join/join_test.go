@@ -24,7 +24,7 @@ func page(t *testing.T) []fence.Block {
 		t.Fatal(err)
 	}
 	blocks := fence.Of(fence.Join, all)
-	const want = 6 // token and join, accept, a work, deny, detach, after the hub
+	const want = 7 // token and join, accept, a work, deny, accept again, detach, after the hub
 	if len(blocks) != want {
 		t.Fatalf("docs/join.md has %d blocks marked \"sh test join\", want %d", len(blocks), want)
 	}
@@ -82,7 +82,9 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	next() // the first work
 	w.eventually("InSync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	w.addOns(broker)
-	next() // denied, and let in again
+	next() // denied
+	(&stay{world: w, whole: w}).wantWaits(approval)
+	next() // let in again
 	w.eventually("InSync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	if out := next(); !strings.Contains(out, "cluster cluster1 is detached") {
 		t.Errorf("it is not said that the cluster is gone")

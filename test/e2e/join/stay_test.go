@@ -182,7 +182,7 @@ func (s *stay) withdrawnAndGiven() {
 	s.Helper()
 	was, end := s.uid("begin"), s.ends()
 	s.hawser("deny", "cluster", "cluster1", "--context", "hub")
-	s.wantWaits("the hub has not accepted the cluster")
+	s.wantWaits("not registered")
 	s.apply("not-accepted")
 	s.eventuallyTrue("the certificate has ended", func() (bool, string) { return time.Now().After(end), time.Until(end).String() })
 	s.wantWaits("not registered")
@@ -191,7 +191,7 @@ func (s *stay) withdrawnAndGiven() {
 	}
 	s.same("begin", was)
 	s.wantWaits(approval)
-	s.acceptNamed()
+	s.acceptRequest()
 	s.arrives("not-accepted")
 	s.same("begin", was)
 }

@@ -50,6 +50,36 @@ func TestEnds_Denied(t *testing.T) {
 	other.expect(packets.Pingresp)
 }
 
+// TestEnds_IssuedTooEarly: a certificate from before the earliest issue time of its cluster ends its
+// connection, and no other one is made with it; the answer says what to do.
+func TestEnds_IssuedTooEarly(t *testing.T) {
+	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
+	defer store.Close()
+	d, err := denials.New(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, all := calls()
+	o := open(t, s, func(g *grpc.Config, _ *mqtt.Config) { g.Denials = d })
+	agent := o.join(agent1)
+	agent.send(subscribe(1, allSpecs))
+	agent.expect(packets.Suback)
+	call := await(t, all)
+	if err := d.Raise(t.Context(), map[string]time.Time{"cluster1": time.Now().Add(2 * time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err == nil {
+		await(t, call.ctx.Done()) // it went nowhere
+	}
+	if k := agent.gone(); k.FixedHeader.Type == packets.Publish {
+		t.Error("a work is sent to a former certificate")
+	}
+	_, k := o.connect(agent1, func(*packets.Packet) {})
+	if k.FixedHeader.Type != packets.Connack || k.ReasonCode != 0x87 || user(k, "hawser-attribute") != "certificate" || user(k, "hawser-hint") != "have the cluster join again with a new token: hawser token create prints how" {
+		t.Errorf("%#02x %q %v", k.ReasonCode, k.Properties.ReasonString, k.Properties.User)
+	}
+}
+
 // TestEnds_WithTheCertificate: a connection ends with the certificate that let it in.
 func TestEnds_WithTheCertificate(t *testing.T) {
 	var passed atomic.Int64

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hawser-io/hawser/internal/earliest"
+)
+
+var (
+	configMaps         = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	selfSubjectReviews = authenticationv1.SchemeGroupVersion.WithResource("selfsubjectreviews")
+)
+
+func newRotate(env Env) *cobra.Command {
+	rotate := &cobra.Command{Use: "rotate", Short: "Have a cluster come with a new certificate", Args: cobra.NoArgs}
+	var c connection
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "cluster CLUSTER…",
+		Short: "Have the certificates of clusters end, once each has a new one",
+		Long: `Have the certificates of clusters end, once each has a new one.
+
+The agent of Hawser renews its certificate at once, with a new key, and comes with it. From
+then on no certificate of the cluster from before counts. Nothing is delivered twice or late.
+A klusterlet does so when it renews by itself; until then its certificate counts.
+
+Where a key was stolen, do not rotate: whoever has it can renew first, and your agent would
+be the one that is refused. Deny the cluster (hawser deny cluster), and have it join again.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, clusters []string) error {
+			if err := c.check(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+			defer cancel()
+			hub, err := c.hub()
+			if err != nil {
+				return err
+			}
+			var failed []error
+			for _, name := range clusters {
+				if err := rotateCluster(ctx, env, hub, name, wait); err != nil {
+					failed = append(failed, err)
+				}
+			}
+			return several(failed)
+		},
+	}
+	c.add(cmd, "the hub (default the current one)")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until each has come with a new one")
+	rotate.AddCommand(cmd)
+	return rotate
+}
+
+// rotateCluster asks for a new certificate of one cluster.
+func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, wait bool) error {
+	c, err := hub.cluster(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case c == nil:
+		return unknownCluster(ctx, hub, name)
+	case !c.Spec.HubAcceptsClient || c.DeletionTimestamp != nil:
+		return hint(fmt.Errorf("cluster %s is not accepted, or is being detached: it gets no certificate", name), "see who is accepted with: kubectl get managedclusters")
+	}
+	now, err := hub.now(ctx)
+	if err != nil {
+		return err
+	}
+	// hub-source writes into it, and makes none.
+	if _, err := hub.setEarliest(ctx, "", earliest.Entry{}); err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, earliest.RotateAnnotation, earliest.Entry{At: now})
+	if _, err := hub.Resource(clusterKind).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	if !wait {
+		return say(env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: now})
+	}
+	err = await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) {
+		e, err := hub.earliestOf(ctx, name)
+		if err != nil || !e.At.Before(now) {
+			return "", err
+		}
+		return "its agent has to come with a new certificate", nil
+	})
+	if err != nil {
+		return err
+	}
+	return say(env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: now})
+}
+
+// now is the time by the clock of the hub's API: that of who types may be wrong.
+func (h hubAPI) now(ctx context.Context) (time.Time, error) {
+	review := &unstructured.Unstructured{Object: map[string]any{}}
+	review.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"))
+	o, err := h.Resource(selfSubjectReviews).Create(ctx, review, metav1.CreateOptions{})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("ask the hub for the time: %w", err)
+	}
+	at := o.GetCreationTimestamp().Time
+	if at.IsZero() {
+		return at, errors.New("the hub does not say what time it is")
+	}
+	return at, nil
+}
+
+// earliestOf is what the hub keeps of a cluster; zero: nothing.
+func (h hubAPI) earliestOf(ctx context.Context, cluster string) (e earliest.Entry, err error) {
+	o, err := h.Resource(configMaps).Namespace(earliest.Namespace).Get(ctx, earliest.ConfigMap, metav1.GetOptions{})
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return e, err
+	}
+	if text, has, _ := unstructured.NestedString(o.Object, "data", cluster); has {
+		return earliest.Parse(text)
+	}
+	return e, nil
+}
+
+// setEarliest has the hub keep an entry of a cluster; "" is none, and it only makes room for some. kept is
+// false where clusters do not join.
+func (h hubAPI) setEarliest(ctx context.Context, cluster string, e earliest.Entry) (kept bool, err error) {
+	data := map[string]any{}
+	if cluster != "" {
+		data[cluster] = e.String()
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": earliest.ConfigMap, "namespace": earliest.Namespace}, "data": data,
+	}}
+	patch, err := o.MarshalJSON()
+	if err != nil {
+		return false, err
+	}
+	at := h.Resource(configMaps).Namespace(earliest.Namespace)
+	for {
+		_, err = at.Patch(ctx, earliest.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
+		if !apierrors.IsNotFound(err) {
+			return err == nil, err
+		}
+		_, err = at.Create(ctx, o, metav1.CreateOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return false, nil // there is no such namespace
+		case !apierrors.IsAlreadyExists(err):
+			return err == nil, err
+		}
+	}
+}
+
+// end has the certificates of a cluster end that were issued until now; until is the uid of a
+// ManagedCluster while which is there they do not.
+func (h hubAPI) end(ctx context.Context, cluster string, until types.UID) error {
+	now, err := h.now(ctx)
+	if err == nil {
+		// What was issued in this second, too.
+		_, err = h.setEarliest(ctx, cluster, earliest.Entry{At: now.Add(time.Second), Until: string(until)})
+	}
+	if err != nil {
+		return hint(fmt.Errorf("the certificates of cluster %s go on: %w", cluster, err), "run it again when that is mended")
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package membership
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hawser-io/hawser/internal/earliest"
+)
+
+// TestIssue_SaysWhen: a certificate begins before its issue, and says when that was; where the clock here is
+// behind the earliest issue time of its cluster it is not from before that.
+func TestIssue_SaysWhen(t *testing.T) {
+	now := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
+	a := signerOf(t, now.Add(-time.Hour), now.Add(1000*time.Hour))
+	for name, c := range map[string]struct{ from, want time.Time }{
+		"no earliest time": {time.Time{}, now},
+		"one before":       {now.Add(-time.Minute), now},
+		"one ahead":        {now.Add(2 * time.Second), now.Add(2 * time.Second)},
+	} {
+		leaf := issued(t, a, renewalCSR(t), now, 720*time.Hour, c.from)
+		if at, said := earliest.IssuedAt(leaf); !said || !at.Equal(c.want) || !leaf.NotBefore.Equal(now.Add(-backdate)) {
+			t.Errorf("%s: issued at %v, %v, valid from %v", name, at, said, leaf.NotBefore)
+		}
+	}
+}
+
+// TestController_SignsNothingFromBefore: t1 an agent asks, or has the certificate with which it asks later, t2
+// the earliest issue time is set, t3 its request is approved: it is not signed. What is asked after is. The
+// hub is asked at t3: an informer may not know t2.
+func TestController_SignsNothingFromBefore(t *testing.T) {
+	kept := func(e earliest.Entry) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: earliest.Namespace, Name: earliest.ConfigMap}, Data: map[string]string{"east": e.String()}}
+	}
+	for name, c := range map[string]struct {
+		at, created, with time.Duration // from t2 on
+		until             string
+		signed            bool
+	}{
+		"asked before":                         {created: -time.Second, with: time.Second},
+		"asked with a certificate from before": {created: time.Second, with: -time.Second},
+		"asked after":                          {created: time.Second, signed: true},
+		"another cluster was detached":         {created: -time.Second, with: -time.Second, until: "uid-of-another"},
+		"this one is being detached":           {created: -time.Second, with: -time.Second, until: "uid-of-cluster", signed: true}, // approval is denied
+		"the time lies far ahead":              {at: time.Hour, created: time.Second, signed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				t2 := time.Now()
+				w := begin(t, Config{Mode: On, Signer: signer(t)}, kept(earliest.Entry{At: t2.Add(c.at), Until: c.until}), clusterNamed("east", accepts))
+				w.add(renewalCSR(t, func(csr *certificatesv1.CertificateSigningRequest) {
+					csr.CreationTimestamp = metav1.NewTime(t2.Add(c.created))
+					csr.Annotations[earliest.IssuedAnnotation] = t2.Add(c.with).UTC().Format(time.RFC3339)
+				}))
+				w.pass(time.Second)
+				csr := w.csr("east-1")
+				if got := len(csr.Status.Certificate) > 0; got != c.signed {
+					t.Errorf("signed: %v, %+v", got, csr.Status.Conditions)
+				}
+			})
+		})
+	}
+}

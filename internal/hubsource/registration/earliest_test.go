@@ -1,0 +1,123 @@
+package registration
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-io/hawser/internal/earliest"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// keeps has the hub keep these entries, as hawser writes them.
+func (b *bench) keeps(entries obj) {
+	b.hub.put("configmaps", earliest.Namespace, earliest.ConfigMap, obj{"data": entries})
+	b.wait(time.Second)
+}
+
+// kept is the entry that the hub has of a cluster.
+func (b *bench) kept(cluster string) string {
+	data, _ := b.hub.get("configmaps", earliest.Namespace, earliest.ConfigMap)["data"].(obj)
+	text, _ := data[cluster].(string)
+	return text
+}
+
+// wantFrom: the broker was told that certificates of a cluster count from this time on; zero: nothing.
+func (b *bench) wantFrom(cluster string, at time.Time) {
+	b.Helper()
+	b.broker.mu.Lock()
+	defer b.broker.mu.Unlock()
+	if got := b.broker.earliest[cluster]; !got.Equal(at) {
+		b.Errorf("certificates of %s count from %v on, want %v", cluster, got, at)
+	}
+}
+
+func text(at time.Time) string { return earliest.Entry{At: at}.String() }
+
+// TestServer_EarliestIssues: what hawser writes on the hub the broker is told, on each subscription; what is no
+// time, or one far ahead, is nothing. A hub that was restored takes nothing back.
+func TestServer_EarliestIssues(t *testing.T) {
+	inBubble(t, nil, func(b *bench) {
+		t1 := time.Now().Truncate(time.Second).UTC()
+		t2 := t1.Add(time.Second)
+		b.keeps(obj{cluster1: text(t2), "c2": "soon", "c3": text(t1.Add(time.Hour))})
+		b.wantFrom(cluster1, t2)
+		b.wantFrom("c2", time.Time{})
+		b.wantFrom("c3", time.Time{})
+		b.keeps(obj{cluster1: text(t1)})
+		b.hub.remove("configmaps", earliest.Namespace, earliest.ConfigMap)
+		b.dialer.Cut()
+		b.dialer.Restore()
+		b.wait(time.Minute)
+		b.wantFrom(cluster1, t2)
+
+		b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"hubAcceptsClient": true}})
+		b.wait(time.Second)
+		ask := asked(t, createdCSR, cluster1, csrOf(requestPEM(t, nil), nil))
+		ask.Issued = timestamppb.New(t1)
+		if _, refused := b.ask(ask); refused != "Forbidden" {
+			t.Errorf("a renewal with a certificate from before is refused with %q", refused)
+		}
+		ask.Issued = timestamppb.New(t2)
+		if _, refused := b.ask(ask); refused != "" {
+			t.Errorf("a renewal with a certificate from after is refused with %q", refused)
+		}
+	})
+}
+
+// TestServer_EarliestIssues_OfADetachedCluster: t1 hawser detach says that it begins, t2 the cluster deletes what
+// works have, and renews its certificate, t3 its ManagedCluster is gone, or another one has its name. From t3
+// on certificates from before t3 do not count, and the hub keeps that.
+func TestServer_EarliestIssues_OfADetachedCluster(t *testing.T) {
+	for name, another := range map[string]bool{"gone": false, "another": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, nil, func(b *bench) {
+				b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"hubAcceptsClient": true}})
+				uid, _ := b.hub.get(hubClusters, "", cluster1)["metadata"].(obj)["uid"].(string)
+				t1 := time.Now().Truncate(time.Second)
+				b.keeps(obj{cluster1: earliest.Entry{At: t1, Until: uid}.String()})
+				b.wait(time.Hour)
+				b.wantFrom(cluster1, time.Time{})
+				b.hub.remove(hubClusters, "", cluster1)
+				if another {
+					b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"hubAcceptsClient": true}})
+				}
+				b.wait(2 * time.Second)
+				e, err := earliest.Parse(b.kept(cluster1))
+				if err != nil || e.Until != "" || e.At.Before(t1.Add(time.Hour)) || e.At.After(time.Now()) {
+					t.Errorf("the hub keeps %q", b.kept(cluster1))
+				}
+				b.wantFrom(cluster1, e.At)
+			})
+		})
+	}
+}
+
+// TestServer_Rotates: t1 hawser rotate asks for a certificate from after t1, t2 the agent comes with the former
+// one, which counts, t3 it comes with one from after t1: from now on none from before counts.
+func TestServer_Rotates(t *testing.T) {
+	inBubble(t, nil, func(b *bench) {
+		t1 := time.Now().Truncate(time.Second)
+		b.keeps(obj{})
+		b.hub.put(hubClusters, "", cluster1, obj{
+			"metadata": obj{"annotations": obj{earliest.RotateAnnotation: text(t1)}}, "spec": obj{"hubAcceptsClient": true},
+		})
+		b.hub.put(hubLeases, cluster1, leaseName, obj{"spec": obj{}})
+		b.wait(time.Second)
+		for _, c := range []struct {
+			issued time.Duration
+			want   time.Time
+		}{{-time.Second, time.Time{}}, {0, t1}, {-time.Second, t1}} {
+			b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{
+				{Cluster: cluster1, Age: durationpb.New(0), Issued: timestamppb.New(t1.Add(c.issued))},
+			}}}})
+			b.wait(2 * time.Second)
+			b.wantFrom(cluster1, c.want)
+		}
+		if b.kept(cluster1) != text(t1) {
+			t.Errorf("the hub keeps %q", b.kept(cluster1))
+		}
+	})
+}
