@@ -38,21 +38,21 @@ var rooms = []struct {
 	// of each cluster's agents and the state of each cluster 290, what statuses say of works 60, how long
 	// versions take 66, telling sources of clusters without an agent 70; connections that rest on a
 	// token 270; readers, handshakes and refusals that rest 100.
-	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16523},
+	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16587},
 	// The mirror and who sees what of it 290, requests and their turn 350, the streams 580, the source's
-	// 220, acceptance 70, Leases in sum 55; tokens 750, of which asking the hub in time takes most, and shares of addresses 20.
-	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2365},
+	// 220, acceptance 70, Leases in sum 55; tokens 750, of which asking the hub in time takes most, and shares of addresses 20; from when on certificates count 29.
+	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2351},
 	// What may be asked and what of it reaches the hub 1,300, of which fields of Events take 50, who asked for how much
 	// of what is undecided 145, how much is written for a cluster 80,
 	// rights of accounts of add-ons 180, who signs for clusters 51, Leases
 	// 210, what the mirror is told 530; what a fleet needs without OCM's controllers: decisions 900,
 	// signing 140, the shell 470; that an outage of the broker is not taken for silence of agents 95,
 	// which were saved elsewhere in it; marks of members and denials in metadata, for a hub that is restored
-	// without status, 62, and that nothing is signed after a denial 35.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 4214},
+	// without status, 62, that nothing is signed after a denial 35, and from when on certificates of a cluster count 267.
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 4426},
 	// Decisions 1,030, of which reports take 135, trying the certificate again 25 and moving to a new one
-	// 29, the SHA-256 of a request's key, by which a person tells it from a stranger's, 12; Secret, of which that it is somebody else's takes 15, sessions and facts of the cluster 600.
-	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1698},
+	// 29, the SHA-256 of a request's key, by which a person tells it from a stranger's, 12; Secret, of which that it is somebody else's takes 15, sessions and facts of the cluster 600; a certificate that the hub wants anew, or does not take, 28.
+	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1713},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
 	// process per directory 45.
 	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/keep.go", "pkg/agent/written.go"}, 1054},
