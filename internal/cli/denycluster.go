@@ -78,28 +78,31 @@ func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) 
 		message += ": " + reason
 	}
 	for i := range requests {
-		// What is approved and not signed yet would be signed once the cluster is accepted again.
-		if r := &requests[i]; hasCondition(r, certificatesv1.CertificateApproved) && len(r.Status.Certificate) == 0 && !hasCondition(r, certificatesv1.CertificateFailed) {
-			if err := hub.discard(ctx, r); err != nil {
-				return err
-			}
-			if err := say(env.Stdout, "certificate request %s, which was approved and is not signed yet, is deleted\n", r.Name); err != nil {
-				return err
-			}
-		}
-		if !pending(&requests[i]) {
-			continue
-		}
-		undecided, err := hub.decide(ctx, requests[i].Name, certificatesv1.CertificateDenied, "HawserDeny", message)
-		if err != nil {
-			return fmt.Errorf("certificate request %s: %w", requests[i].Name, err)
-		}
-		if !undecided {
-			continue
-		}
-		if err := say(env.Stdout, "certificate request %s is denied\n", requests[i].Name); err != nil {
+		if err := denyRequest(ctx, env, hub, &requests[i], message); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// denyRequest has a request of a denied cluster get no certificate. One that is approved and not signed
+// yet would be signed once the cluster is accepted again.
+func denyRequest(ctx context.Context, env Env, hub hubAPI, r *certificatesv1.CertificateSigningRequest, message string) error {
+	switch {
+	case hasCondition(r, certificatesv1.CertificateApproved) && len(r.Status.Certificate) == 0 && !hasCondition(r, certificatesv1.CertificateFailed):
+		if err := hub.discard(ctx, r); err != nil {
+			return err
+		}
+		return say(env.Stdout, "certificate request %s, which was approved and is not signed yet, is deleted\n", r.Name)
+	case !pending(r):
+		return nil
+	}
+	undecided, err := hub.decide(ctx, r.Name, certificatesv1.CertificateDenied, "HawserDeny", message)
+	switch {
+	case err != nil:
+		return fmt.Errorf("certificate request %s: %w", r.Name, err)
+	case !undecided:
+		return nil
+	}
+	return say(env.Stdout, "certificate request %s is denied\n", r.Name)
 }

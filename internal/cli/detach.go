@@ -108,19 +108,11 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", err
 	}
-	if works != nil && len(works.Items) > 0 && !c.Spec.HubAcceptsClient {
-		e, err := hub.earliestOf(ctx, c.Name)
-		if err == nil && e.Counts() {
-			err = hint(fmt.Errorf("cluster %s is being detached, but it was denied: it does not get to know that it has to delete what it has of %s", c.Name, fewNames(works.Items)),
-				"to leave it on the cluster: hawser forget cluster %s --works; then run hawser detach %[1]s again", c.Name)
-		}
-		if err != nil {
-			return "", err
-		}
-		return "", hint(fmt.Errorf("cluster %s is being detached, but it is not accepted: it does not get to know that it has to delete what it has of %s", c.Name, fewNames(works.Items)),
-			"to have it deleted: hawser accept %s; to leave it on the cluster: hawser forget cluster %[1]s --works; then run hawser detach %[1]s again", c.Name)
-	}
-	if works != nil && len(works.Items) > 0 {
+	switch {
+	case works == nil || len(works.Items) == 0:
+	case !c.Spec.HubAcceptsClient:
+		return "", unheard(ctx, hub, c.Name, works.Items)
+	default:
 		return "the cluster has to delete what it has of " + fewNames(works.Items), nil
 	}
 	if d := apimeta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionDeleting); d != nil && d.Message != "" {
@@ -130,6 +122,20 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 		return "who has put these finalizers on it has to be done: " + strings.Join(c.Finalizers, ", "), nil
 	}
 	return "the hub has to delete it", nil
+}
+
+// unheard is the error of works of which no broker tells the cluster that they are deleted.
+func unheard(ctx context.Context, hub hubAPI, cluster string, works []unstructured.Unstructured) error {
+	e, err := hub.earliestOf(ctx, cluster)
+	switch {
+	case err != nil:
+		return err
+	case e.Counts():
+		return hint(fmt.Errorf("cluster %s is being detached, but it was denied: it does not get to know that it has to delete what it has of %s", cluster, fewNames(works)),
+			"to leave it on the cluster: hawser forget cluster %s --works; then run hawser detach %[1]s again", cluster)
+	}
+	return hint(fmt.Errorf("cluster %s is being detached, but it is not accepted: it does not get to know that it has to delete what it has of %s", cluster, fewNames(works)),
+		"to have it deleted: hawser accept %s; to leave it on the cluster: hawser forget cluster %[1]s --works; then run hawser detach %[1]s again", cluster)
 }
 
 // fewOf is the beginning of a list of names, in brackets.

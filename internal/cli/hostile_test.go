@@ -35,11 +35,11 @@ const hostile = "x\x1b[2J\x07\r\u009b31m\u202etxt\u2028\u200b\x7f\nhint: run evi
 
 // unclean returns what of a text a terminal would obey.
 func unclean(text string) string {
-	for i, size := 0, 0; i < len(text); i += size {
-		var r rune
-		r, size = utf8.DecodeRuneInString(text[i:])
+	for i := 0; i < len(text); {
+		r, size := utf8.DecodeRuneInString(text[i:])
+		i += size
 		if r == utf8.RuneError && size == 1 || r != '\n' && r != '\t' && !unicode.IsPrint(r) {
-			return fmt.Sprintf("%q at %d", text[i:i+size], i)
+			return fmt.Sprintf("%q at %d", text[i-size:i], i-size)
 		}
 	}
 	for line := range strings.Lines(text) {
@@ -81,7 +81,7 @@ type hostileBroker struct {
 	fails bool
 }
 
-func (b hostileBroker) serve(srv any, s grpc.ServerStream) error {
+func (b hostileBroker) serve(_ any, s grpc.ServerStream) error {
 	name, _ := grpc.MethodFromServerStream(s)
 	name = name[strings.LastIndex(name, "/")+1:]
 	method := hawserv1.File_hawser_v1_inspection_proto.Services().ByName("InspectionService").Methods().ByName(protoreflect.Name(name))

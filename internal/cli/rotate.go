@@ -79,7 +79,7 @@ func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, wait b
 		return err
 	}
 	// hub-source writes into it, and makes none.
-	if _, err := hub.setEarliest(ctx, "", earliest.Entry{}); err != nil {
+	if err := hub.setEarliest(ctx, "", earliest.Entry{}); err != nil {
 		return err
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, earliest.RotateAnnotation, earliest.Entry{At: now})
@@ -132,9 +132,9 @@ func (h hubAPI) earliestOf(ctx context.Context, cluster string) (e earliest.Entr
 	return e, nil
 }
 
-// setEarliest has the hub keep an entry of a cluster; "" is none, and it only makes room for some. kept is
-// false where clusters do not join.
-func (h hubAPI) setEarliest(ctx context.Context, cluster string, e earliest.Entry) (kept bool, err error) {
+// setEarliest has the hub keep an entry of a cluster; "" is none, and it only makes room for some. Where
+// clusters do not join, there is no such namespace, and nothing is kept.
+func (h hubAPI) setEarliest(ctx context.Context, cluster string, e earliest.Entry) error {
 	data := map[string]any{}
 	if cluster != "" {
 		data[cluster] = e.String()
@@ -144,20 +144,20 @@ func (h hubAPI) setEarliest(ctx context.Context, cluster string, e earliest.Entr
 	}}
 	patch, err := o.MarshalJSON()
 	if err != nil {
-		return false, err
+		return err
 	}
 	at := h.Resource(configMaps).Namespace(earliest.Namespace)
 	for {
 		_, err = at.Patch(ctx, earliest.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
 		if !apierrors.IsNotFound(err) {
-			return err == nil, err
+			return err
 		}
 		_, err = at.Create(ctx, o, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			return false, nil // there is no such namespace
+			return nil
 		case !apierrors.IsAlreadyExists(err):
-			return err == nil, err
+			return err
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (h hubAPI) end(ctx context.Context, cluster string, until types.UID) error 
 	now, err := h.now(ctx)
 	if err == nil {
 		// What was issued in this second, too.
-		_, err = h.setEarliest(ctx, cluster, earliest.Entry{At: now.Add(time.Second), Until: string(until)})
+		err = h.setEarliest(ctx, cluster, earliest.Entry{At: now.Add(time.Second), Until: string(until)})
 	}
 	if err != nil {
 		return hint(fmt.Errorf("the certificates of cluster %s go on: %w", cluster, err), "run it again when that is mended")

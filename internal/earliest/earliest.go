@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// Namespace and ConfigMap are where the hub keeps the times: a key for each cluster, beside
+	// Namespace is that of the ConfigMap in which the hub keeps the times: a key for each cluster, beside
 	// everything that goes with a cluster. An [Entry] is the value.
 	Namespace = "open-cluster-management-hub"
+	// ConfigMap is its name.
 	ConfigMap = "hawser-earliest-issue"
 	// RotateAnnotation of a ManagedCluster is the time, in RFC 3339, that becomes the earliest issue
 	// time once an agent with a certificate from after it has come.

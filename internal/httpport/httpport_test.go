@@ -3,6 +3,7 @@ package httpport
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -41,7 +42,9 @@ func serve(t *testing.T, limits Limits) *port {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		<-done
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	return bound.(*port)
 }

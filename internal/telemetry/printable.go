@@ -17,11 +17,11 @@ func Printable(text, keep string) string {
 		return text
 	}
 	var b strings.Builder
-	for i, size := 0, 0; i < len(text); i += size {
-		var r rune
-		switch r, size = utf8.DecodeRuneInString(text[i:]); {
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		switch {
 		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[i])
+			fmt.Fprintf(&b, `\x%02x`, text[0])
 		case clean(r), r == utf8.RuneError:
 			b.WriteRune(r)
 		default:
@@ -29,6 +29,7 @@ func Printable(text, keep string) string {
 				fmt.Fprintf(&b, `\u%04x`, half)
 			}
 		}
+		text = text[size:]
 	}
 	return b.String()
 }

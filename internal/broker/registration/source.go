@@ -172,11 +172,8 @@ func (r *Room) fromSource(ctx context.Context, e *call.Event) (receipt transport
 	switch e.Env.RawType {
 	case codec.TypeRegistrationObjects:
 		var said *hawserv1.RegistrationObjects
-		if said, err = call.Decode(e, codec.ParseRegistrationObjects); err != nil {
-			break
-		}
-		if err = r.takeEarliest(ctx, said); err == nil && !r.takeObjects(s.id, said) {
-			err = sourceOver()
+		if said, err = call.Decode(e, codec.ParseRegistrationObjects); err == nil {
+			err = r.takeObjects(ctx, s.id, said)
 		}
 	case codec.TypeRegistrationAnswer:
 		var answer *hawserv1.RegistrationAnswer
@@ -226,12 +223,15 @@ func (r *Room) takeEarliest(ctx context.Context, said *hawserv1.RegistrationObje
 	return nil
 }
 
-// takeObjects brings the mirror up to date, and tells whom it concerns; false: the word of the
-// subscription counts no longer.
-func (r *Room) takeObjects(session string, said *hawserv1.RegistrationObjects) bool {
+// takeObjects brings the mirror up to date, and tells whom it concerns. The word of a subscription may
+// count no longer.
+func (r *Room) takeObjects(ctx context.Context, session string, said *hawserv1.RegistrationObjects) error {
+	if err := r.takeEarliest(ctx, said); err != nil {
+		return err
+	}
 	c, ok := r.mirror.apply(session, said)
 	if !ok {
-		return false
+		return sourceOver()
 	}
 	for p := range c.places {
 		r.agents.wake(p)
@@ -252,5 +252,5 @@ func (r *Room) takeObjects(session string, said *hawserv1.RegistrationObjects) b
 	if len(c.accepted)+len(c.withdrawn) > 0 {
 		r.saveSoon()
 	}
-	return true
+	return nil
 }

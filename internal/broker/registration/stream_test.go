@@ -175,8 +175,11 @@ func (w *world) object(p place, name string) *hawserv1.RegistrationObject {
 }
 
 func (w *world) say(listed bool, objects ...*hawserv1.RegistrationObject) {
-	if w.session > 0 && !w.room.takeObjects(strconv.Itoa(w.session), &hawserv1.RegistrationObjects{Objects: objects, Listed: listed}) {
-		w.Fatal("the present session does not count")
+	if w.session == 0 {
+		return
+	}
+	if err := w.room.takeObjects(w.Context(), strconv.Itoa(w.session), &hawserv1.RegistrationObjects{Objects: objects, Listed: listed}); err != nil {
+		w.Fatalf("the present session does not count: %v", err)
 	}
 }
 

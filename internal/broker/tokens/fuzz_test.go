@@ -2,7 +2,6 @@ package tokens_test
 
 import (
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -34,7 +33,7 @@ func FuzzAuthenticate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, authenticated bool, user, group, audience string) {
 		h := &hub{answers: map[string]*hawserv1.TokenReviewResult{text: {Authenticated: authenticated, User: user, Groups: []string{group}, Audiences: []string{audience}}}}
 		all, err := tokens.New(tokens.Options{
-			Config: tokens.Config{Audiences: []string{"hawser"}, Mapping: mapping}, Reviewer: h, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Config: tokens.Config{Audiences: []string{"hawser"}, Mapping: mapping}, Reviewer: h, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

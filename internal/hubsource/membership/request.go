@@ -39,10 +39,10 @@ type request struct {
 }
 
 // user is the name by which the agent is known with the certificate.
-func (r request) user() string { return subjectPrefix + r.cluster + ":" + r.agent }
+func (r *request) user() string { return subjectPrefix + r.cluster + ":" + r.agent }
 
 // key says which key the certificate is for.
-func (r request) key() string {
+func (r *request) key() string {
 	sum := sha256.Sum256(r.parsed.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:])
 }

@@ -95,8 +95,8 @@ func (h *thief) ends(open <-chan error) {
 	h.Helper()
 	began := time.Now()
 	select {
-	case <-open:
-		h.Logf("the connection ended after %v", time.Since(began))
+	case err := <-open:
+		h.Logf("the connection ended after %v: %v", time.Since(began), err)
 	case <-time.After(soon):
 		h.Errorf("the connection of a former certificate is open after %v", soon)
 	}
