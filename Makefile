@@ -237,7 +237,7 @@ fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it en
 	@.ci/fuzz $(or $(FUZZTIME),60s) .cache/fuzz
 
 # What reads requests for certificates, subjects, tokens and registration, of who joins or is in between.
-JOINING := ^(internal/cli FuzzApplication|internal/identity Fuzz(FromCertificate|CheckAuthorities)|internal/identity/token .*|internal/broker FuzzRegister|internal/broker/(denials|tokens) .*|internal/hubsource/(membership|registration) .*|pkg/agent/registration .*|pkg/codec FuzzParseRegistration)$$
+JOINING := ^(internal/cli FuzzApplication|internal/earliest .*|internal/identity Fuzz(FromCertificate|CheckAuthorities|ReadRequest)|internal/identity/token .*|internal/broker FuzzRegister|internal/broker/(denials|tokens) .*|internal/hubsource/(membership|registration) .*|pkg/agent/registration .*|pkg/codec FuzzParseRegistration)$$
 
 .PHONY: fuzz-joining
 fuzz-joining: ## fuzz the readers of certificate requests, subjects, tokens and registration for FUZZTIME (default 1800s) in all
