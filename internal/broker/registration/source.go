@@ -217,6 +217,9 @@ func (r *Room) takeEarliest(ctx context.Context, said *hawserv1.RegistrationObje
 			r.cfg.Log.Warn("an earliest issue time lies in the future and is ignored: are the clocks of the hub and the broker right?", "cluster", cluster, "time", at.AsTime())
 		}
 	}
+	if len(to) == 0 {
+		return nil
+	}
 	if err := r.raise(ctx, to); err != nil {
 		return call.Store(err)
 	}
