@@ -282,9 +282,8 @@ func (a *acceptance) comes(ctx context.Context, env Env, hub hubAPI, name string
 		return missing, err
 	}
 	r, err := (&acceptance{connection: a.connection, choice: choice{all: true}}).read(ctx, Env{Stdout: io.Discard, Program: env.Program}, hub, name)
-	var stranger strangerError
 	switch {
-	case err != nil && !errors.As(err, &stranger) || r.cluster == nil:
+	case err != nil && !errors.As(err, new(strangerError)) || r.cluster == nil:
 		return "", err
 	case r.history.member && len(r.waiting) > 0:
 		return a.unnamed(env, r), nil

@@ -78,8 +78,7 @@ func Main(ctx context.Context, env Env, args []string) int {
 		return exitOK
 	}
 	status := exitFailed
-	var usage *cmdline.UsageError
-	if errors.As(err, &usage) {
+	if errors.As(err, new(*cmdline.UsageError)) {
 		status = exitUsage
 	}
 	// A line of an error, which a peer may have said, is no hint of ours.

@@ -226,8 +226,7 @@ func (r *remote) diagnose(ctx context.Context, failed error) error {
 
 // told returns the error of a connection or of a call with what to do about it as its hint.
 func told(err error) error {
-	var hinted interface{ Hint() string }
-	if err == nil || errors.As(err, &hinted) {
+	if err == nil || errors.As(err, new(interface{ Hint() string })) {
 		return err
 	}
 	e := transportgrpc.FromStatus(err)

@@ -67,11 +67,10 @@ func Main(name string, command func(stdout, stderr io.Writer) *cobra.Command) in
 }
 
 func status(err error) int {
-	var usage *UsageError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &usage):
+	case errors.As(err, new(*UsageError)):
 		return 2
 	}
 	return 1

@@ -70,8 +70,7 @@ func (i Issuer) none() bool { return i.Name == "" }
 // check says what to do where cert-manager is not there.
 func (i Issuer) check(ctx context.Context, client cluster.Client) error {
 	_, err := client.Resolve(ctx, certificateKind)
-	var unknown *cluster.NoKindError
-	if errors.As(err, &unknown) {
+	if errors.As(err, new(*cluster.NoKindError)) {
 		return fmt.Errorf("--cert-manager %s: the cluster has no kind Certificate of cert-manager: install cert-manager first, or leave the flag out", i)
 	}
 	return err

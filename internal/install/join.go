@@ -254,10 +254,9 @@ func (j Join) operator(ctx context.Context) error {
 	if j.Client == nil {
 		return nil
 	}
-	var unknown *cluster.NoKindError
 	have, err := get(ctx, j.Client, object(klusterletKind.GroupVersion().String(), klusterletKind.Kind, "", klusterletName))
 	switch {
-	case errors.As(err, &unknown):
+	case errors.As(err, new(*cluster.NoKindError)):
 		return errors.New("the cluster has no kind Klusterlet: install the klusterlet operator of Open Cluster Management first, or print what it needs with --dry-run -o yaml")
 	case err != nil || have == nil:
 		return err

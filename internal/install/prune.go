@@ -73,8 +73,7 @@ func (i Installer) former(ctx context.Context, p Plan) ([]*unstructured.Unstruct
 // that a plan has any in.
 func (i Installer) labelled(ctx context.Context, kind schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
 	r, err := i.Client.Resolve(ctx, kind)
-	var unknown *cluster.NoKindError
-	if errors.As(err, &unknown) {
+	if errors.As(err, new(*cluster.NoKindError)) {
 		return nil, nil
 	}
 	if err != nil {

@@ -209,9 +209,8 @@ func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.U
 	}
 	for _, o := range slices.Concat(earlier, objects) {
 		have, err := get(ctx, i.Client, o)
-		var unknown *cluster.NoKindError
 		switch {
-		case errors.As(err, &unknown):
+		case errors.As(err, new(*cluster.NoKindError)):
 			continue
 		case err != nil:
 			return err

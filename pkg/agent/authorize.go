@@ -249,8 +249,7 @@ var errHidden = errors.New("the executor is not allowed to get the object")
 // refused reports whether an error ends when somebody gets a right: the
 // executor, or the agent.
 func refused(err error) bool {
-	var denied *executor.DeniedError
-	return errors.As(err, &denied) || missesRight(err)
+	return errors.As(err, new(*executor.DeniedError)) || missesRight(err)
 }
 
 // missesRight reports whether the agent itself lacks a right.
@@ -264,9 +263,8 @@ func missesRight(err error) bool {
 func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 	due := r.roles.lookDue(r.config.Now())
 	for _, res := range results {
-		var denied *executor.DeniedError
 		switch {
-		case errors.As(res.Err, &denied):
+		case errors.As(res.Err, new(*executor.DeniedError)):
 			next = sooner(next, sooner(executor.RetryAfter, due))
 		case missesRight(res.Err) || missesRight(res.ReadErr):
 			next = sooner(next, sooner(r.lackWait(), due))

@@ -204,7 +204,6 @@ func causesOf(err error) (why []string, ok bool) {
 
 func causeOf(err error) (cause string, shared bool) {
 	var status apierrors.APIStatus
-	var network net.Error
 	switch {
 	case errors.As(err, &status):
 		s := status.Status()
@@ -217,7 +216,7 @@ func causeOf(err error) (cause string, shared bool) {
 		cause = strconv.Itoa(int(s.Code)) + " " + string(s.Reason)
 		text := variable.ReplaceAllString(s.Message, "")
 		return cause + " " + text[:min(len(text), longestCause)], true
-	case errors.As(err, &network):
+	case errors.As(err, new(net.Error)):
 		return "the cluster does not answer", true
 	}
 	return "", false

@@ -77,8 +77,7 @@ func decodeEntry(e codec.Event, cluster string) (*desired.Work, error) {
 		e.SetExtension(codec.ExtRevision, nil)
 	}
 	spec, err := manifestwork.DecodeSpec(e)
-	var invalid *manifestwork.InvalidError
-	if err != nil && !errors.As(err, &invalid) {
+	if err != nil && !errors.As(err, new(*manifestwork.InvalidError)) {
 		return nil, err
 	}
 	if spec.Cluster != cluster {

@@ -89,11 +89,10 @@ func (c *Core) ReadBack(ctx context.Context) (reason string, err error) {
 		return "", nil
 	}
 	rec, err := c.store.Load(ctx, name)
-	var notServed *cluster.NotServedError
 	switch {
 	case apierrors.IsForbidden(err):
 		return "", nil
-	case err != nil && !errors.As(err, &notServed):
+	case err != nil && !errors.As(err, new(*cluster.NotServedError)):
 		return "", err
 	}
 	if after.Compare(writeOf(rec)) == history.Nothing || !c.lastRecord.still(after) {

@@ -54,7 +54,6 @@ func (g *gate) pass(ctx context.Context, a transport.Accepted) error {
 	asked, cancel := context.WithTimeout(ctx, admitWithin)
 	defer cancel()
 	err := g.admit(asked, a)
-	var refused *identities.RefusedError
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -63,7 +62,7 @@ func (g *gate) pass(ctx context.Context, a transport.Accepted) error {
 			g.log.InfoContext(ctx, "the hub identity may be used", "hub_identity", g.identity)
 		}
 		g.last, g.admitted, g.refusal = a, true, nil
-	case errors.As(err, &refused):
+	case errors.As(err, new(*identities.RefusedError)):
 		if g.refusal == nil || g.refusal.Error() != err.Error() {
 			g.log.ErrorContext(ctx, "the hub identity is refused", "hub_identity", g.identity, "error", err)
 		}

@@ -69,8 +69,7 @@ func (l *link) begin(a transport.Accepted) (resumed bool) {
 // end ends it.
 func (l *link) end(err error) {
 	*l = link{serial: l.serial, cursor: l.cursor}
-	var refused *transport.Error
-	if errors.As(err, &refused) && refused.Next == transport.NextResync {
+	if refused, ok := errors.AsType[*transport.Error](err); ok && refused.Next == transport.NextResync {
 		l.cursor = codec.Cursor{}
 	}
 }

@@ -89,11 +89,10 @@ func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last wor
 // readParting reads the object of a manifest that nobody read in this reconciliation.
 func readParting(ctx context.Context, c cluster.Client, res *apply.Result) {
 	live, err := c.Get(ctx, res.Ref)
-	var notServed *cluster.NotServedError
 	switch {
 	case err == nil:
 		res.Presence, res.Live = conditions.Present, live
-	case apierrors.IsNotFound(err) || errors.As(err, &notServed):
+	case apierrors.IsNotFound(err) || errors.As(err, new(*cluster.NotServedError)):
 		res.Presence = conditions.Absent
 	default:
 		res.Presence, res.ReadErr = conditions.Unreadable, err

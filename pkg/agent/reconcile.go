@@ -566,8 +566,7 @@ func unapplied(m apply.Manifest, err error) conditions.Manifest {
 
 // needsChange reports whether an error needs somebody to change something.
 func needsChange(err error) bool {
-	var notServed *cluster.NotServedError
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || kubeerror.TooLarge(err) || errors.As(err, &notServed) || errors.Is(err, inventory.ErrWorkName) || errors.Is(err, inventory.ErrChanged)
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || kubeerror.TooLarge(err) || errors.As(err, new(*cluster.NotServedError)) || errors.Is(err, inventory.ErrWorkName) || errors.Is(err, inventory.ErrChanged)
 }
 
 // report puts a status into the outbox.

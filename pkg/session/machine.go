@@ -145,10 +145,9 @@ func (m *Machine) jitter(d time.Duration) time.Duration {
 // adviceOf returns what to do about err, never NextUnspecified, and the delay
 // the broker asked for. The broker's own advice wins over the code.
 func adviceOf(err error) (transport.NextStep, time.Duration) {
-	var own *partyError
 	var e *transport.Error
 	switch {
-	case errors.As(err, &own), !errors.As(err, &e):
+	case errors.As(err, new(*partyError)), !errors.As(err, &e):
 		return transport.NextBackOff, 0
 	case e.Next != transport.NextUnspecified:
 		return e.Next, e.Delay
@@ -166,8 +165,7 @@ func adviceOf(err error) (transport.NextStep, time.Duration) {
 
 // isLoss reports whether a connection just broke, through no event's fault.
 func isLoss(err error) bool {
-	var own *partyError
-	return !errors.As(err, &own) && transport.CodeOf(err) == transport.CodeUnavailable
+	return !errors.As(err, new(*partyError)) && transport.CodeOf(err) == transport.CodeUnavailable
 }
 
 // partyError is an error of the party itself. It keeps an error that the party
@@ -179,8 +177,7 @@ func (e *partyError) Unwrap() error { return e.err }
 
 // cause is err as the party knows it.
 func cause(err error) error {
-	var own *partyError
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*partyError](err); ok {
 		return own.err
 	}
 	return err

@@ -125,10 +125,9 @@ func (l *labelled) published(d time.Duration, err error) {
 }
 
 func codeOf(err error) string {
-	var own *partyError
 	var e *transport.Error
 	switch {
-	case errors.As(err, &own):
+	case errors.As(err, new(*partyError)):
 		return codeParty
 	case errors.As(err, &e):
 		return e.Code.String()

@@ -117,8 +117,7 @@ func GaveUp(ctx context.Context, message string) *Error {
 // cause is about, if any; cause may be nil.
 func Invalid(message string, cause error) *Error {
 	e := &Error{Code: CodeInvalid, Next: NextStop, Message: message, Err: cause}
-	var attribute *codec.AttributeError
-	if errors.As(cause, &attribute) {
+	if attribute, ok := errors.AsType[*codec.AttributeError](cause); ok {
 		e.Attribute = attribute.Attribute
 	}
 	return e
@@ -126,8 +125,7 @@ func Invalid(message string, cause error) *Error {
 
 // CodeOf returns the code of the first *Error in err's chain, else CodeInternal.
 func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return CodeInternal

@@ -46,8 +46,7 @@ func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		res = resultMalformed
 		code := http.StatusBadRequest
-		var status *requestError
-		if errors.As(err, &status) {
+		if status, ok := errors.AsType[*requestError](err); ok {
 			code = status.code
 		}
 		http.Error(to, err.Error(), code)

@@ -43,8 +43,7 @@ func Missing(attribute string) *transport.Error {
 // Undecodable is the error for bytes that package codec refuses.
 func Undecodable(err error) *transport.Error {
 	e := Invalid("", err.Error(), "")
-	var a *codec.AttributeError
-	if errors.As(err, &a) {
+	if a, ok := errors.AsType[*codec.AttributeError](err); ok {
 		e.Attribute = a.Attribute
 	}
 	return e

@@ -274,9 +274,8 @@ func (d *Deletions) decided(place store.Scope) {
 func (d *Deletions) takeOvers(ctx context.Context, place store.Scope, a store.Arrival, deletions map[string]store.Unheard) (ops []store.Op, err error) {
 	for _, id := range slices.Sorted(maps.Keys(deletions)) {
 		r, err := d.cfg.Store.Get(ctx, store.Key{DataType: place.DataType, Cluster: place.Cluster, ResourceID: id})
-		var damaged *store.DamageError
 		switch {
-		case errors.Is(err, store.ErrNotFound), errors.As(err, &damaged): // its delivery tells of it
+		case errors.Is(err, store.ErrNotFound), errors.As(err, new(*store.DamageError)): // its delivery tells of it
 		case err != nil:
 			return nil, call.Store(err)
 		case store.TakesOver(r.Meta, deletions[id], a):

@@ -125,13 +125,12 @@ func (p *Port) refuse(reason string, raw net.Conn) error {
 // failureOf is the reason of a handshake that failed.
 func failureOf(err error) string {
 	var invalid x509.CertificateInvalidError
-	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil && time.Now().Before(invalid.Cert.NotBefore):
 		return notYetValid
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return expired
-	case errors.As(err, &unknown), errors.As(err, &invalid):
+	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, &invalid):
 		return untrusted
 	}
 	return failed

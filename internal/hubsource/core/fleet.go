@@ -469,8 +469,7 @@ func needsPerson(e transport.Error) bool {
 
 // told is what the broker said of a request that failed, the zero error where it said nothing.
 func told(err error) (e transport.Error) {
-	var said *transport.Error
-	if errors.As(err, &said) {
+	if said, ok := errors.AsType[*transport.Error](err); ok {
 		e = *said
 	}
 	return e

@@ -314,8 +314,7 @@ const publishTimeout = 30 * time.Second
 
 // delayOf is how long the broker wants to be left alone.
 func delayOf(err error) time.Duration {
-	var e *transport.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*transport.Error](err); ok {
 		return min(e.Delay, time.Minute)
 	}
 	return 0

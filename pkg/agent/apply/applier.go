@@ -446,8 +446,7 @@ func (r *Result) fail(err error) {
 	}
 	var status apierrors.APIStatus
 	var slow *cluster.SlowError // it was not even sent
-	var denied *executor.DeniedError
-	refused := errors.As(err, &slow) || errors.As(err, &denied) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
+	refused := errors.As(err, &slow) || errors.As(err, new(*executor.DeniedError)) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
 	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {
 		r.Presence, r.ReadErr, r.Live = conditions.Unreadable, err, nil
 	}

@@ -66,8 +66,7 @@ func (p permanent) Unwrap() error { return p.error }
 
 // Permanent reports whether trying again is useless until the work changes.
 func Permanent(err error) bool {
-	var p permanent
-	return errors.As(err, &p)
+	return errors.As(err, new(permanent))
 }
 
 // Load reads the manifests of a work, in spec order, and asks the cluster where

@@ -48,9 +48,7 @@ func (r *rejection) Unwrap() error { return r.error }
 // kind change, or until what [Refused] tells; a Known remembers it. A write of which the
 // server dropped fields is one.
 func Rejected(err error) bool {
-	var r *rejection
-	var d *dropped
-	return errors.As(err, &r) || errors.As(err, &d)
+	return errors.As(err, new(*rejection)) || errors.As(err, new(*dropped))
 }
 
 // wrongInItself tells such answers from those that depend on the moment.

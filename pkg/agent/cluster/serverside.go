@@ -25,8 +25,7 @@ type FieldManager struct {
 // conflict is about the resourceVersion or the uid that was asked for, and goes
 // away with the next reading; this one stays until one of the two lets go.
 func IsFieldConflict(err error) bool {
-	var s apierrors.APIStatus
-	if !apierrors.IsConflict(err) || !errors.As(err, &s) {
+	if !apierrors.IsConflict(err) || !errors.As(err, new(apierrors.APIStatus)) {
 		return false
 	}
 	_, is := apierrors.StatusCause(err, metav1.CauseTypeFieldManagerConflict)

@@ -243,8 +243,7 @@ func RefOf(e Entry) cluster.Ref {
 // nobody knows its kind. Therefore it is no failure. Nor is it a proof: the
 // resource may be served in another version, which the next look finds.
 func notServed(err error) bool {
-	var e *cluster.NotServedError
-	return errors.As(err, &e)
+	return errors.As(err, new(*cluster.NotServedError))
 }
 
 // gone takes "there is no such object" for success, and "there are no such

@@ -79,6 +79,5 @@ func typed(err error) error {
 }
 
 func isNewer(err error) bool {
-	var newer *FormatError
-	return errors.As(err, &newer)
+	return errors.As(err, new(*FormatError))
 }

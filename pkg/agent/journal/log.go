@@ -178,8 +178,7 @@ func (l *log) locate(name string, err error) error {
 		return nil
 	}
 	path := filepath.Join(l.dir, name)
-	var newer *FormatError
-	if errors.As(err, &newer) {
+	if newer, ok := errors.AsType[*FormatError](err); ok {
 		return &FormatError{Path: path, Format: newer.Format}
 	}
 	return fmt.Errorf("%s: %w", path, err)

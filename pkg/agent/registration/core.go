@@ -230,8 +230,7 @@ func (c *Core) Disconnected(k Kind, err error) { c.streams[k] = stream{err: err}
 // the broker's certificate, another one of its own would not help.
 func (c *Core) refused() bool {
 	s := c.streams[Clusters]
-	var ours *tls.CertificateVerificationError
-	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated && !errors.As(s.err, &ours)
+	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated && !errors.As(s.err, new(*tls.CertificateVerificationError))
 }
 
 // outdated reports whether the broker takes no certificate as old as this one.

@@ -45,8 +45,7 @@ func reasonOf(err error) metav1.StatusReason {
 
 // plainly is an error as people read it: of the hub's API only what it says.
 func plainly(err error) string {
-	var e *transport.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*transport.Error](err); ok {
 		if refusal, ok := codec.ParseAPIError(e.Message); ok && refusal.Message != "" {
 			return refusal.Message
 		}

@@ -113,8 +113,7 @@ func (r *run) evaluate(ctx context.Context, p program, variables map[string]any)
 	m := newMeter(ctx, min(r.bounds().expression, r.left))
 	v, err := m.run(c, variables)
 	r.left -= m.spent()
-	var tooMuch *costError
-	if errors.As(err, &tooMuch) && r.left == 0 {
+	if errors.As(err, new(*costError)) && r.left == 0 {
 		return nil, r.overBudget()
 	}
 	return v, err

@@ -32,8 +32,7 @@ func (r *run) overBudget() error {
 
 // at says in which expression of which rule something costs too much.
 func at(err error, rule workv1.ConditionRule, expression string) error {
-	var tooMuch *costError
-	if errors.As(err, &tooMuch) {
+	if errors.As(err, new(*costError)) {
 		return fmt.Errorf("%s of condition rule %q: %w", expression, rule.Condition, err)
 	}
 	return err
@@ -175,8 +174,7 @@ func (r *run) follow(ctx context.Context, rule workv1.ConditionRule) (o Outcome,
 
 // failed is the condition of a rule that could not be evaluated.
 func failed(err error) Outcome {
-	var internal *internalError
-	if errors.As(err, &internal) {
+	if errors.As(err, new(*internalError)) {
 		return Outcome{Status: metav1.ConditionUnknown, Reason: workv1.ConditionRuleInternalError, Message: err.Error()}
 	}
 	return Outcome{Status: metav1.ConditionFalse, Reason: workv1.ConditionRuleExpressionError, Message: err.Error()}

@@ -148,8 +148,7 @@ func (k *walk) take(ctx context.Context, s step) (string, error) {
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
-	var p *StepError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*StepError](err); ok {
 		p.Step = s.name
 		return "", p
 	}

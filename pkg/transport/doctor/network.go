@@ -53,8 +53,7 @@ func (k *walk) name(ctx context.Context) (string, error) {
 	case k.through.url != nil: // which knows more names than this machine
 		return k.host + " is not known to this machine; the proxy has to know it", nil
 	}
-	var unknown *net.DNSError
-	if errors.As(err, &unknown) && unknown.IsNotFound {
+	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
 		return "", problem(err, fmt.Sprintf("check the name of the broker; if it is right, ask the network team for a DNS record of %s that this machine can see", k.host),
 			"no DNS server that this machine asks knows %s", k.host)
 	}

@@ -113,9 +113,8 @@ func (k *walk) trusted() string {
 }
 
 func (k *walk) noHandshake(err error) error {
-	var plaintext tls.RecordHeaderError
 	switch {
-	case errors.As(err, &plaintext):
+	case errors.As(err, new(tls.RecordHeaderError)):
 		return problem(err, "check the port; a broker that was started with --insecure is reached with --insecure, on its own machine", "%s does not speak TLS", k.Broker)
 	case isAlert(err):
 		return k.refused(err)
@@ -143,12 +142,11 @@ func (k *walk) verify(leaf *x509.Certificate) error {
 		at = leaf.NotBefore // its CA was valid then
 	}
 	_, err := leaf.Verify(x509.VerifyOptions{Roots: k.seen.files.config.RootCAs, Intermediates: between, CurrentTime: at})
-	var invalid x509.CertificateInvalidError
 	named := leaf.VerifyHostname(k.expected()) == nil
 	switch {
 	case err != nil && !k.seen.asked && named && k.Transport.mutual:
 		return k.inspected(leaf)
-	case errors.As(err, &invalid):
+	case errors.As(err, new(x509.CertificateInvalidError)):
 		return problem(err, "have whoever runs the broker look at its CA and certificate (tls-cert-file)",
 			"the certificate of %s, %s, signed by %q, is not valid: %v", k.Broker, describe(leaf), leaf.Issuer.String(), err)
 	case err != nil:

@@ -90,8 +90,7 @@ func Status(err error) *status.Status {
 	if err == nil {
 		return status.New(codes.OK, "")
 	}
-	var te *transport.Error
-	if errors.As(err, &te) {
+	if te, ok := errors.AsType[*transport.Error](err); ok {
 		return fromError(te)
 	}
 	if st, ok := status.FromError(err); ok {
@@ -148,8 +147,7 @@ func FromStatus(err error) *transport.Error {
 	if err == nil {
 		return nil
 	}
-	var te *transport.Error
-	if errors.As(err, &te) {
+	if te, ok := errors.AsType[*transport.Error](err); ok {
 		return te
 	}
 	st, ok := status.FromError(err)

@@ -35,8 +35,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		var own *transport.Error
-		if errors.As(context.Cause(streamCtx), &own) {
+		if own, ok := errors.AsType[*transport.Error](context.Cause(streamCtx)); ok {
 			return own
 		}
 		if errors.Is(err, io.EOF) {

@@ -217,8 +217,7 @@ func publishInvalid(b *bench) {
 	e.SetExtension(codec.ExtResourceVersion, int64(1)<<40) // the wire has 32 bits
 	_, err := b.dial().Publish(b.Context(), e, "")
 	b.wantCode(err, transport.CodeInvalid)
-	var typed *transport.Error
-	if errors.As(err, &typed) && typed.Attribute != codec.ExtResourceVersion {
+	if typed, ok := errors.AsType[*transport.Error](err); ok && typed.Attribute != codec.ExtResourceVersion {
 		b.Errorf("got %v, want it to name the attribute", err)
 	}
 }

@@ -90,8 +90,7 @@ func subscribeNotReady(b *bench) {
 	err := b.dial().Subscribe(b.Context(), agentSubscription(),
 		func(transport.Accepted) { b.Error("ready was called") }, acceptAll)
 	b.wantCode(err, transport.CodeDenied)
-	var e *transport.Error
-	if errors.As(err, &e) && (e.Next != transport.NextStop || e.Message != "not your cluster") {
+	if e, ok := errors.AsType[*transport.Error](err); ok && (e.Next != transport.NextStop || e.Message != "not your cluster") {
 		b.Errorf("got %#v", e)
 	}
 }

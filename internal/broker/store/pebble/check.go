@@ -167,11 +167,10 @@ func (c *checker) wrong(key []byte, format string, args ...any) {
 // next one. What makes the whole check useless comes back.
 func (c *checker) note(key []byte, err error) error {
 	var damaged *store.DamageError
-	var newer *FormatError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &newer), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, new(*FormatError)), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.As(err, &damaged):
 		c.add(*damaged)

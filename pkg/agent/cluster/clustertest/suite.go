@@ -79,13 +79,11 @@ func want(t *testing.T, what string, is func(error) bool, err error) {
 }
 
 func isNotServed(err error) bool {
-	var e *cluster.NotServedError
-	return errors.As(err, &e)
+	return errors.As(err, new(*cluster.NotServedError))
 }
 
 func isNoKind(err error) bool {
-	var e *cluster.NoKindError
-	return errors.As(err, &e)
+	return errors.As(err, new(*cluster.NoKindError))
 }
 
 func (s suite) kinds(t *testing.T) {

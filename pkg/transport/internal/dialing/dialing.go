@@ -54,7 +54,6 @@ func Explain(e *transport.Error, cause error) bool {
 	var (
 		proxy     *ProxyError
 		untrusted *tls.CertificateVerificationError
-		plaintext tls.RecordHeaderError
 		netError  *net.OpError
 	)
 	switch {
@@ -66,7 +65,7 @@ func Explain(e *transport.Error, cause error) bool {
 	case errors.As(cause, &netError) && netError.Op == "remote error":
 		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
 		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"
-	case errors.As(cause, &plaintext):
+	case errors.As(cause, new(tls.RecordHeaderError)):
 		e.Hint = "the server does not speak TLS: check the port"
 	default:
 		return false

@@ -89,7 +89,6 @@ func (e *ProxyError) Hint() string {
 	var (
 		refused   *RefusedError
 		untrusted *tls.CertificateVerificationError
-		plaintext tls.RecordHeaderError
 	)
 	host, _, err := net.SplitHostPort(e.Addr)
 	if err != nil {
@@ -104,7 +103,7 @@ func (e *ProxyError) Hint() string {
 		return fmt.Sprintf("ask the network team why %s cannot connect to %s: it has to know the name, to reach the address and to let CONNECT through", e.Proxy.Host, e.Addr)
 	case errors.As(e.Err, &untrusted):
 		return fmt.Sprintf("the certificate is that of the proxy itself, not of the broker: give the CA that signed it (--proxy-ca-file, key proxyCAFile; %q), or check the name of the proxy", issuer(untrusted))
-	case errors.As(e.Err, &plaintext):
+	case errors.As(e.Err, new(tls.RecordHeaderError)):
 		return fmt.Sprintf("the proxy itself does not speak TLS: configure it as http://%s", e.Proxy.Host)
 	}
 	return fmt.Sprintf("check the address of the proxy, and that this machine reaches it; if the broker is reached without one, name it in NO_PROXY, as NO_PROXY=%s, or configure the proxy %s", host, transport.NoProxy)
