@@ -42,24 +42,9 @@ says in its log. So it is where several agents ask under the name of one cluster
 one asks with a token that clusters do not join with; --requester names its user. A request
 for anything but a certificate of the cluster is never approved.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, clusters []string) error {
-			if err := a.check(cmd); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
-			defer cancel()
-			hub, err := a.hub()
-			if err != nil {
-				return err
-			}
-			var failed []error
-			for _, name := range clusters {
-				if err := a.accept(ctx, env, hub, name); err != nil {
-					failed = append(failed, err)
-				}
-			}
-			return several(failed)
-		},
+		RunE: a.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
+			return a.accept(ctx, env, hub, name)
+		}),
 	}
 	a.add(cmd, "the hub (default the current one)")
 	f := cmd.Flags()
@@ -68,14 +53,6 @@ for anything but a certificate of the cluster is never approved.`,
 	f.StringArrayVar(&a.askers, "requester", nil, "user with whose token clusters join, beside the bootstrap accounts of Open Cluster Management; may be repeated")
 	f.BoolVar(&a.wait, "wait", false, "wait for clusters that have not asked yet, and until each is there")
 	return cmd
-}
-
-// several is the errors of several clusters in one; one alone keeps its hint.
-func several(failed []error) error {
-	if len(failed) == 1 {
-		return failed[0]
-	}
-	return errors.Join(failed...)
 }
 
 // accept lets one cluster in. Of one that has had no agent, what comes first is let in while it waits. What

@@ -22,24 +22,9 @@ counts any more. What works have on the cluster stays, and so do the works on th
 but a person lets the cluster in again: have it join again with a new token, and name its
 request, with hawser accept CLUSTER --csr NAME. Then it goes on with its works.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, clusters []string) error {
-			if err := c.check(cmd); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
-			defer cancel()
-			hub, err := c.hub()
-			if err != nil {
-				return err
-			}
-			var failed []error
-			for _, name := range clusters {
-				if err := denyCluster(ctx, env, hub, name, reason); err != nil {
-					failed = append(failed, err)
-				}
-			}
-			return several(failed)
-		},
+		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
+			return denyCluster(ctx, env, hub, name, reason)
+		}),
 	}
 	c.add(cmd, "the hub (default the current one)")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at the certificate request later")

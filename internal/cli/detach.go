@@ -35,18 +35,9 @@ another cluster can have the name.
 To keep what works have on a cluster, do not detach it: deny it (hawser deny cluster). The
 works of a cluster that is denied do not end, so it says at once what to do.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.check(cmd); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
-			defer cancel()
-			hub, err := c.hub()
-			if err != nil {
-				return err
-			}
-			return detach(ctx, env, hub, args[0], wait)
-		},
+		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
+			return detach(ctx, env, hub, name, wait)
+		}),
 	}
 	c.add(cmd, "the hub (default the current one)")
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until it is gone")

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,31 @@ func (c *connection) hub() (hubAPI, error) {
 	cfg.QPS, cfg.Burst = moveQPS, moveBurst
 	api, err := dynamic.NewForConfig(cfg)
 	return hubAPI{api}, err
+}
+
+// onClusters is the run of a command that does f for each cluster that it is given, one after the other.
+func (c *connection) onClusters(f func(ctx context.Context, hub hubAPI, name string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, clusters []string) error {
+		if err := c.check(cmd); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		defer cancel()
+		hub, err := c.hub()
+		if err != nil {
+			return err
+		}
+		var failed []error
+		for _, name := range clusters {
+			if err := f(ctx, hub, name); err != nil {
+				failed = append(failed, err)
+			}
+		}
+		if len(failed) == 1 {
+			return failed[0]
+		}
+		return errors.Join(failed...)
+	}
 }
 
 // cluster returns a ManagedCluster; nil: the hub has none of that name.

@@ -38,24 +38,9 @@ A klusterlet does so when it renews by itself; until then its certificate counts
 Where a key was stolen, do not rotate: whoever has it can renew first, and your agent would
 be the one that is refused. Deny the cluster (hawser deny cluster), and have it join again.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, clusters []string) error {
-			if err := c.check(cmd); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
-			defer cancel()
-			hub, err := c.hub()
-			if err != nil {
-				return err
-			}
-			var failed []error
-			for _, name := range clusters {
-				if err := rotateCluster(ctx, env, hub, name, wait); err != nil {
-					failed = append(failed, err)
-				}
-			}
-			return several(failed)
-		},
+		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
+			return rotateCluster(ctx, env, hub, name, wait)
+		}),
 	}
 	c.add(cmd, "the hub (default the current one)")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until each has come with a new one")
