@@ -105,15 +105,12 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*reg
 	}
 	both := newBoth(into.Changed)
 	into.Changed = both.first
-	s, err := registration.New(registration.Config{
+	s := registration.New(registration.Config{
 		ID: c.SourceID, Hub: reach, Signers: c.Registration.CustomSigners, AccessReviews: c.Registration.AccessReviews,
 		FindOCM:    func(ctx context.Context) (string, error) { return membership.FindOCM(ctx, kube) },
 		MaxWaiting: c.Registration.MaxWaiting, Dialer: into.Dialer, Changed: both.second, Sessions: into.Sessions,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("registration: %w", err)
-	}
 	into.Leading = append(into.Leading, run.Task{Name: "registration", Run: s.Run}, run.Task{Name: "changed files", Run: both.Run})
 	return s, nil
 }

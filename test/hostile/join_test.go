@@ -107,12 +107,9 @@ func runHub(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := registration.New(registration.Config{
+	server := registration.New(registration.Config{
 		ID: source, Hub: hub, Dialer: dialer, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		return err
-	}
 	if err := say(line{What: "ready"}); err != nil {
 		return err
 	}

@@ -114,12 +114,9 @@ func (s *joinSource) start() {
 	log := slog.New(slog.DiscardHandler)
 	registry := prometheus.NewRegistry()
 	health := &telemetry.Health{}
-	server, err := registration.New(registration.Config{
+	server := registration.New(registration.Config{
 		ID: joinSourceID, Hub: hub, Dialer: j.net.sourceDialer(), Registerer: registry, Health: health, Log: log,
 	})
-	if err != nil {
-		panic(err)
-	}
 	members := s.membership(config, server, registry, health, log)
 	s.works = newJoinWorks(j)
 	s.program = begin(

@@ -27,13 +27,10 @@ func serverOf(t *testing.T, config *rest.Config, log slog.Handler) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{
+	s := New(Config{
 		ID: "hub1", Hub: hub, Dialer: mem.New(nil, transport.Peer{}), Registerer: prometheus.NewRegistry(),
 		Health: &telemetry.Health{}, Log: slog.New(log),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return s
 }
 

@@ -17,31 +17,31 @@ const metricPrefix = "hawser_hub_registration_"
 
 // metrics are those of a [Server]; docs/metrics.md describes them, and a test compares the two.
 type metrics struct {
-	requests  *prometheus.CounterVec
-	took      prometheus.Histogram
-	leases    *prometheus.CounterVec
-	published *prometheus.CounterVec
-	state     *stateCollector
+	requests, leases, published *prometheus.CounterVec
+	took                        prometheus.Histogram
 }
 
-func newMetrics(r prometheus.Registerer, read func() stats) (*metrics, error) {
-	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
-			Help: "Requests of agents and reviews of tokens, by what they are about and by what the hub said."}, []string{"type", "result"}),
-		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds", Buckets: telemetry.Waits,
-			Help: "Time from when a request came from the broker until its answer was known."}),
-		leases: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "lease_writes_total",
-			Help: "Leases of clusters written to the hub, by what the hub said."}, []string{"result"}),
-		published: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "objects_total",
-			Help: "Objects published to the broker, by what it said."}, []string{"result"}),
-		state: &stateCollector{read: read},
+// newMetrics registers the metrics of a server, with what waits in it now.
+func newMetrics(r prometheus.Registerer, s *Server) *metrics {
+	m := telemetry.NewMeter(r, metricPrefix)
+	shown := func(name, help string, read func() int) {
+		m.Shown(name, help, nil, func() float64 {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return float64(read())
+		})
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.took, m.leases, m.published, m.state} {
-		if err := r.Register(c); err != nil {
-			return nil, err
-		}
+	shown("queue_requests", "Requests that wait for a worker.", func() int { return s.asks.turns.Len() })
+	shown("queue_objects", "Objects that changed and are not published yet.", func() int { return len(s.changes.order) })
+	shown("queue_leases", "Leases that were renewed and are to be written.", func() int { return len(s.renewals.due) })
+	shown("waiting_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[asker{}].clusters })
+	shown("waiting_csrs", "CertificateSigningRequests of clusters that nobody decided about.", func() int { return s.undecided.all })
+	return &metrics{
+		requests:  m.Counters("requests_total", "Requests of agents and reviews of tokens, by what they are about and by what the hub said.", "type", "result"),
+		took:      m.Waits("request_duration_seconds", "Time from when a request came from the broker until its answer was known."),
+		leases:    m.Counters("lease_writes_total", "Leases of clusters written to the hub, by what the hub said.", "result"),
+		published: m.Counters("objects_total", "Objects published to the broker, by what it said.", "result"),
 	}
-	return m, nil
 }
 
 // answered counts an answer.
@@ -70,44 +70,4 @@ func resultOf(err error) string {
 		return "late"
 	}
 	return kubeerror.Result(err)
-}
-
-// stats are the numbers of what waits.
-type stats struct{ requests, objects, leases, clusters, signingRequests int }
-
-func (s *Server) stats() stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return stats{
-		requests: s.asks.turns.Len(), objects: len(s.changes.order), leases: len(s.renewals.due),
-		clusters: s.undecided.by[asker{}].clusters, signingRequests: s.undecided.all,
-	}
-}
-
-// stateCollector exports [stats].
-type stateCollector struct{ read func() stats }
-
-var (
-	descRequests        = prometheus.NewDesc(metricPrefix+"queue_requests", "Requests that wait for a worker.", nil, nil)
-	descObjects         = prometheus.NewDesc(metricPrefix+"queue_objects", "Objects that changed and are not published yet.", nil, nil)
-	descLeases          = prometheus.NewDesc(metricPrefix+"queue_leases", "Leases that were renewed and are to be written.", nil, nil)
-	descClusters        = prometheus.NewDesc(metricPrefix+"waiting_clusters", "ManagedClusters that the hub has not accepted.", nil, nil)
-	descSigningRequests = prometheus.NewDesc(metricPrefix+"waiting_csrs", "CertificateSigningRequests of clusters that nobody decided about.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descRequests, descObjects, descLeases, descClusters, descSigningRequests} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	s := c.read()
-	for d, n := range map[*prometheus.Desc]int{
-		descRequests: s.requests, descObjects: s.objects, descLeases: s.leases, descClusters: s.clusters, descSigningRequests: s.signingRequests,
-	} {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
-	}
 }

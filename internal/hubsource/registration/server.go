@@ -84,19 +84,16 @@ type Server struct {
 	toSay, toDo, toRenew, newSession chan struct{}
 }
 
-// New returns a server that is not running. It fails on metrics that are registered already.
-func New(cfg Config) (*Server, error) {
+// New returns a server that is not running.
+func New(cfg Config) *Server {
 	if cfg.MaxWaiting == 0 {
 		cfg.MaxWaiting = DefaultMaxWaiting
 	}
 	s := &Server{cfg: cfg, access: newAccess(cfg)}
 	s.rights = newBindings(cfg.Hub, cfg.Log, func(cluster string) bool { return s.cluster(cluster).accepted() })
-	var err error
-	if s.metrics, err = newMetrics(cfg.Registerer, s.stats); err != nil {
-		return nil, err
-	}
+	s.metrics = newMetrics(cfg.Registerer, s)
 	cfg.Health.Add("registration", s.healthy)
-	return s, nil
+	return s
 }
 
 // healthy says why clusters cannot register although this replica leads.
@@ -288,10 +285,8 @@ func (s *Server) publish(ctx context.Context, on string, e codec.Event) error {
 		if err == nil || !transport.Retryable(err) || !s.still(on) || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, max(delay, delayOf(err))) {
 			return err
-		case <-time.After(max(delay, delayOf(err))):
 		}
 	}
 }

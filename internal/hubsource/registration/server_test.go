@@ -50,9 +50,7 @@ func inBubble(t *testing.T, before func(b *bench, c *Config), test func(b *bench
 		if before != nil {
 			before(b, &c)
 		}
-		if b.server, err = New(c); err != nil {
-			t.Fatal(err)
-		}
+		b.server = New(c)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- b.server.Run(ctx) }()

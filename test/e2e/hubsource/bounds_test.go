@@ -106,13 +106,10 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := registration.New(registration.Config{
+	server := registration.New(registration.Config{
 		ID: "hub", Hub: reached, MaxWaiting: waiting, Dialer: b.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	h.Party(server.Run)
 
 	const boot = "system:serviceaccount:fleet:joiner"

@@ -179,13 +179,10 @@ func (h *threatened) lies() *liar {
 	if err != nil {
 		h.Fatal(err)
 	}
-	s, err := registration.New(registration.Config{
+	s := registration.New(registration.Config{
 		ID: "hub", Hub: api, Dialer: mem.New(l, transport.Peer{Role: "source", Name: "hub"}), Registerer: prometheus.NewRegistry(),
 		Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
 	})
-	if err != nil {
-		h.Fatal(err)
-	}
 	h.Party(s.Run)
 	h.Eventually(func() error {
 		l.mu.Lock()
