@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // Program is one of Hawser's programs in a fleet. It can be stopped, killed,
@@ -89,9 +90,7 @@ func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.
 		p.note(process.LogTail())
 		p.say("%s ended by itself and is started again, see %s", p.spec.Name, p.spec.LogFile)
 		for next := (*proc.Process)(nil); next == nil; {
-			select {
-			case <-time.After(restartAfter):
-			case <-ctx.Done():
+			if !run.Sleep(ctx, restartAfter) {
 				return
 			}
 			var err error

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
@@ -215,10 +216,8 @@ func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done
 			said = missing
 			i.Say("waiting for %s: %s", nameOf(o), missing)
 		}
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, pause) {
 			return fmt.Errorf("waited for %s: it %s", nameOf(o), said)
-		case <-time.After(pause):
 		}
 	}
 }

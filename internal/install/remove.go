@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +15,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
@@ -113,10 +113,8 @@ func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d 
 				i.Say("waiting for %d %s to be gone: %s first", waited, d.called, d.first)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, pause) {
 			return fmt.Errorf("%d %s are not gone: %s", said, d.called, d.stuck)
-		case <-time.After(pause):
 		}
 	}
 }

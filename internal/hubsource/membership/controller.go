@@ -161,10 +161,8 @@ func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool
 			}
 			delay = lookForOCM
 		}
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, delay) {
 			return ""
-		case <-time.After(delay):
 		}
 		delay = min(2*delay, lookForOCM)
 	}

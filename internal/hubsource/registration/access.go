@@ -12,6 +12,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 const (
@@ -84,10 +86,8 @@ func (x *access) Run(ctx context.Context) error {
 		case x.asks.Swap(shownBy != "") != (shownBy != ""):
 			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "asked", shownBy != "", "shown_by", shownBy)
 		}
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, wait) {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 	<-ctx.Done()

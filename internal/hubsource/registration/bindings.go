@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 // tokensRole is the ClusterRole that lets hub-source ask for tokens, and the name of the
@@ -66,10 +68,8 @@ func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, 
 	for began := time.Now(); fresh && lacksRight(err) && time.Since(began) <= bindingWorks; {
 		// t1 the binding is created, t2 we ask, t3 the hub's authorizer sees the binding:
 		// therefore it is tried again.
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, bindingAgain) {
 			return nil, err
-		case <-time.After(bindingAgain):
 		}
 		o, err = b.hub.do(ctx, c)
 	}

@@ -77,10 +77,8 @@ func (w *watched) run(ctx context.Context, s *Server) error {
 				w.tellKnown()
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !run.Sleep(ctx, lookAgain) {
 			return ctx.Err()
-		case <-time.After(lookAgain):
 		}
 	}
 }

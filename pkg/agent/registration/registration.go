@@ -178,9 +178,7 @@ func (r *Registration) load(ctx context.Context) Kept {
 			r.c.Log.WarnContext(ctx, "the registration has not begun", "error", err)
 		}
 		r.state.Store(&State{Waits: err})
-		select {
-		case <-time.After(loadAgain):
-		case <-ctx.Done():
+		if !run.Sleep(ctx, loadAgain) {
 			return Kept{}
 		}
 	}
@@ -240,9 +238,7 @@ func (r *Registration) read(ctx context.Context) error {
 		}
 		now := facts
 		r.tell(ctx, func(c *Core, at time.Time) { c.Learned(at, now) })
-		select {
-		case <-time.After(healthEvery):
-		case <-ctx.Done():
+		if !run.Sleep(ctx, healthEvery) {
 			return nil
 		}
 	}
