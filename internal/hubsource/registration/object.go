@@ -165,15 +165,10 @@ func factsOf(u *unstructured.Unstructured) *hawserv1.ClusterFacts {
 	return f
 }
 
-// conditionsOf returns the conditions in a status.
-func conditionsOf(u *unstructured.Unstructured) (all []map[string]any) {
-	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions") // of another form: there are none
-	for _, c := range list {
-		if c, ok := c.(map[string]any); ok {
-			all = append(all, c)
-		}
-	}
-	return all
+// conditionsOf returns the conditions in a status; of another form there are none.
+func conditionsOf(u *unstructured.Unstructured) []map[string]any {
+	list, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "conditions")
+	return listed(list)
 }
 
 // defaultPeriod is how often agents renew their Lease unless the ManagedCluster says otherwise.
