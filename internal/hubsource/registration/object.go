@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -87,7 +88,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	maps.DeleteFunc(annotations, func(name, _ string) bool {
 		switch k.dataType {
 		case codec.ManagedClusters:
-			return !strings.HasPrefix(name, agentAnnotations)
+			return !strings.HasPrefix(name, agentAnnotations) && name != earliest.RotateAnnotation
 		case codec.SigningRequests:
 			return name != requesterAnnotation
 		}
