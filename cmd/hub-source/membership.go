@@ -11,6 +11,7 @@ import (
 	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
+	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/hubsource"
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
@@ -89,6 +90,7 @@ func (c *membershipConfig) rights() []kubeconfig.Right {
 		{Verbs: []string{"list", "delete"}, Group: addons, Resource: "managedclusteraddons"},
 		{Verbs: []string{"patch"}, Group: addons, Resource: "managedclusteraddons/status"},
 		{Verbs: []string{"list", "delete"}, Group: works, Resource: "manifestworks"},
+		{Verbs: []string{"get"}, Resource: "configmaps", Namespace: earliest.Namespace, Object: earliest.ConfigMap},
 		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: membership.OCMNamespace, Object: membership.OCMDeployment},
 		{Verbs: []string{"get"}, Group: coordination, Resource: "leases", Namespace: membership.OCMNamespace, Object: membership.OCMLease},
 	}

@@ -80,7 +80,7 @@ func registrationRights() []kubeconfig.Right {
 		{Verbs: []string{"list", "delete"}, Group: roles, Resource: "rolebindings", Object: "hawser-hub-source-tokens"},
 		{Verbs: []string{"impersonate"}, Resource: "serviceaccounts", Namespace: "open-cluster-management-hub", Object: "grpc-server-sa"},
 		{Verbs: []string{"get"}, Resource: "configmaps", Namespace: registration.BundleNamespace, Object: registration.BundleConfigMap},
-		{Verbs: []string{"get", "list", "watch", "patch"}, Resource: "configmaps", Namespace: earliest.Namespace, Object: earliest.ConfigMap},
+		{Verbs: []string{"list", "watch", "patch"}, Resource: "configmaps", Namespace: earliest.Namespace, Object: earliest.ConfigMap},
 		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: membership.OCMNamespace, Object: membership.OCMDeployment},
 		{Verbs: []string{"get"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: membership.OCMNamespace, Object: membership.OCMLease},
 	}
