@@ -111,8 +111,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	o.bytes = len(o.json)
 	switch k.dataType {
 	case codec.ManagedClusters:
-		o.facts, o.period, o.rotate = factsOf(u), periodOf(u), rotateOf(u)
-		o.asker, o.account = asker{cluster: o.cluster}, account
+		o.asker, o.account, o.facts, o.period, o.rotate = asker{cluster: o.cluster}, account, factsOf(u), periodOf(u), rotateOf(u)
 		if !o.accepted() && o.bytes > codec.MaxMade { // it was made otherwise, or before there was a bound
 			for _, field := range [][]string{{"metadata", "annotations"}, {"spec", "managedClusterClientConfigs"}, {"status"}} {
 				unstructured.RemoveNestedField(u.Object, field...)
