@@ -3,28 +3,25 @@ package join
 import (
 	"bytes"
 	"cmp"
-	"crypto/tls"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
-	corev1 "k8s.io/api/core/v1"
+	gocmp "github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/dynamic"
 
-	"github.com/hawser-io/hawser/internal/admission/webhook"
-	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/internal/install"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 )
 
 // question is what a kube-apiserver asks its authorizers.
@@ -61,7 +58,10 @@ func (q question) allows(asked question) bool {
 }
 
 // audited is the log of a kube-apiserver, of what it allowed.
-type audited struct{ log string }
+type audited struct {
+	log    string
+	denied []string // by the policy that confines hub-source
+}
 
 // flags have a kube-apiserver keep the log, and be as strict about owners as OpenShift's.
 func (a *audited) flags(t *testing.T) []string {
@@ -83,6 +83,7 @@ func (a *audited) asked(t *testing.T) map[question]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.denied = nil
 	all := map[question]bool{}
 	for line := range bytes.Lines(data) {
 		var e auditv1.Event
@@ -109,6 +110,12 @@ func (a *audited) asked(t *testing.T) map[question]bool {
 			q.path, _, _ = strings.Cut(e.RequestURI, "?")
 		}
 		all[q] = true
+		if status := e.ResponseStatus; status != nil && strings.Contains(status.Message, "ValidatingAdmissionPolicy 'hawser-hub-source'") {
+			a.denied = append(a.denied, strings.Join([]string{q.verb, q.resource, q.name}, " "))
+		}
+		if e.Annotations[askedAsOCM] != "" {
+			all[ofOCM(q.user)] = true
+		}
 		if q.verb == "watch" && strings.Contains(e.RequestURI, "sendInitialEvents=true") {
 			listed := q
 			listed.verb = "list" // what API servers before Kubernetes 1.32 are asked in its place
@@ -142,48 +149,57 @@ func (q question) implied() (all []question) {
 	return all
 }
 
-// rightsOf are those that roles of deploy/ give on a cluster. What the built-in role admin gives the agent
-// is not of deploy/.
-func (p plane) rightsOf(t *testing.T) []right {
+// given are the roles of a cluster, by kind, name and namespace, and who has them. A ClusterRoleBinding is one
+// without a namespace.
+type given struct {
+	rules    map[string][]rbacv1.PolicyRule
+	bindings []rbacv1.RoleBinding
+}
+
+// of adds what an object gives.
+func (g *given) of(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
-	ctx, api := t.Context(), p.kube.RbacV1()
-	rules := map[string][]rbacv1.PolicyRule{}
-	clusterRoles, err := api.ClusterRoles().List(ctx, metav1.ListOptions{})
-	if err != nil {
+	var role rbacv1.ClusterRole
+	var binding rbacv1.RoleBinding
+	into := any(&binding)
+	if strings.HasSuffix(o.GetKind(), "Role") {
+		into = &role
+	} else if !strings.HasSuffix(o.GetKind(), "RoleBinding") {
+		return
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range clusterRoles.Items {
-		rules["ClusterRole "+r.Name] = r.Rules
+	if into == any(&binding) {
+		g.bindings = append(g.bindings, binding)
+		return
 	}
-	roles, err := api.Roles("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
+	if g.rules == nil {
+		g.rules = map[string][]rbacv1.PolicyRule{}
 	}
-	for _, r := range roles.Items {
-		rules["Role "+r.Name+" "+r.Namespace] = r.Rules
+	if role.AggregationRule != nil {
+		return // see below
 	}
-	bindings, err := api.RoleBindings("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
+	g.rules[o.GetKind()+" "+o.GetName()+" "+o.GetNamespace()] = role.Rules
+	if role.Labels["open-cluster-management.io/aggregate-to-work"] != "" { // what the control plane does
+		aggregate := "ClusterRole hawser-agent-aggregate "
+		g.rules[aggregate] = append(g.rules[aggregate], role.Rules...)
 	}
-	all, err := api.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range all.Items {
-		bindings.Items = append(bindings.Items, rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: b.Name}, RoleRef: b.RoleRef, Subjects: b.Subjects})
-	}
+}
+
+// rights are those that roles of deploy/ give. What the built-in role admin gives the agent is not of deploy/.
+func (g *given) rights() []right {
 	var found []right
-	for _, b := range bindings.Items {
+	for _, b := range g.bindings {
 		if !strings.HasPrefix(b.RoleRef.Name, "hawser-") {
 			continue
 		}
-		key := b.RoleRef.Kind + " " + b.RoleRef.Name
+		key := b.RoleRef.Kind + " " + b.RoleRef.Name + " "
 		if b.RoleRef.Kind == "Role" {
-			key += " " + b.Namespace
+			key += b.Namespace
 		}
 		for _, s := range b.Subjects {
-			for _, r := range rules[key] {
+			for _, r := range g.rules[key] {
 				for _, q := range flat(question{user: "system:serviceaccount:" + s.Namespace + ":" + s.Name, namespace: b.Namespace}, r) {
 					found = append(found, right{q, levelOf(b.RoleRef.Name)})
 				}
@@ -192,6 +208,60 @@ func (p plane) rightsOf(t *testing.T) []right {
 	}
 	slices.SortFunc(found, func(a, b right) int { return cmp.Or(cmp.Compare(a.String(), b.String()), a.level-b.level) })
 	return slices.CompactFunc(found, func(a, b right) bool { return a.question == b.question }) // the first has the lowest level
+}
+
+// rightsOf are those that a cluster has roles and bindings for.
+func (p plane) rightsOf(t *testing.T) []right {
+	t.Helper()
+	cfg, err := p.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g given
+	for _, resource := range []string{"clusterroles", "roles", "clusterrolebindings", "rolebindings"} {
+		all, err := dynamic.NewForConfigOrDie(cfg).Resource(rbacv1.SchemeGroupVersion.WithResource(resource)).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range all.Items {
+			g.of(t, &all.Items[i])
+		}
+	}
+	return g.rights()
+}
+
+// rightsInstalled are those that hawser install and hawser join give, on a hub that looks after members,
+// and on a cluster.
+func rightsInstalled(t *testing.T) map[string][]right {
+	t.Helper()
+	settings := install.Settings{
+		Registration: install.On, Confined: install.On, Address: "broker.example.com:8090", HubIdentity: "hub", Images: install.Images{Registry: "r", Version: "v"},
+	}
+	hub, err := install.Hub(t.Context(), clustertest.New(), settings, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := pki.NewAuthority("ca", pki.Starting(time.Now(), time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := install.Join{Name: "cluster1", Bootstrap: install.Bootstrap{Broker: "broker.example.com:8090", CA: ca.CertificatePEM(), Token: "x"}, Images: settings.Images}
+	cluster, err := join.Agent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// This one hub-source makes.
+	onHub := given{bindings: []rbacv1.RoleBinding{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cluster1", Name: tokensRole}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: tokensRole},
+		Subjects: []rbacv1.Subject{{Namespace: "hawser", Name: "hawser-hub-source"}},
+	}}}
+	var onCluster given
+	for g, p := range map[*given]install.Plan{&onHub: hub, &onCluster: cluster} {
+		for _, o := range slices.Concat(p.Objects, p.Last) {
+			g.of(t, o)
+		}
+	}
+	return map[string][]right{"hub": onHub.rights(), "cluster1": onCluster.rights()}
 }
 
 // flat is a rule as single rights.
@@ -227,12 +297,79 @@ func unused(rights []right, asked map[question]bool) (all []right) {
 	return all
 }
 
-// elsewhere are rights that the hub of this test has no question for, and the tests that need them.
-var elsewhere = map[question]string{
-	// The webhook of Open Cluster Management asks when a cluster is made.
-	{user: hubSource, verb: "create", group: clusterGroup, resource: "managedclustersets/join", name: "default"}: "test/e2e/ocm",
-	// What hub-source keeps changes when its hub goes back in time, or when it has come far.
-	{user: hubSource, verb: "update", resource: "configmaps", namespace: "hawser", name: "hawser-hub-source-hub"}: "test/e2e TestHubRestored",
+// plainly is what was asked and rights allow, without the names and namespaces that make no difference to them.
+func plainly(rights []right, asked map[question]bool) (lines []string) {
+	for q := range asked {
+		named, placed, allowed := false, false, false
+		for _, r := range rights {
+			if r.allows(q) {
+				named, placed, allowed = named || r.name != "", placed || r.namespace != "", true
+			}
+		}
+		if !named {
+			q.name = ""
+		}
+		if !placed {
+			q.namespace = ""
+		}
+		if allowed {
+			lines = append(lines, q.line())
+		}
+	}
+	slices.Sort(lines)
+	return slices.Compact(lines)
+}
+
+func (q question) line() string {
+	fields := []string{q.user, q.verb, q.group, q.resource, q.namespace, q.name, q.path}
+	for i, f := range fields {
+		fields[i] = cmp.Or(f, "-")
+	}
+	return strings.Join(fields, " ")
+}
+
+// recorded is what TestRights_AreLeast has kept of what is asked on a cluster.
+func recorded(name string) string { return filepath.Join("testdata", "asked-on-"+name+".txt") }
+
+func readRecorded(t *testing.T, name string) map[question]bool {
+	t.Helper()
+	data, err := os.ReadFile(recorded(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[question]bool{}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if len(f) != 7 {
+			t.Fatalf("%s: %q", recorded(name), line)
+		}
+		for i := range f {
+			f[i] = strings.TrimPrefix(f[i], "-")
+		}
+		all[question{f[0], f[1], f[2], f[3], f[4], f[5], f[6]}] = true
+	}
+	return all
+}
+
+// TestRights_AreNeeded: of the rights that hawser install gives, each is deleted in turn. Then something that
+// was asked when TestRights_AreLeast ran is denied. With all of them nothing is.
+func TestRights_AreNeeded(t *testing.T) {
+	for name, rights := range rightsInstalled(t) {
+		asked := readRecorded(t, name)
+		for _, r := range unused(rights, asked) {
+			t.Errorf("%s: nothing needs the right to %s: let TestRights_AreLeast do what does (UPDATE=1 keeps what is asked), or take it out of deploy/", name, r)
+		}
+		for q := range asked {
+			if !slices.ContainsFunc(rights, func(r right) bool { return r.allows(q) }) {
+				t.Errorf("%s: no role of deploy/ gives the right to %s", name, q)
+			}
+		}
+		// It would be found.
+		more := right{question{user: rights[0].user, verb: "get", resource: "limitranges"}, 1}
+		if found := unused(append(slices.Clone(rights), more), asked); len(rights) < 60 || len(found) != 1 || found[0] != more {
+			t.Errorf("%s: of %d rights and one that nothing needs %v are unused", name, len(rights), found)
+		}
+	}
 }
 
 // TestRights_AreLeast: the API servers of a hub and a cluster log what the programs ask for, while a cluster joins,
@@ -242,6 +379,7 @@ func TestRights_AreLeast(t *testing.T) {
 	logs := map[string]*audited{"hub": {}, "cluster1": {}}
 	w := newWorldWith(t, func(name string) []string { return logs[name].flags(t) }, "hub", "cluster1")
 	w.create("cluster1", kindsOfOthers)
+	w.create("hub", asksAsOCM)
 	s := w.asking()
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("first")
@@ -255,351 +393,41 @@ func TestRights_AreLeast(t *testing.T) {
 	rights := map[string][]right{}
 	for name, p := range s.planes {
 		rights[name] = p.rightsOf(t)
+		if diff := gocmp.Diff(rightsInstalled(t)[name], rights[name], gocmp.AllowUnexported(right{}, question{})); diff != "" {
+			t.Errorf("%s (-install +cluster):\n%s", name, diff)
+		}
 	}
 	s.reviewed()
 	s.renewed()
+	s.hawser("rotate", "cluster", "cluster1", "--context", "hub", "--wait")
 	s.deletedWhileAway()
 	s.brokerGone()
 	s.namespaceOfOthers(logs["hub"])
 	s.kinds()
 	s.refused()
 	s.silent()
+	s.setOfOCM()
 	s.hawser("detach", "cluster1", "--context", "hub")
+	s.source() // it keeps where it is
 
 	for name, log := range logs {
 		asked := log.asked(t)
-		for _, right := range unused(rights[name], asked) {
-			if elsewhere[right.question] == "" {
-				t.Errorf("%s: nothing needs the right to %s", name, right)
+		for _, r := range unused(rights[name], asked) {
+			t.Errorf("%s: nothing needs the right to %s", name, r)
+		}
+		lines := plainly(rights[name], asked)
+		if os.Getenv("UPDATE") != "" && !t.Failed() {
+			if err := os.WriteFile(recorded(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+				t.Fatal(err)
 			}
+		}
+		if diff := gocmp.Diff(plainly(rights[name], readRecorded(t, name)), lines); diff != "" {
+			t.Errorf("%s is asked other things than %s has, UPDATE=1 keeps them (-kept +asked):\n%s", name, recorded(name), diff)
 		}
 		t.Logf("%s: %d rights, %d questions", name, len(rights[name]), len(asked))
 	}
-}
-
-// create makes objects as an administrator.
-func (w *world) create(where, text string) {
-	w.Helper()
-	file := filepath.Join(w.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		w.Fatal(err)
+	const labels = "patch namespaces cluster2"
+	if denied := slices.Compact(slices.Sorted(slices.Values(logs["hub"].denied))); !slices.Equal(denied, []string{labels}) {
+		t.Errorf("the policy denied hub-source %v, want %q alone", denied, labels)
 	}
-	w.run(w.kubectl, "--context", where, "apply", "--server-side", "--force-conflicts", "-f", file)
-}
-
-const addOnOfTest = `
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: addon, namespace: cluster1, labels: {addon.open-cluster-management.io/token-infrastructure: "true"}}
----
-apiVersion: addon.open-cluster-management.io/v1alpha1
-kind: ManagedClusterAddOn
-metadata: {name: addon, namespace: cluster1}
-spec: {}
-`
-
-// reportsAddOn has the agent of the cluster say that its add-on is available.
-func (m *member) reportsAddOn() {
-	m.Helper()
-	text := m.run(m.kubectl, "--context", "hub", "-n", "cluster1", "get", "managedclusteraddon", "addon", "-o", "json")
-	var o map[string]any
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		m.Fatal(err)
-	}
-	o["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Available", "status": "True", "reason": "Works", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}}}
-	if reason := m.asksFor(codec.AddOnsV1Alpha1, codec.Status, codec.UpdateRequest, o); reason != "" {
-		m.Fatalf("the status of an add-on is refused: %s", reason)
-	}
-}
-
-// reviewed has the webhook ask the hub about an executor.
-func (s *stay) reviewed() {
-	s.Helper()
-	object := `{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"x","namespace":"cluster1"},"spec":{
-		"executor":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"default","name":"x"}}},
-		"workload":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x","namespace":"default"}}]}}}`
-	review := admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
-		UID: "1", Namespace: "cluster1", Name: "x", Operation: admissionv1.Create, Kind: metav1.GroupVersionKind{Group: workGroup, Version: "v1", Kind: "ManifestWork"},
-		Resource: metav1.GroupVersionResource{Group: workGroup, Version: "v1", Resource: "manifestworks"},
-	}}
-	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
-	review.Request.UserInfo.Username, review.Request.Object.Raw = "somebody", []byte(object)
-	body, err := json.Marshal(review)
-	if err != nil {
-		s.Fatal(err)
-	}
-	r, err := http.NewRequestWithContext(s.Context(), http.MethodPost, "https://"+s.address("hub/hawser-hub-source")+":9443"+webhook.Path, bytes.NewReader(body))
-	if err != nil {
-		s.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // who answers is not what this is about
-	answer, err := client.Do(r)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }() // it was read
-	if err := json.NewDecoder(answer.Body).Decode(&review); err != nil || review.Response == nil || review.Response.Allowed {
-		s.Errorf("the webhook said %+v, %v", review.Response, err)
-	}
-}
-
-// asRegistrar makes a certificate request as hub-source does, for the agent itself.
-func (s *stay) asRegistrar(name string) {
-	s.Helper()
-	const agent = "system:open-cluster-management:cluster1:agent"
-	cfg, err := s.planes["hub"].RESTConfig()
-	if err != nil {
-		s.Fatal(err)
-	}
-	cfg.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"}
-	csr := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"open-cluster-management.io/cluster-name": "cluster1"}, Annotations: map[string]string{"open-cluster-management.io/csr-user": agent}},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request:    request(s.T, pkix.Name{CommonName: agent, Organization: []string{"system:open-cluster-management:cluster1", "system:open-cluster-management:managed-clusters"}}),
-			SignerName: "open-cluster-management.io/grpc",
-			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
-		},
-	}
-	if _, err := kubernetes.NewForConfigOrDie(cfg).CertificatesV1().CertificateSigningRequests().Create(s.Context(), csr, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
-}
-
-// renewed: a renewal is approved and signed; one of a cluster that is not accepted is denied, and goes
-// when the cluster is.
-func (s *stay) renewed() {
-	s.Helper()
-	shows := func(name, want string) {
-		s.Helper()
-		s.eventuallyTrue(name+" is "+want, func() (bool, string) {
-			text := s.run(s.kubectl, "--context", "hub", "get", "csr", name, "--ignore-not-found", "-o", "jsonpath={.status.conditions[*].type} {.status.certificate}")
-			return want == "" && text == "" || want != "" && strings.HasPrefix(text, want), text
-		})
-	}
-	accept := func(is bool) { // as hawser does, which deletes denied requests itself
-		s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"hubAcceptsClient":%t}}`, is))
-	}
-	s.asRegistrar("renewal")
-	shows("renewal", "Approved LS0t")
-	accept(false)
-	s.asRegistrar("renewal-2")
-	shows("renewal-2", "Denied")
-	accept(true)
-	shows("renewal-2", "")
-}
-
-// deletedWhileAway: a work goes while no hub-source looks; the next one asks the hub for it by name. That one
-// serves the clusters with some labels on their namespaces.
-func (s *stay) deletedWhileAway() {
-	s.Helper()
-	s.source()
-	hub := []string{"--context", "hub", "-n", "cluster1"}
-	s.run(s.kubectl, append(hub, "patch", "manifestwork", "first", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)...)
-	s.run(s.kubectl, append(hub, "delete", "manifestwork", "first")...)
-	s.source = s.whole.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", s.at, "sourceID: hub\n", "sourceID: hub\nnamespaceSelector: open-cluster-management.io/cluster-name\n")
-	s.eventuallyTrue("the object of the work is gone", func() (bool, string) {
-		_, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), "first", metav1.GetOptions{})
-		return err != nil, fmt.Sprint(err)
-	})
-}
-
-// brokerGone: Events say more than once that the broker is.
-func (s *stay) brokerGone() {
-	s.Helper()
-	s.broker()
-	s.eventuallyTrue("an Event counts how often the broker was not reached", func() (bool, string) {
-		text := s.run(s.kubectl, "--context", "hub", "-n", "hawser", "get", "events", "-o", `jsonpath={range .items[?(@.reason=="BrokerUnreachable")]}{.count} {end}`)
-		return strings.TrimSpace(text) != "" && strings.Trim(text, "1 ") != "", text
-	})
-	s.broker = s.whole.start("hub", "hawser-broker")
-}
-
-// namespaceOfOthers: hub-source may label the namespace that an administrator made for a cluster, as far as
-// its role goes. The policy denies it until the administrator has.
-func (s *stay) namespaceOfOthers(log *audited) {
-	s.Helper()
-	s.run(s.kubectl, "--context", "hub", "create", "namespace", "cluster2")
-	s.create("hub", "apiVersion: cluster.open-cluster-management.io/v1\nkind: ManagedCluster\nmetadata: {name: cluster2}\nspec: {hubAcceptsClient: true}\n")
-	s.eventuallyTrue("hub-source tries", func() (bool, string) {
-		asked := log.asked(s.T)
-		return asked[question{user: hubSource, verb: "patch", resource: "namespaces", namespace: "cluster2", name: "cluster2"}], fmt.Sprint(len(asked))
-	})
-	if text := s.run(s.kubectl, "--context", "hub", "get", "namespace", "cluster2", "-o", "jsonpath={.metadata.labels}"); strings.Contains(text, "cluster-name") {
-		s.Errorf("hub-source has labelled the namespace of others: %s", text)
-	}
-	s.run(s.kubectl, "--context", "hub", "label", "namespace", "cluster2", "open-cluster-management.io/cluster-name=cluster2")
-	s.eventuallyTrue("cluster2 has its Lease", func() (bool, string) {
-		text := s.run(s.kubectl, "--context", "hub", "-n", "cluster2", "get", "lease", "managed-cluster-lease", "--ignore-not-found", "-o", "name")
-		return strings.TrimSpace(text) != "", text
-	})
-}
-
-// refused: what a policy of the cluster denies is applied when the policy goes.
-func (s *stay) refused() {
-	s.Helper()
-	s.create("cluster1", `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: refuses}
-spec:
-  matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE]}]}
-  validations: [{expression: "object.metadata.name != 'refused'"}]
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: refuses}
-spec: {policyName: refuses, validationActions: [Deny]}
-`)
-	client := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default")
-	s.eventuallyTrue("the policy counts", func() (bool, string) {
-		_, err := client.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "refused"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err != nil, fmt.Sprint(err)
-	})
-	s.apply("refused")
-	s.eventuallyTrue("the work is denied", func() (bool, string) {
-		status := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "manifestwork", "refused", "-o", `jsonpath={.status.conditions[?(@.type=="Applied")].status}`)
-		return status == "False", status
-	})
-	s.run(s.kubectl, "--context", "cluster1", "delete", "validatingadmissionpolicybinding", "refuses")
-	s.arrives("refused")
-}
-
-// silent: the add-on of a cluster whose agent is not heard of is Unknown.
-func (s *stay) silent() {
-	s.Helper()
-	s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"spec":{"leaseDurationSeconds":1}}`)
-	renewed := func() string {
-		return s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "lease", "managed-cluster-lease", "-o", "jsonpath={.spec.renewTime}")
-	}
-	since := renewed()
-	s.eventuallyTrue("the agent renews its Lease", func() (bool, string) { return renewed() != since, since })
-	s.agent()
-	s.eventuallyTrue("the add-on is Unknown", func() (bool, string) {
-		text := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "managedclusteraddon", "addon", "-o", "jsonpath={.status.conditions[*].status}")
-		return text == "Unknown", text
-	})
-	s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"spec":{"leaseDurationSeconds":60}}`)
-	s.agent = s.whole.start("cluster1", "hawser-agent")
-}
-
-// kindsOfOthers are definitions of kinds that the agent's roles name, and reads.
-const kindsOfOthers = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: servicemonitors.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: ServiceMonitor, plural: servicemonitors}
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: oauthclients.oauth.openshift.io}
-spec:
-  group: oauth.openshift.io
-  scope: Cluster
-  names: {kind: OAuthClient, plural: oauthclients}
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: clusterclaims.cluster.open-cluster-management.io}
-spec:
-  group: cluster.open-cluster-management.io
-  scope: Cluster
-  names: {kind: ClusterClaim, plural: clusterclaims}
-  versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
-`
-
-// manifests are objects of each kind that the agent's roles name; VALUE is of their label.
-const manifests = `[
-{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"k","labels":{"v":"VALUE"}}},
-{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"ks.example.com","labels":{"v":"VALUE"}},
- "spec":{"group":"example.com","scope":"Cluster","names":{"kind":"K","plural":"ks"},
- "versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}},
-{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"k","labels":{"v":"VALUE"}},"rules":[{"apiGroups":[""],"resources":["nodes/proxy"],"verbs":["get"]}]},
-{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"k","namespace":"default","labels":{"v":"VALUE"}},"rules":[{"apiGroups":["example.com"],"resources":["ks"],"verbs":["get"]}]},
-{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"k","labels":{"v":"VALUE"}},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"k"}},
-{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"k","namespace":"default","labels":{"v":"VALUE"}},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"k"}},
-{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"k","labels":{"v":"VALUE"}},"value":1},
-{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingWebhookConfiguration","metadata":{"name":"k","labels":{"v":"VALUE"}}},
-{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"k","labels":{"v":"VALUE"}}},
-{"apiVersion":"monitoring.coreos.com/v1","kind":"ServiceMonitor","metadata":{"name":"k","namespace":"default","labels":{"v":"VALUE"}}},
-{"apiVersion":"oauth.openshift.io/v1","kind":"OAuthClient","metadata":{"name":"k","labels":{"v":"VALUE"}}}
-]`
-
-// ofKinds is a work with all of them, in one strategy.
-func ofKinds(value, strategy string) string {
-	var all []map[string]any
-	if err := json.Unmarshal([]byte(strings.ReplaceAll(manifests, "VALUE", value)), &all); err != nil {
-		panic(err)
-	}
-	var configs []any
-	for _, m := range all {
-		kind, meta := fmt.Sprint(m["kind"]), m["metadata"].(map[string]any)
-		plural := strings.ToLower(kind) + "s"
-		if kind == "PriorityClass" {
-			plural = "priorityclasses"
-		}
-		if kind == "K" {
-			plural = "ks"
-		}
-		group, _, _ := strings.Cut(fmt.Sprint(m["apiVersion"]), "/")
-		if group == "v1" {
-			group = ""
-		}
-		id := map[string]any{"group": group, "resource": plural, "name": meta["name"]}
-		if meta["namespace"] != nil {
-			id["namespace"] = meta["namespace"]
-		}
-		configs = append(configs, map[string]any{"resourceIdentifier": id, "updateStrategy": map[string]any{"type": strategy}})
-	}
-	b, err := json.Marshal(map[string]any{
-		"apiVersion": "work.open-cluster-management.io/v1", "kind": "ManifestWork", "metadata": map[string]any{"name": "kinds", "namespace": "cluster1"},
-		"spec": map[string]any{"workload": map[string]any{"manifests": all}, "manifestConfigs": configs},
-	})
-	if err != nil {
-		panic(err)
-	}
-	return string(b)
-}
-
-// kinds: a work with an object of each kind is applied, changed in both strategies, and deleted; and one with an
-// executor that gives rights away.
-func (s *stay) kinds() {
-	s.Helper()
-	for i, strategy := range []string{"Update", "Update", "ServerSideApply"} {
-		value := fmt.Sprint(i)
-		s.create("hub", ofKinds(value, strategy))
-		s.eventuallyTrue("the kinds are applied "+value, func() (bool, string) {
-			text := s.run(s.kubectl, "--context", "cluster1", "get", "oauthclients,servicemonitors,priorityclasses,clusterroles,namespaces,clusterrolebindings", "-A", "-l", "v="+value, "-o", "name")
-			status := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "manifestwork", "kinds", "-o", `jsonpath={.metadata.generation} {.status.conditions[?(@.type=="Applied")]}`)
-			return len(strings.Fields(text)) == 6, text + status
-		})
-	}
-	s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "delete", "manifestwork", "kinds", "--wait=false")
-	file := filepath.Join(root, "docs", "examples", "executor.yaml")
-	path, err := filepath.Abs(file)
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.run(s.kubectl, "--context", "hub", "apply", "--server-side", "-f", path)
-	s.create("hub", `
-apiVersion: work.open-cluster-management.io/v1
-kind: ManifestWork
-metadata: {name: gives, namespace: cluster1}
-spec:
-  executor: {subject: {type: ServiceAccount, serviceAccount: {name: team-a, namespace: default}}}
-  workload:
-    manifests:
-    - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: gives, namespace: default}, rules: []}
-`)
-	s.run(s.kubectl, "--context", "cluster1", "-n", "default", "create", "rolebinding", "gives", "--clusterrole=admin", "--serviceaccount=default:team-a")
-	s.eventuallyTrue("the executor was asked about, and the kinds are gone", func() (bool, string) {
-		status := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "manifestwork", "gives", "-o", `jsonpath={.status.conditions[?(@.type=="Applied")].reason}`)
-		left := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "manifestwork", "kinds", "--ignore-not-found", "-o", "name")
-		return status != "" && strings.TrimSpace(left) == "", status + left
-	})
 }
