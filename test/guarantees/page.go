@@ -26,7 +26,7 @@ var Pages = map[string][]string{
 		labels('B', 1, 75), labels('W', 1, 14), labels('T', 1, 8), labels('S', 1, 4), labels('D', 4, 4), labels('D', 6, 35), labels('D', 39, 43),
 	),
 	// What is taken over: a bootstrap token (B), an agent (A), hub-source (H), the broker (K), an operator (O).
-	"threat-model.md": slices.Concat(labels('B', 1, 6), labels('A', 1, 8), labels('H', 1, 9), labels('K', 1, 14), labels('O', 1, 7)),
+	"threat-model.md": slices.Concat(labels('B', 1, 6), labels('A', 1, 10), labels('H', 1, 9), labels('K', 1, 14), labels('O', 1, 7)),
 }
 
 func labels(letter rune, from, to int) []string {

@@ -188,7 +188,7 @@ func TestDecoders_AreFuzzed(t *testing.T) {
 // joining are what reads requests for certificates, subjects, tokens and payloads of registration.
 var joining = []string{
 	"internal/broker/denials ParseSubject", "internal/broker/tokens Tokens.Authenticate", "internal/cli applicationOf",
-	"internal/hubsource/membership parseRequest", "internal/hubsource/membership parseSubject", "internal/hubsource/registration parseRequest",
+	"internal/earliest Parse", "internal/hubsource/membership parseSubject", "internal/identity ReadRequest",
 	"internal/hubsource/registration readAsk", "internal/hubsource/registration decide", "internal/hubsource/registration kind.keep",
 	"internal/identity CheckAuthorities", "internal/identity Mapping.FromCertificate", "internal/identity/token Verifier.Verify", "internal/identity/token parseKeys",
 	"pkg/agent/registration ReadCredential", "pkg/agent/registration ReadKept", "pkg/agent/registration read",

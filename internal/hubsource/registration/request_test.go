@@ -363,7 +363,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		"add-on's CSR: two names":           {asked(t, createdCSR, cluster1, addOn(twoNames)), accepted, "Invalid"},
 		"CSR: RSA of 1024 bits":             {asked(t, createdCSR, cluster1, csrOf(requestBy(t, weakRSA, nil), nil)), accepted, "Invalid"},
 		"CSR: P-224":                        {asked(t, createdCSR, cluster1, csrOf(requestBy(t, weakCurve, nil), nil)), accepted, "Invalid"},
-		"CSR: RSA of 131,072 bits":          {asked(t, createdCSR, cluster1, csrOf(huge, nil)), accepted, "Invalid"},
+		"CSR: RSA of 131,072 bits":          {asked(t, createdCSR, cluster1, csrOf(huge, nil)), accepted, "RequestEntityTooLarge"},
 		"CSR: no PEM":                       {asked(t, createdCSR, cluster1, csrOf([]byte("x"), nil)), accepted, "Invalid"},
 		"CSR: a certificate":                {asked(t, createdCSR, cluster1, csrOf([]byte(strings.ReplaceAll(string(requestPEM(t, nil)), " REQUEST", "")), nil)), accepted, "Invalid"},
 		"CSR: two requests":                 {asked(t, createdCSR, cluster1, csrOf([]byte(strings.Repeat(string(requestPEM(t, nil)), 2)), nil)), accepted, "Invalid"},
