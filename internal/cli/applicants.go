@@ -184,7 +184,8 @@ func (c choice) pick(waiting []application) ([]application, error) {
 		picked = slices.DeleteFunc(slices.Clone(waiting), func(a application) bool { return !slices.Contains(c.named, a.name) })
 	}
 	for _, a := range picked {
-		other := a.agent != picked[0].agent || a.asker != picked[0].asker
+		// Who asks chooses the name of the agent: another key may be that of another one.
+		other := a.agent != picked[0].agent || a.asker != picked[0].asker || a.key != picked[0].key
 		if other && !c.all && len(c.named) == 0 {
 			return nil, errSeveral
 		}

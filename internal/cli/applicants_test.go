@@ -109,6 +109,7 @@ func TestApplicationOf(t *testing.T) {
 func TestChoice(t *testing.T) {
 	one := application{name: "1", agent: "a", asker: "boot", trusted: true}
 	again := application{name: "2", agent: "a", asker: "boot", trusted: true}
+	twin := application{name: "5", agent: "a", key: "k", asker: "boot", trusted: true}
 	other := application{name: "3", agent: "b", asker: "boot", trusted: true}
 	stranger := application{name: "4", agent: "a", asker: "mallory"}
 	for name, c := range map[string]struct {
@@ -121,6 +122,8 @@ func TestChoice(t *testing.T) {
 		"one":                             {waiting: []application{one}, want: "1"},
 		"one that asked twice":            {waiting: []application{one, again}, want: "12"},
 		"two agents":                      {waiting: []application{one, other}, err: errSeveral},
+		"two keys of one agent":           {waiting: []application{one, twin}, err: errSeveral},
+		"two keys of one agent, all":      {choice: choice{all: true}, waiting: []application{one, twin}, want: "15"},
 		"two that asked for one agent":    {waiting: []application{one, stranger}, err: errSeveral},
 		"one of two, by name":             {choice: choice{named: []string{"3"}}, waiting: []application{one, other}, want: "3"},
 		"both, by name":                   {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},

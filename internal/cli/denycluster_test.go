@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
@@ -16,9 +17,15 @@ import (
 
 // hubWith is a hub with nothing but some objects.
 func hubWith(objects ...runtime.Object) hubAPI {
-	return hubAPI{dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		clusterKind: "ManagedClusterList", signingRequests: "CertificateSigningRequestList",
-	}, objects...)}
+	}, objects...)
+	client.PrependReactor("create", selfSubjectReviews.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		review := &unstructured.Unstructured{Object: map[string]any{}}
+		review.SetCreationTimestamp(metav1.Now())
+		return true, review, nil
+	})
+	return hubAPI{client}
 }
 
 // TestDenyCluster_NobodyButAPersonLetsItIn: a cluster that was never accepted is denied. Its agent
