@@ -57,7 +57,7 @@ func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, wait b
 	case c == nil:
 		return unknownCluster(ctx, hub, name)
 	case !c.Spec.HubAcceptsClient || c.DeletionTimestamp != nil:
-		return hint(fmt.Errorf("cluster %s is not accepted, or is being detached: it gets no certificate", name), "see who is accepted with: kubectl get managedclusters")
+		return hint(fmt.Errorf("cluster %s is not accepted, or is being detached: it gets no certificate", name), "to let it in: hawser accept %s", name)
 	}
 	now, err := hub.now(ctx)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/hawser-io/hawser/internal/earliest"
 )
 
-func certificate(t testing.TB, from time.Time, extra ...pkix.Extension) *x509.Certificate {
+func certificate(t testing.TB, from time.Time, valid time.Duration, extra ...pkix.Extension) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: from.Add(time.Hour), ExtraExtensions: extra}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: from.Add(valid), ExtraExtensions: extra}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func certificate(t testing.TB, from time.Time, extra ...pkix.Extension) *x509.Ce
 func TestIssuedAt(t *testing.T) {
 	from := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	at := from.Add(3*time.Minute + 200*time.Millisecond)
-	said := certificate(t, from, earliest.Extension(at.In(time.FixedZone("", 3600))))
+	said := certificate(t, from, time.Hour, earliest.Extension(at.In(time.FixedZone("", 3600))))
 	if got, is := earliest.IssuedAt(said); !is || !got.Equal(at.Truncate(time.Second)) || !earliest.Guess(said).Equal(got) {
 		t.Errorf("issued at %v, %v", got, is)
 	}
@@ -45,9 +45,18 @@ func TestIssuedAt(t *testing.T) {
 	}
 	garbage := earliest.Extension(at)
 	garbage.Value = []byte{0x30, 0x80}
-	for name, c := range map[string]*x509.Certificate{"silent": certificate(t, from), "garbage": certificate(t, from, garbage)} {
-		if got, is := earliest.IssuedAt(c); is || !got.Equal(from) || !earliest.Guess(c).Equal(from.Add(5*time.Minute)) {
-			t.Errorf("%s: issued at %v, %v", name, got, is)
+	const month = 30 * 24 * time.Hour
+	for name, c := range map[string]struct {
+		*x509.Certificate
+		later time.Duration
+	}{
+		"silent":            {certificate(t, from, month), 5 * time.Minute},
+		"garbage":           {certificate(t, from, month, garbage), 5 * time.Minute},
+		"for forty minutes": {certificate(t, from, 42*time.Minute), 2 * time.Minute},
+	} {
+		got, is := earliest.IssuedAt(c.Certificate)
+		if guess := earliest.Guess(c.Certificate); is || !got.Equal(from) || !guess.Equal(from.Add(c.later)) {
+			t.Errorf("%s: issued at %v, %v, or at %v", name, got, is, guess)
 		}
 	}
 }

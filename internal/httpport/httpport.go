@@ -105,12 +105,17 @@ func (c *conn) touch() {
 	c.order = c.port.count
 }
 
-// addressOf is whom a connection belongs to; zero where that has no meaning.
+// addressOf is whom a connection belongs to; zero where that has no meaning. A host has a whole /64 of IPv6.
 func addressOf(c net.Conn) netip.Addr {
-	if t, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return t.AddrPort().Addr().Unmap()
+	t, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
 	}
-	return netip.Addr{}
+	from := t.AddrPort().Addr().Unmap()
+	if from.Is6() {
+		return netip.PrefixFrom(from.WithZone(""), 64).Masked().Addr()
+	}
+	return from
 }
 
 // Read implements net.Conn, and counts.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -217,6 +218,33 @@ func TestServer_SpeaksOneRequestAtATime(t *testing.T) {
 	for name, d := range map[string]time.Duration{"headers": s.ReadHeaderTimeout, "body": s.ReadTimeout, "answer": s.WriteTimeout, "idle": s.IdleTimeout} {
 		if d <= 0 {
 			t.Errorf("no deadline for %s", name)
+		}
+	}
+}
+
+// remote is a connection from an address.
+type remote struct {
+	net.Conn
+	from string
+}
+
+func (r remote) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(r.from))
+}
+
+// TestAddressOf: an attacker has a /64 of IPv6, and each address of it counts for the same host.
+func TestAddressOf(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"[2001:db8::1]:1", "[2001:db8::ffff:2]:2", true},
+		{"[2001:db8::1]:1", "[2001:db8:0:1::1]:1", false},
+		{"[::ffff:10.0.0.1]:1", "10.0.0.1:2", true},
+		{"10.0.0.1:1", "10.0.0.2:1", false},
+	} {
+		if same := addressOf(remote{from: c.a}) == addressOf(remote{from: c.b}); same != c.same {
+			t.Errorf("%s and %s are of one host: %t", c.a, c.b, same)
 		}
 	}
 }
