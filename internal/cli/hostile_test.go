@@ -191,6 +191,7 @@ var hostileCases = map[string][]string{
 	"hawser adopt":             {"c1 HOSTILE --source HOSTILE --yes REMOTE"},
 	"hawser approve":           {"--cluster HOSTILE --source HOSTILE --all REMOTE", "--cluster HOSTILE --remove HOSTILE REMOTE"},
 	"hawser deny cluster":      {"c1 --context hub --kubeconfig CONFIG"},
+	"hawser rotate cluster":    {"c1 --context hub --kubeconfig CONFIG", "HOSTILE --wait --timeout 1s --context hub --kubeconfig CONFIG"},
 	"hawser allow":             {"agent/c1 REMOTE", "HOSTILE REMOTE"},
 	"hawser token create":      {"--context hub --kubeconfig CONFIG"},
 	"hawser join":              {"HOSTILE --context hub --kubeconfig CONFIG --broker b:1 --broker-ca DIR/hostile.yaml --token-file DIR/hostile.yaml --image-registry r --image-version v1"},
