@@ -328,7 +328,7 @@ func TestMembership_Strangers(t *testing.T) {
 	h.Kubectl("certificate", "approve", "late-1")
 	denied := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"False","reason":"HubClusterAdminDenied","message":"","lastTransitionTime":%q}]}}`, accepted, time.Now().Add(time.Second).UTC().Format(time.RFC3339))
 	h.patchCluster("late", denied, "status")
-	h.serve()
+	h.serve(bootstrapUser)
 	h.csrHas("late-1", certificatesv1.CertificateFailed)
 
 	h.create("east")
