@@ -233,10 +233,12 @@ func (c *Core) refused() bool {
 	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated && !errors.As(s.err, new(*tls.CertificateVerificationError))
 }
 
-// outdated reports whether the broker takes no certificate as old as this one.
+// outdated reports whether the broker takes no certificate as old as this one, and the hub has not let the cluster
+// go: one that was detached asks again when its bootstrap Secret is another one.
 func (c *Core) outdated() bool {
 	var e *transport.Error
-	return c.refused() && errors.As(c.streams[Clusters].err, &e) && e.Attribute == transport.AttributeCertificate
+	detached := c.gone || c.cluster != nil && c.cluster.DeletionTimestamp != nil
+	return !detached && c.refused() && errors.As(c.streams[Clusters].err, &e) && e.Attribute == transport.AttributeCertificate
 }
 
 // rotates reports whether the hub wants a certificate from after a time, and this one is from before.

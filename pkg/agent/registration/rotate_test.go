@@ -87,6 +87,15 @@ func TestCore_Outdated(t *testing.T) {
 		t.Errorf("as %s, with the former certificate %v", r.as, r.used == before)
 	}
 
+	r = joined(t) // and detached: it stays out until it has another bootstrap file
+	r.hub.approving = false
+	r.hub.removeCluster()
+	r.settle()
+	refuse(r)
+	if r.pass(3 * time.Second); r.as != Registered || len(r.hub.waiting()) > 0 {
+		t.Errorf("detached: as %s, %d requests wait", r.as, len(r.hub.waiting()))
+	}
+
 	r = joined(t)
 	r.keepOut(Bootstrapping, true) // its token has ended
 	refuse(r)

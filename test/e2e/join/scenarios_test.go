@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -217,20 +218,26 @@ func (s *stay) same(name string, was types.UID) {
 }
 
 // TestJoin_StrangerAsksForAName: a cluster that joined long ago is denied. A stranger with a bootstrap token asks
-// for its name. hawser accept lets the cluster in again, with the certificate that it has, and approves nothing;
-// it prints the request with its key, and the line that approves it. Each request is approved by its name only.
+// for its name, and so does the agent, whose certificate ended. hawser accept approves nothing; it prints both requests
+// with their keys, and the lines that approve them. Each request is approved by its name only.
 func TestJoin_StrangerAsksForAName(t *testing.T) {
 	s := asking(t)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.apply("before")
 	s.arrives("before")
 	s.hawser("deny", "cluster", "cluster1", "--context", "hub", "--reason", "under repair")
-	s.wantWaits("the hub has not accepted the cluster")
+	s.wantWaits(approval)
 	key := s.stranger("cluster1-stranger")
 	out := s.hawser("accept", "cluster1", "--context", "hub")
 	if !strings.Contains(out, "key sha256:"+key+" (not known to the hub)\n") || !strings.Contains(out, "\n    hawser accept cluster1 --csr cluster1-stranger --context hub\n") {
 		t.Errorf("what asks is not shown so that a person could choose:\n%s", out)
 	}
+	s.wantWaits(approval)
+	lines := commands(out)
+	if len(lines) != 2 {
+		t.Fatalf("of two requests hawser accept prints the lines %q", lines)
+	}
+	s.runs(lines[slices.IndexFunc(lines, func(l string) bool { return !strings.Contains(l, "cluster1-stranger") })])
 	s.apply("after")
 	s.arrives("after")
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
