@@ -9,11 +9,15 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"errors"
 	"math/big"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 
 	"github.com/hawser-io/hawser/internal/pki"
 )
@@ -91,6 +95,71 @@ func TestServer_NothingIsResumed(t *testing.T) {
 	if s.Authorities() == before {
 		t.Error("the CAs have changed, and are the same")
 	}
+}
+
+// TestServer_EachHandshakeHasItsChains: many connections that show the same certificate at the same time, of which
+// one half breaks off after it was verified; nothing is left of any.
+func TestServer_EachHandshakeHasItsChains(t *testing.T) {
+	ca, now := authority(t, "a"), time.Now()
+	d := side{t, t.TempDir()}
+	d.renew(ca, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, ca)
+	s := loaderFor(t, d.files(), func(err error) { t.Error(err) }, &now).server()
+	p, err := ca.Issue(pki.Request{Role: pki.Agent, Name: "c1", Valid: pki.Starting(now, time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := p.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: ca.Pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}}
+	var all sync.WaitGroup
+	for n := range 64 {
+		here, there := net.Pipe()
+		all.Go(func() {
+			defer there.Close()
+			_, info, err := s.ServerHandshake(there)
+			switch state, _ := info.(credentials.TLSInfo); {
+			case n%2 == 1:
+				if err == nil {
+					t.Error("a handshake that the client broke off succeeds")
+				}
+			case err != nil:
+				t.Error(err)
+			case len(state.State.VerifiedChains) != 1 || state.State.VerifiedChains[0][0] != state.State.PeerCertificates[0]:
+				t.Errorf("the chains of handshake %d are %v", n, state.State.VerifiedChains)
+			}
+		})
+		all.Go(func() {
+			defer here.Close()
+			conn := here
+			if n%2 == 1 {
+				conn = &breaksOff{Conn: here}
+			}
+			if err := tls.Client(conn, config).HandshakeContext(t.Context()); (err == nil) != (n%2 == 0) {
+				t.Errorf("handshake %d: %v", n, err)
+			}
+		})
+	}
+	all.Wait()
+	s.chains.Range(func(any, any) bool {
+		t.Error("chains of a handshake that ended are kept")
+		return false
+	})
+}
+
+// breaksOff is the connection of a client of TLS 1.2 that ends it when it has sent its certificate.
+type breaksOff struct {
+	net.Conn
+	writes int
+}
+
+func (c *breaksOff) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if c.writes++; c.writes == 2 {
+		err = errors.Join(err, c.Close())
+	}
+	return n, err
 }
 
 // TestServer_Check: a port knows when its own certificate is no good.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"strings"
 	"time"
-
-	"github.com/hawser-io/hawser/internal/run"
 )
 
 // bookmarkPrefix begins the names of the bookmarks of clusters that the hub has accepted.
@@ -50,7 +48,7 @@ func (r *Room) save(ctx context.Context) error {
 }
 
 // saveSoon says that there is something to save.
-func (r *Room) saveSoon() { run.Bell(r.unsaved).Ring() }
+func (r *Room) saveSoon() { r.unsaved.Ring() }
 
 // saveChanges saves what has changed.
 func (r *Room) saveChanges(ctx context.Context) error {

@@ -52,8 +52,8 @@ type Room struct {
 	// counts, nil while there is none.
 	serving sync.Mutex
 	source  atomic.Pointer[sourceStream]
-	// unsaved holds a token when something has to be saved since the last time.
-	unsaved chan struct{}
+	// unsaved rings when there is something to save.
+	unsaved run.Bell
 }
 
 // New returns the room of the source that cfg.Registration names. It starts nothing. endWorks ends
@@ -62,7 +62,7 @@ type Room struct {
 func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Room {
 	r := &Room{
 		cfg: cfg, endWorks: endWorks, raise: raise, mirror: newMirror(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
-		lists: call.NewBudget(cfg.QueueBytes), unsaved: make(chan struct{}, 1),
+		lists: call.NewBudget(cfg.QueueBytes), unsaved: run.NewBell(),
 	}
 	r.desk = newDesk(cfg.QueueBytes, r.wakeSource)
 	r.metrics = newMetrics(cfg.Meter(), r)

@@ -3,8 +3,12 @@ package registration
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/hawser-io/hawser/pkg/codec"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // csrAs is a CSR on the hub for cluster c1, made by a user in the name of another.
@@ -107,5 +111,42 @@ func TestRoom_Takes(t *testing.T) {
 	}
 	if got := fmt.Sprint(room{addOn: undecidedOf(maxUndecided)}.takes(agent, true, 0, most)); got != "20 certificate requests of add-on a of cluster c1 are undecided, at most 20 may: approve, deny or delete some on the hub first" {
 		t.Error(got)
+	}
+}
+
+// TestServer_SpendTakesTheRoomThatThereIs: of the account that asks, of the cluster, of all; an add-on's label
+// on a request for the certificate of the cluster is no other room.
+func TestServer_SpendTakesTheRoomThatThereIs(t *testing.T) {
+	request := requestPEM(t, nil)
+	join, csr := byBootstrap(asked(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}})), csrOf(request, nil)
+	labelled := csrOf(request, func(m, _ obj) { m["labels"] = obj{addOnLabel: "a"} })
+	crowded, addOns := asker{cluster: cluster1, own: true}, asker{cluster: cluster1, own: true, addOns: true}
+	for name, c := range map[string]struct {
+		ask  *hawserv1.RegistrationAsk
+		on   state
+		by   map[asker]counts
+		want string
+	}{
+		"a first cluster":                         {join, state{}, map[asker]counts{{}: {clusters: 19}}, ""},
+		"bootstrap fills the hub with clusters":   {join, state{}, map[asker]counts{{account: bootstrapUser}: {clusters: 10}}, "TooManyRequests"},
+		"bootstrap fills the hub with CSRs":       {byBootstrap(asked(t, createdCSR, cluster1, csr)), state{}, map[asker]counts{{account: bootstrapUser}: undecidedOf(10)}, "TooManyRequests"},
+		"… in the names of accepted clusters":     {byBootstrap(asked(t, createdCSR, cluster1, csr)), known(t), map[asker]counts{{}: undecidedOf(20)}, "TooManyRequests"},
+		"a renewal beside all others' CSRs":       {asked(t, createdCSR, cluster1, csr), known(t), map[asker]counts{{}: undecidedOf(20), addOns: undecidedOf(maxUndecidedAddOns)}, ""},
+		"a cluster floods CSRs":                   {asked(t, createdCSR, cluster1, csr), known(t), map[asker]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
+		"… and names an add-on as if it were one": {asked(t, createdCSR, cluster1, labelled), known(t), map[asker]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
+	} {
+		s := Server{cfg: Config{MaxWaiting: 10}, undecided: undecided{by: c.by, made: map[made]*object{}}}
+		s.watches = []*watched{{kind: kind{dataType: codec.ManagedClusters}}}
+		a, err := readAsk(c.ask)
+		var does call
+		if err == nil {
+			does, err = decide(a, c.on)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := string(apierrors.ReasonForError(s.spend(a, does, time.Now()))); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }

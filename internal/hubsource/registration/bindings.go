@@ -40,13 +40,13 @@ type bindings struct {
 
 	mu    sync.Mutex
 	bound map[string]bool // at most the accepted clusters
-	// ended are clusters whose binding is to go; toEnd gets a value when there are some.
+	// ended are clusters whose binding is to go; toEnd rings when there are some.
 	ended map[string]bool
-	toEnd chan struct{}
+	toEnd run.Bell
 }
 
 func newBindings(h Hub, log *slog.Logger, accepted func(cluster string) bool) *bindings {
-	return &bindings{hub: h, log: log, accepted: accepted, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: make(chan struct{}, 1)}
+	return &bindings{hub: h, log: log, accepted: accepted, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: run.NewBell()}
 }
 
 // do makes a call for which hub-source needs the right to ask for tokens in the namespace.
@@ -136,7 +136,7 @@ func (b *bindings) end(cluster string) {
 	defer b.mu.Unlock()
 	delete(b.bound, cluster)
 	b.ended[cluster] = true
-	wake(b.toEnd)
+	b.toEnd.Ring()
 }
 
 // Run removes bindings until ctx ends, once it is known which clusters are accepted: at first what

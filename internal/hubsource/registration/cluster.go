@@ -23,9 +23,6 @@ func createCluster(a ask, s state) (call, error) {
 	if s.cluster != nil {
 		return call{}, apierrors.NewAlreadyExists(managedClusters.GroupResource(), a.cluster)
 	}
-	if err := s.undecided.takes(a, false, 0, s.maxWaiting); err != nil {
-		return call{}, err
-	}
 	var sent struct {
 		Spec struct {
 			Configs []struct {

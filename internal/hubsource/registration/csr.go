@@ -78,7 +78,7 @@ func createCSR(a ask, s state) (call, error) {
 	}}, nil
 }
 
-// mayCreateCSR says whether this cluster may have one more, of this signer.
+// mayCreateCSR says whether this cluster may have one of this signer.
 func mayCreateCSR(a ask, s state, signer string) error {
 	named, labelled := a.sent.Metadata.Labels[clusterLabel]
 	addOns := signer == addOnSigner || slices.Contains(s.signers, signer)
@@ -92,7 +92,7 @@ func mayCreateCSR(a ask, s state, signer string) error {
 	case addOns && a.sent.Metadata.Labels[addOnLabel] == "":
 		return a.invalid("a request of signer %s needs the label %s", signer, addOnLabel)
 	}
-	return s.undecided.takes(a, addOns, 0, s.maxWaiting)
+	return nil
 }
 
 var (

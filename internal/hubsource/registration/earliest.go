@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/run"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -40,13 +41,16 @@ type issues struct {
 	doubted map[string]struct{}
 	// unkept are times that the hub is to keep.
 	unkept map[string]time.Time
-	toKeep chan struct{}
+	toKeep run.Bell
+	// shown is the latest issue time of the certificates with which agents of an accepted cluster came.
+	shown map[string]time.Time
 }
 
 func newIssues() issues {
 	return issues{
 		watched: &watched{kind: ofEarliest, known: make(chan struct{})}, entries: map[string]earliest.Entry{},
-		from: map[string]time.Time{}, untold: map[string]time.Time{}, unkept: map[string]time.Time{}, doubted: map[string]struct{}{}, toKeep: make(chan struct{}, 1),
+		from: map[string]time.Time{}, untold: map[string]time.Time{}, unkept: map[string]time.Time{}, doubted: map[string]struct{}{},
+		toKeep: run.NewBell(), shown: map[string]time.Time{},
 	}
 }
 
@@ -74,7 +78,7 @@ func (s *Server) issuesChanged(o *object) {
 		s.issues.entries[cluster] = e
 		s.judgeIssues(cluster)
 	}
-	wake(s.issues.toKeep)
+	s.issues.toKeep.Ring()
 }
 
 // judgeIssues has the entry of a cluster count if it does. Of one that is being detached it does when its
@@ -90,7 +94,7 @@ func (s *Server) judgeIssues(cluster string) {
 			return
 		}
 		s.issues.doubted[cluster] = struct{}{}
-		wake(s.issues.toKeep)
+		s.issues.toKeep.Ring()
 		return
 	}
 	s.raise(cluster, e.At)
@@ -125,7 +129,7 @@ func (s *Server) raise(cluster string, at time.Time) {
 		return
 	}
 	s.issues.from[cluster], s.issues.untold[cluster] = at, at
-	wake(s.toSay)
+	s.toSay.Ring()
 }
 
 // keepFrom does that, and has the hub keep it. The caller has the lock.
@@ -134,7 +138,7 @@ func (s *Server) keepFrom(cluster string, at time.Time) {
 	if at.After(s.issues.unkept[cluster]) {
 		s.issues.unkept[cluster] = at
 	}
-	wake(s.issues.toKeep)
+	s.issues.toKeep.Ring()
 }
 
 // readIssues judges all that was read before the clusters were. The caller has the lock.
@@ -145,10 +149,14 @@ func (s *Server) readIssues() {
 	}
 }
 
-// rotated takes that an agent of a cluster has come with a certificate from this time. What its
-// ManagedCluster asks for is done when that is one from after it. The caller has the lock.
-func (s *Server) rotated(c *object, issued time.Time) {
-	if !c.rotate.IsZero() && !issued.Before(c.rotate) && c.rotate.After(s.issues.from[c.Name]) && earliest.Sound(c.rotate, time.Now()) {
+// judgeRotation ends the certificates from before the time that a ManagedCluster asks for, once an agent
+// has come with one from after it. The caller has the lock.
+//
+//	t1 an agent comes with a new certificate, t2 the same second, hawser rotate asks for one from t2:
+//	the agent has it, and comes no more, so the ManagedCluster is judged when it changes, too
+func (s *Server) judgeRotation(c *object) {
+	issued, came := s.issues.shown[c.Name]
+	if came && !c.rotate.IsZero() && !issued.Before(c.rotate) && c.rotate.After(s.issues.from[c.Name]) && earliest.Sound(c.rotate, time.Now()) {
 		s.keepFrom(c.Name, c.rotate)
 	}
 }

@@ -121,3 +121,30 @@ func TestServer_Rotates(t *testing.T) {
 		}
 	})
 }
+
+// TestServer_RotatesOnceMore: t1 an agent comes with a certificate from t1, t2 in the same second hawser rotate asks
+// for one from then. The agent has it and does not come again; it is done at once, not at the next Lease.
+func TestServer_RotatesOnceMore(t *testing.T) {
+	inBubble(t, nil, func(b *bench) {
+		t1 := time.Now().Truncate(time.Second)
+		b.keeps(obj{})
+		b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"hubAcceptsClient": true}})
+		b.hub.put(hubLeases, cluster1, leaseName, obj{"spec": obj{}})
+		b.wait(time.Second)
+		b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{
+			{Cluster: cluster1, Age: durationpb.New(0), Issued: timestamppb.New(t1)},
+		}}}})
+		b.wait(time.Second)
+		b.wantFrom(cluster1, time.Time{})
+		for _, c := range []struct {
+			asks time.Duration
+			want time.Time
+		}{{time.Second, time.Time{}}, {0, t1}} {
+			b.hub.change(hubClusters, "", cluster1, func(o obj) {
+				o["metadata"].(obj)["annotations"] = obj{earliest.RotateAnnotation: text(t1.Add(c.asks))}
+			})
+			b.wait(time.Second)
+			b.wantFrom(cluster1, c.want)
+		}
+	})
+}

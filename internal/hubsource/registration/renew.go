@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -33,12 +34,13 @@ func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 			continue
 		}
 		if r.GetIssued() != nil {
-			s.rotated(c, r.GetIssued().AsTime())
+			s.issues.shown[c.Name] = plain.Latest(s.issues.shown[c.Name], r.GetIssued().AsTime())
+			s.judgeRotation(c)
 		}
 		age := max(0, r.GetAge().AsDuration())
 		s.renewals.renew(now, c.Name, now.Add(-age), lease.renewed.Time, time.Duration(c.period)*time.Second)
 	}
-	wake(s.toRenew)
+	s.toRenew.Ring()
 }
 
 // toWrite is a Lease to write.
@@ -130,5 +132,5 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	s.mu.Lock()
 	s.renewals.failed(time.Now(), w.cluster)
 	s.mu.Unlock()
-	wake(s.toRenew)
+	s.toRenew.Ring()
 }

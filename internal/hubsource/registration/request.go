@@ -93,11 +93,6 @@ type state struct {
 	cluster *object
 	// earliest is from when on certificates of its agents count.
 	earliest time.Time
-	// undecided is what waits for a person where this one would count.
-	undecided room
-	// maxWaiting bounds what may wait for a person: ManagedClusters, and CSRs that no agent of its
-	// cluster asked for.
-	maxWaiting int
 	// signers are those of add-ons besides the hub's kube-apiserver.
 	signers []string
 }

@@ -125,7 +125,7 @@ func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
 		s.cfg.Log.DebugContext(ctx, "request forgotten, too many wait", "cluster", r.GetAsk().GetCluster())
 		return
 	}
-	wake(s.toDo)
+	s.toDo.Ring()
 }
 
 // work carries out requests until ctx ends.
@@ -134,7 +134,7 @@ func (s *Server) work(ctx context.Context) error {
 		s.mu.Lock()
 		l, w, ok := s.asks.pop()
 		if s.asks.turns.Ready() {
-			wake(s.toDo) // for another worker
+			s.toDo.Ring() // for another worker
 		}
 		s.mu.Unlock()
 		if !ok {
@@ -150,7 +150,7 @@ func (s *Server) work(ctx context.Context) error {
 		s.mu.Lock()
 		s.asks.done(l, time.Since(began))
 		if s.asks.turns.Ready() {
-			wake(s.toDo)
+			s.toDo.Ring()
 		}
 		s.mu.Unlock()
 	}
@@ -235,11 +235,7 @@ func (s *Server) stateOf(a ask) state {
 	cluster := s.cluster(a.cluster)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.undecided.expire(time.Now())
-	return state{
-		cluster: cluster, earliest: s.issues.from[a.cluster], undecided: s.undecided.roomOf(a),
-		maxWaiting: s.cfg.MaxWaiting, signers: s.cfg.Signers,
-	}
+	return state{cluster: cluster, earliest: s.issues.from[a.cluster], signers: s.cfg.Signers}
 }
 
 // tell logs what came of a request, and returns err. Objects are not logged: there may be a token

@@ -79,9 +79,9 @@ type Server struct {
 	issues    issues
 	warned    fair.Bucket
 
-	// toSay, toDo, toRenew and newSession get a value when there may be something: objects to
-	// publish, requests to carry out, Leases to write, keys to send.
-	toSay, toDo, toRenew, newSession chan struct{}
+	// toSay, toDo, toRenew and newSession ring when there may be something: objects to publish,
+	// requests to carry out, Leases to write, keys to send.
+	toSay, toDo, toRenew, newSession run.Bell
 }
 
 // New returns a server that is not running.
@@ -131,7 +131,7 @@ func (s *Server) Run(ctx context.Context) error {
 		{Name: "access", Run: s.access.Run},
 		{Name: "earliest issues", Run: s.keepIssues},
 	}
-	for _, w := range append(slices.Clone(s.watches), s.issues.watched) {
+	for _, w := range s.allWatches() {
 		tasks = append(tasks, run.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})
 	}
 	for range workers {
@@ -147,10 +147,11 @@ func (s *Server) begin() {
 	for n, k := range kinds {
 		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
-	for _, c := range []*chan struct{}{&s.toSay, &s.toDo, &s.toRenew, &s.newSession} {
-		*c = make(chan struct{}, 1)
-	}
+	s.toSay, s.toDo, s.toRenew, s.newSession = run.NewBell(), run.NewBell(), run.NewBell(), run.NewBell()
 }
+
+// allWatches are those of objects that the broker is sent, and that of the earliest issue times.
+func (s *Server) allWatches() []*watched { return append(slices.Clone(s.watches), s.issues.watched) }
 
 func (s *Server) end() {
 	s.mu.Lock()
@@ -163,7 +164,7 @@ func (s *Server) end() {
 
 // session keeps the session with the broker, once everything is read.
 func (s *Server) session(ctx context.Context) error {
-	for _, w := range append(slices.Clone(s.watches), s.issues.watched) {
+	for _, w := range s.allWatches() {
 		select {
 		case <-w.known:
 		case <-ctx.Done():
@@ -205,7 +206,7 @@ func (s *Server) changed(w *watched, was, is *object) {
 	if w.dataType == codec.ManagedClusters {
 		s.clusterChanged(was, is)
 	}
-	wake(s.toSay)
+	s.toSay.Ring()
 }
 
 // clusterChanged ends what is for accepted clusters only.
@@ -213,15 +214,15 @@ func (s *Server) clusterChanged(was, is *object) {
 	if is == nil || was == nil || was.UID != is.UID {
 		s.judgeIssues(cmp.Or(is, was).Name)
 	}
-	if was.accepted() && !is.accepted() {
+	if is.accepted() {
+		s.judgeRotation(is)
+	} else if was.accepted() {
 		s.renewals.forget(was.Name)
 		s.rights.end(was.Name)
 		delete(s.written, was.Name)
+		delete(s.issues.shown, was.Name)
 	}
 }
-
-// wake says that there may be something to do.
-func wake(c chan struct{}) { run.Bell(c).Ring() }
 
 // party is the source's side of the session; see session.Party.
 type party struct{ *Server }
@@ -245,8 +246,8 @@ func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Even
 	}
 	p.changes.restart(all)
 	p.issues.untold = maps.Clone(p.issues.from)
-	wake(p.toSay)
-	wake(p.newSession)
+	p.toSay.Ring()
+	p.newSession.Ring()
 	return nil, nil
 }
 

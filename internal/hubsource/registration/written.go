@@ -58,6 +58,7 @@ func (s *Server) spend(a ask, c call, now time.Time) error {
 	case a.what.DataType == codec.SigningRequests:
 		o.asker = askerOf(a.cluster, a.user, addOn)
 	}
+	s.undecided.expire(now)
 	if err := s.undecided.roomOf(a).takes(a, addOn != "", c.bytes, s.cfg.MaxWaiting); err != nil {
 		return err
 	}
