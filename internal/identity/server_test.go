@@ -112,7 +112,7 @@ func TestServer_EachHandshakeHasItsChains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: ca.Pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: ca.Pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}} //nolint:gosec // breaksOff counts the flights of TLS 1.2
 	var all sync.WaitGroup
 	for n := range 64 {
 		here, there := net.Pipe()
