@@ -40,6 +40,7 @@ const (
 	hintStrategies = "or use update strategy CreateOnly or ServerSideApply"
 	hintNamespace  = "; deliver the namespace with a work, or make it on the cluster: it is tried again then"
 	hintEnds       = "; it is applied when the namespace has gone and is there anew: the conditions of the namespace say what keeps it"
+	hintKindEnds   = "; it is applied when the definition of its kind has gone and is there anew: the conditions of the CustomResourceDefinition say what keeps it"
 	hintRefused    = "; correct the manifest, or change what refuses it on the cluster"
 	hintKeep       = "; do not delete the object, nor rename it in this work, which deletes it too: its data would be lost. To replace it, bring one of another name with another work first"
 )

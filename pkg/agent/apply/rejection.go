@@ -18,6 +18,10 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
+// definitionEnds is in the answer of an API server that makes no more objects of a kind, whose definition is
+// being deleted (k8s.io/apiextensions-apiserver, customresource_handler.go). It has no code or cause of its own.
+const definitionEnds = "while custom resource definition is terminating"
+
 // rejection is the server's answer to a write that is wrong in itself: a field
 // that cannot be changed, a value that is not allowed. With a refusal it is one that
 // depends on something else on the cluster.
@@ -35,6 +39,8 @@ func (r *rejection) Error() string {
 		return r.error.Error() + hintNamespace
 	case r.refusal.Namespace != "":
 		return r.error.Error() + hintEnds
+	case strings.Contains(r.error.Error(), definitionEnds):
+		return r.error.Error() + hintKindEnds
 	default:
 		return r.error.Error() + hintRefused
 	}

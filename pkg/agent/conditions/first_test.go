@@ -91,6 +91,10 @@ func TestNext_SaysTheReasonFirst(t *testing.T) {
 			failed(configMap(1, "b"), `configmaps "b" is forbidden: unable to create new content in namespace default because it is being terminated`),
 			`namespace ends: ConfigMap default/b: unable to create new content in namespace default because it is being terminated; 1 of 2 manifests failed`, good,
 		},
+		"the definition of the kind is being deleted": {
+			failed(configMap(1, "b"), `configmaps "b" is forbidden: create not allowed while custom resource definition is terminating`),
+			`definition ends: ConfigMap default/b: create not allowed while custom resource definition is terminating; 1 of 2 manifests failed`, good,
+		},
 		"a quota is used up": {
 			failed(configMap(1, "b"), `configmaps "b" is forbidden: exceeded quota: few, requested: count/configmaps=1`),
 			`over quota: ConfigMap default/b: exceeded quota: few, requested: count/configmaps=1; 1 of 2 manifests failed`, good,

@@ -20,6 +20,7 @@ var reasons = []struct {
 	{word: "unknown fields", in: regexp.MustCompile(`^the cluster does not know .* dropped what it does not know`)},
 	{word: "namespace missing", in: regexp.MustCompile(`^namespaces "[^"]*" not found`)},
 	{word: "namespace ends", in: regexp.MustCompile(`because it is being terminated`)},
+	{word: "definition ends", in: regexp.MustCompile(`while custom resource definition is terminating`)},
 	{word: "webhook failed", in: regexp.MustCompile(`failed calling webhook "`), next: "see that what serves this webhook runs on the cluster"},
 	{word: "denied", in: regexp.MustCompile(`admission webhook "[^"]*" denied the request| denied request: |violates PodSecurity `)},
 	{word: "over quota", in: regexp.MustCompile(` exceeded quota: `)},
