@@ -296,7 +296,7 @@ func (s *shell) logHub(ctx context.Context, result string, e core.Effect, err er
 	s.mu.Unlock()
 	switch {
 	case failing && !was && result == "forbidden":
-		s.log.Error("hub forbids a request, grant it to the service account", "operation", operation, "err", err)
+		s.log.Error("hub forbids a request: a role of this service account lacks the right, or a policy denies it", "operation", operation, "err", err)
 	case failing && !was:
 		s.log.Warn("requests to the hub fail and are retried", "operation", operation, "err", err)
 	case !failing && was:

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hawser-io/hawser/internal/refusal"
 )
 
 // MaxObject is the largest request in bytes that etcd takes, as it comes; an object is written in one.
@@ -34,8 +36,10 @@ func TooLarge(err error) bool {
 }
 
 // Result is the label by which metrics name the answer to a request: ok, conflict, not_found, forbidden, rejected
-// or error.
+// or error. A denial by a policy or webhook of the hub is forbidden, whatever code it chose: of a
+// ValidatingAdmissionPolicy that is the code of an invalid object.
 func Result(err error) string {
+	_, denied := refusal.Of(err)
 	switch {
 	case err == nil:
 		return "ok"
@@ -43,7 +47,7 @@ func Result(err error) string {
 		return "conflict"
 	case apierrors.IsNotFound(err):
 		return "not_found"
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), denied:
 		return "forbidden"
 	case Rejected(err):
 		return "rejected"

@@ -69,3 +69,23 @@ func TestSeries(t *testing.T) {
 		}
 	}
 }
+
+// TestResult: a policy that denies a write is seen as such, by the log of hub-source too, also where its code is
+// that of an invalid object.
+func TestResult(t *testing.T) {
+	byPolicy := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
+		Message: `manifestworks "a" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no`,
+	}}
+	for want, err := range map[string]error{
+		"ok": nil, "forbidden": byPolicy, "rejected": apierrors.NewInvalid(schema.GroupKind{Kind: "A"}, "a", nil), "error": errDown,
+		"conflict": apierrors.NewConflict(schema.GroupResource{}, "a", nil), "not_found": apierrors.NewNotFound(schema.GroupResource{}, "a"),
+	} {
+		if got := kubeerror.Result(err); got != want {
+			t.Errorf("%v is %s, want %s", err, got, want)
+		}
+	}
+	if got := kubeerror.Result(apierrors.NewForbidden(schema.GroupResource{}, "a", nil)); got != "forbidden" {
+		t.Errorf("a right that is missing is %s", got)
+	}
+}

@@ -2,6 +2,7 @@ package join
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -129,6 +130,13 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "clsuter1")
 	s.applyIn(s.hub, "clsuter1", "lost")
+	// t1 the policy denies hub-source the finalizer, so that the broker has no such work. The log says why.
+	s.eventuallyTrue("the log of hub-source says that the namespace is of no cluster", func() (bool, string) {
+		log, err := os.ReadFile(filepath.Join(s.dir, "hub-hawser-hub-source", "log"))
+		return strings.Contains(string(log), `manifestworks.work.open-cluster-management.io \"lost\" is forbidden`) && strings.Contains(string(log), "Is the namespace misspelt"), fmt.Sprint(err)
+	})
+	// t2 nothing confines it any more. The row says why.
+	s.run(s.kubectl, "--context", "hub", "delete", "validatingadmissionpolicybinding", "hawser-hub-source")
 	row := s.rowOf("NotOnHub", "clsuter1", get)
 	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "is the namespace of its works misspelt?") {
 		t.Errorf("of a misspelt namespace it says %q", row)
