@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/internal/earliest"
+	"github.com/hawser-io/hawser/internal/run"
 )
 
 var (
@@ -26,6 +27,7 @@ func newRotate(env Env) *cobra.Command {
 	rotate := &cobra.Command{Use: "rotate", Short: "Have a cluster come with a new certificate", Args: cobra.NoArgs}
 	var c connection
 	var wait bool
+	var from time.Time
 	cmd := &cobra.Command{
 		Use:   "cluster CLUSTER…",
 		Short: "Have the certificates of clusters end, once each has a new one",
@@ -39,7 +41,7 @@ Where a key was stolen, do not rotate: whoever has it can renew first, and your 
 be the one that is refused. Deny the cluster (hawser deny cluster), and have it join again.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
-			return rotateCluster(ctx, env, hub, name, wait)
+			return rotateCluster(ctx, env, hub, name, &from, wait)
 		}),
 	}
 	c.add(cmd, "the hub (default the current one)")
@@ -48,8 +50,8 @@ be the one that is refused. Deny the cluster (hawser deny cluster), and have it 
 	return rotate
 }
 
-// rotateCluster asks for a new certificate of one cluster.
-func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, wait bool) error {
+// rotateCluster asks for a certificate of one cluster from after a time, which it finds where it is zero.
+func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, from *time.Time, wait bool) error {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
@@ -59,24 +61,25 @@ func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, wait b
 	case !c.Spec.HubAcceptsClient || c.DeletionTimestamp != nil:
 		return hint(fmt.Errorf("cluster %s is not accepted, or is being detached: it gets no certificate", name), "to let it in: hawser accept %s", name)
 	}
-	now, err := hub.now(ctx)
-	if err != nil {
-		return err
+	if from.IsZero() {
+		if *from, err = hub.nextSecond(ctx); err != nil {
+			return err
+		}
 	}
 	// hub-source writes into it, and makes none.
 	if err := hub.setEarliest(ctx, "", earliest.Entry{}); err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, earliest.RotateAnnotation, earliest.Entry{At: now})
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, earliest.RotateAnnotation, earliest.Entry{At: *from})
 	if _, err := hub.Resource(clusterKind).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	if !wait {
-		return say(env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: now})
+		return say(env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: *from})
 	}
 	err = await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) {
 		e, err := hub.earliestOf(ctx, name)
-		if err != nil || !e.At.Before(now) {
+		if err != nil || !e.At.Before(*from) {
 			return "", err
 		}
 		return "its agent has to come with a new certificate", nil
@@ -84,7 +87,22 @@ func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, wait b
 	if err != nil {
 		return err
 	}
-	return say(env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: now})
+	return say(env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: *from})
+}
+
+// nextSecond returns when it has begun, by the clock of the hub's API. A certificate has its issue time to the second:
+//
+//	t1 a certificate is issued, t2 in the same second an operator wants another one. From t2 on it counts
+//	as from after, from the next second on it does not
+func (h hubAPI) nextSecond(ctx context.Context) (time.Time, error) {
+	now, err := h.now(ctx)
+	if err != nil {
+		return now, err
+	}
+	if !run.Sleep(ctx, time.Second) {
+		return now, ctx.Err()
+	}
+	return now.Add(time.Second), nil
 }
 
 // now is the time by the clock of the hub's API: that of who types may be wrong.

@@ -168,7 +168,7 @@ func TestEarliest_Detach(t *testing.T) {
 	former.out()
 }
 
-// TestEarliest: t1 a certificate is stolen, t2 the cluster rotates, or is denied and let in again, t3 who stole
+// TestEarliest: t1 a certificate is stolen, t2 the cluster rotates, twice in a row, or is denied and let in again, t3 who stole
 // it comes. Works flow on meanwhile, and neither a broker without its store, nor a hub that has lost what it
 // kept, lets the former certificate in.
 func TestEarliest(t *testing.T) {
@@ -205,6 +205,11 @@ func TestEarliest(t *testing.T) {
 	former.out()
 	if s.serial() == serial {
 		t.Error("the agent has its former certificate")
+	}
+	serial = s.serial() // most likely of this very second
+	s.hawser("rotate", "cluster", "cluster1", "--context", "hub", "--wait")
+	if s.serial() == serial {
+		t.Error("the agent has its former certificate, which was new when the second rotation began")
 	}
 
 	s.broker()
