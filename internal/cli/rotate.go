@@ -26,8 +26,7 @@ var (
 func newRotate(env Env) *cobra.Command {
 	rotate := &cobra.Command{Use: "rotate", Short: "Have a cluster come with a new certificate", Args: cobra.NoArgs}
 	var c connection
-	var wait bool
-	var from time.Time
+	of := rotation{env: env}
 	cmd := &cobra.Command{
 		Use:   "cluster CLUSTER…",
 		Short: "Have the certificates of clusters end, once each has a new one",
@@ -40,18 +39,23 @@ A klusterlet does so when it renews by itself; until then its certificate counts
 Where a key was stolen, do not rotate: whoever has it can renew first, and your agent would
 be the one that is refused. Deny the cluster (hawser deny cluster), and have it join again.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
-			return rotateCluster(ctx, env, hub, name, &from, wait)
-		}),
+		RunE: c.onClusters(of.cluster),
 	}
 	c.add(cmd, "the hub (default the current one)")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until each has come with a new one")
+	cmd.Flags().BoolVar(&of.wait, "wait", false, "wait until each has come with a new one")
 	rotate.AddCommand(cmd)
 	return rotate
 }
 
-// rotateCluster asks for a certificate of one cluster from after a time, which it finds where it is zero.
-func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, from *time.Time, wait bool) error {
+// rotation is what one command asks for.
+type rotation struct {
+	env  Env
+	wait bool
+	from time.Time // from when on a certificate is a new one; zero before the first cluster
+}
+
+// cluster asks for a new certificate of one cluster.
+func (r *rotation) cluster(ctx context.Context, hub hubAPI, name string) error {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
@@ -61,8 +65,8 @@ func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, from *
 	case !c.Spec.HubAcceptsClient || c.DeletionTimestamp != nil:
 		return hint(fmt.Errorf("cluster %s is not accepted, or is being detached: it gets no certificate", name), "to let it in: hawser accept %s", name)
 	}
-	if from.IsZero() {
-		if *from, err = hub.nextSecond(ctx); err != nil {
+	if r.from.IsZero() {
+		if r.from, err = hub.nextSecond(ctx); err != nil {
 			return err
 		}
 	}
@@ -70,16 +74,16 @@ func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, from *
 	if err := hub.setEarliest(ctx, "", earliest.Entry{}); err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, earliest.RotateAnnotation, earliest.Entry{At: *from})
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, earliest.RotateAnnotation, earliest.Entry{At: r.from})
 	if _, err := hub.Resource(clusterKind).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return err
 	}
-	if !wait {
-		return say(env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: *from})
+	if !r.wait {
+		return say(r.env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: r.from})
 	}
-	err = await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) {
+	err = await(ctx, r.env, "cluster "+name, func(ctx context.Context) (string, error) {
 		e, err := hub.earliestOf(ctx, name)
-		if err != nil || !e.At.Before(*from) {
+		if err != nil || !e.At.Before(r.from) {
 			return "", err
 		}
 		return "its agent has to come with a new certificate", nil
@@ -87,7 +91,7 @@ func rotateCluster(ctx context.Context, env Env, hub hubAPI, name string, from *
 	if err != nil {
 		return err
 	}
-	return say(env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: *from})
+	return say(r.env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: r.from})
 }
 
 // nextSecond returns when it has begun, by the clock of the hub's API. A certificate has its issue time to the second:
