@@ -39,7 +39,6 @@ func TooLarge(err error) bool {
 // or error. A denial by a policy or webhook of the hub is forbidden, whatever code it chose: of a
 // ValidatingAdmissionPolicy that is the code of an invalid object.
 func Result(err error) string {
-	_, denied := refusal.Of(err)
 	switch {
 	case err == nil:
 		return "ok"
@@ -47,9 +46,12 @@ func Result(err error) string {
 		return "conflict"
 	case apierrors.IsNotFound(err):
 		return "not_found"
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), denied:
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return "forbidden"
 	case Rejected(err):
+		if _, denied := refusal.Of(err); denied {
+			return "forbidden"
+		}
 		return "rejected"
 	}
 	return "error"

@@ -85,6 +85,9 @@ func TestResult(t *testing.T) {
 			t.Errorf("%v is %s, want %s", err, got, want)
 		}
 	}
+	if got := kubeerror.Result(internal(`Internal error occurred: failed calling webhook "w": connection refused`)); got != "error" {
+		t.Errorf("a webhook that does not answer is %s", got)
+	}
 	if got := kubeerror.Result(apierrors.NewForbidden(schema.GroupResource{}, "a", nil)); got != "forbidden" {
 		t.Errorf("a right that is missing is %s", got)
 	}

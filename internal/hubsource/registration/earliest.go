@@ -152,8 +152,8 @@ func (s *Server) readIssues() {
 // judgeRotation ends the certificates from before the time that a ManagedCluster asks for, once an agent
 // has come with one from after it. The caller has the lock.
 //
-//	t1 an agent comes with a new certificate, t2 the same second, hawser rotate asks for one from t2:
-//	the agent has it, and comes no more, so the ManagedCluster is judged when it changes, too
+//	t1 hawser rotate takes a time, t2 an agent comes with a certificate from after it, t3 the ManagedCluster asks
+//	for one from after t1. The agent has it, and comes no more, so the ManagedCluster is judged when it changes, too
 func (s *Server) judgeRotation(c *object) {
 	issued, came := s.issues.shown[c.Name]
 	if came && !c.rotate.IsZero() && !issued.Before(c.rotate) && c.rotate.After(s.issues.from[c.Name]) && earliest.Sound(c.rotate, time.Now()) {

@@ -122,8 +122,8 @@ func TestServer_Rotates(t *testing.T) {
 	})
 }
 
-// TestServer_RotatesOnceMore: t1 an agent comes with a certificate from t1, t2 in the same second hawser rotate asks
-// for one from then. The agent has it and does not come again; it is done at once, not at the next Lease.
+// TestServer_RotatesOnceMore: t1 an agent comes with a certificate from t1, t2 its ManagedCluster asks for one from
+// t1 on. The agent has it and does not come again; it is done at once, not at the next Lease.
 func TestServer_RotatesOnceMore(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		t1 := time.Now().Truncate(time.Second)

@@ -117,7 +117,7 @@ func TestReason_ImmutableFieldWithoutStructsOfGo(t *testing.T) {
 }
 
 // The definition of a kind goes while objects of it are in works: with it the cluster deletes the objects. As long
-// as an object of somebody else holds it the work says so; then it says which kind is not there any more, and what brings
+// as an object of another owner holds it the work says so; then it says which kind is not there any more, and what brings
 // it back.
 func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 	t.Parallel()
