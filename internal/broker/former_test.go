@@ -1,0 +1,297 @@
+package broker_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/hawser-io/hawser/internal/broker/denials"
+	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// formerStore and formerBackup were written by the broker of commit 0647681f.
+// The store has every kind of value; the backup is of the same store, in the same state.
+const (
+	formerStore  = "store/pebble/testdata/format-3"
+	formerBackup = "store/pebble/testdata/format-3-backup"
+)
+
+// onFiles runs a broker over a store in a directory, in a bubble of virtual time.
+func onFiles(t *testing.T, dir string, ids func() string, test func(w *world, s *pebble.Store)) {
+	t.Helper()
+	s, err := pebble.Open(pebble.Options{Dir: dir, NewID: ids})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := ruled(identity.Limits{Works: 20, Clusters: 9}, identity.Limits{})
+	cfg.Registration, cfg.Store, cfg.NewID = "hub", s, testkit.NewIDs("id")
+	w := &world{T: t, Broker: testkit.StartBroker(t, testkit.Options{Broker: cfg})}
+	test(w, s)
+	w.Stop()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// hello subscribes an agent that says the uid of its cluster.
+func (w *world) hello(cluster, uid string, c codec.Cursor) *tap {
+	w.Helper()
+	return w.open(w.agent(cluster), func(raw *transport.RawSubscription, _ *tap) {
+		raw.Hello = transport.Hello{Protocol: 1, ClusterUID: uid, Cursor: c.String()}
+	})
+}
+
+// TestFormer_Write writes formerStore and formerBackup again, with HAWSER_FORMER=1.
+// It is for the commit above only: a later one would write another form. RESERVE and LOCK, which
+// each opening makes, are not kept.
+func TestFormer_Write(t *testing.T) {
+	if os.Getenv("HAWSER_FORMER") == "" {
+		t.Skip("the directories are there; HAWSER_FORMER=1 writes them again")
+	}
+	for _, dir := range []string{formerStore, formerBackup} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ids := testkit.NewIDs("former")
+		onFiles(t, formerStore, ids, writeFormer)
+		onFiles(t, formerStore, ids, writeFormerAgain)
+		onFiles(t, formerStore, ids, func(w *world, s *pebble.Store) {
+			var sent []*hawserv1.BackupResponse
+			err := w.Backup(w.Context(), &hawserv1.BackupRequest{}, func(r *hawserv1.BackupResponse) error {
+				sent = append(sent, &hawserv1.BackupResponse{Path: r.GetPath(), Data: slices.Clone(r.GetData())})
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = pebble.Receive(w.Context(), formerBackup, func() (string, []byte, error) {
+				if len(sent) == 0 {
+					return "", nil, io.EOF
+				}
+				next := sent[0]
+				sent = sent[1:]
+				return next.GetPath(), next.GetData(), nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+	for _, dir := range []string{formerStore, formerBackup} {
+		for _, name := range []string{"RESERVE", "LOCK"} {
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+var (
+	formerTime   = time.Date(2026, 5, 1, 8, 30, 0, 0, time.UTC)
+	formerIssue  = time.Date(1999, 4, 2, 1, 2, 3, 0, time.UTC)
+	formerDenied = []denials.Denial{
+		{Subject: denials.Subject{Serial: "a1b"}, By: "olga", At: formerTime},
+		{Subject: denials.Subject{Identity: identity.Identity{Role: identity.Agent, Name: "c9"}}, By: "olga", At: formerTime, Reason: "stolen"},
+	}
+	formerPosition = codec.HubPosition{UID: "hub-uid", ResourceVersion: "4711"}
+)
+
+// writeFormer makes most of what there is in a store.
+func writeFormer(w *world, _ *pebble.Store) {
+	h := w.hub()
+	h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false))
+	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{
+		EarliestIssues: map[string]*timestamppb.Timestamp{"c2": timestamppb.New(formerIssue)},
+	})))
+	for _, d := range formerDenied {
+		if err := w.Denials().Deny(w.Context(), d); err != nil {
+			w.Fatal(err)
+		}
+	}
+	src, ci := w.open(w.source("src"), hawser), w.source("ci")
+	src.mustCompare(codec.Compared{Position: &formerPosition})
+	a1, a2 := w.hello("c1", "uid-1", codec.Cursor{}), w.subscribe(w.agent("c2"))
+	w.ask(a1)
+
+	w.put(src.peer, work{id: "live", version: 3}.event())
+	w.put(a1.peer, w.event(report{id: "live", version: 3, hash: "h3"}))
+	w.put(src.peer, work{id: "fails", version: 1}.event())
+	w.put(a1.peer, w.event(report{id: "fails", version: 1, failing: true}))
+	w.put(src.peer, work{id: "behind", version: 1}.event())
+	w.put(a1.peer, w.event(report{id: "behind", version: 1}))
+	w.put(src.peer, work{id: "behind", version: 2, action: codec.UpdateRequest}.event())
+	w.put(src.peer, work{id: "unversioned"}.event())
+	w.put(src.peer, work{id: "back", version: 7}.event())
+	r, err := w.Publish(w.Context(), src.peer, work{id: "back", version: 7, action: codec.UpdateRequest, data: `{"manifests":[],"v":"7 again"}`}.event(), "")
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.put(src.peer, work{id: "back", version: 5, action: codec.UpdateRequest, extensions: map[string]any{codec.ExtSupersedes: codec.FormatRevision(r.Revision)}}.event())
+
+	// Tombstones: alone, with what waits behind them, and with what waits and is deleted.
+	for _, id := range []string{"goes", "again", "renamed", "doubly", "forced", "gone"} {
+		w.put(src.peer, work{id: id, version: 1}.event())
+		w.put(a1.peer, w.event(report{id: id, version: 1}))
+		w.put(src.peer, work{id: id, version: 1, deleting: true}.event())
+	}
+	w.put(src.peer, work{id: "again", version: 2}.event())
+	w.put(src.peer, work{id: "renamed-2", name: "name-of-renamed", version: 1}.event())
+	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1}.event())
+	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1, deleting: true, extensions: map[string]any{codec.ExtReported: "true"}}.event())
+	// Confirmed: by the agent, by an operator, and by nobody.
+	w.put(a1.peer, w.event(report{id: "gone", version: 1, deleted: true}))
+	if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "forced"}); err != nil {
+		w.Fatal(err)
+	}
+	w.put(src.peer, work{cluster: "c4", id: "unheard", version: 1}.event())
+	w.put(src.peer, work{cluster: "c4", id: "unheard", version: 1, deleting: true}.event())
+
+	// Other sources and clusters.
+	w.put(ci, work{source: "ci", id: "other", version: 1}.event())
+	w.put(ci, work{source: "ci", cluster: "c2", id: "handed", version: 4}.event())
+	w.put(a2.peer, w.event(report{cluster: "c2", id: "handed", version: 4}))
+	if _, err := w.Adopt(w.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c2", ResourceId: "handed", Source: "src"}); err != nil {
+		w.Fatal(err)
+	}
+	pass(5 * time.Second)
+}
+
+// writeFormerAgain is another opening: the agent and the source go on by their cursors.
+func writeFormerAgain(w *world, _ *pebble.Store) {
+	w.put(w.source("ci"), work{source: "ci", cluster: "c2", id: "late", version: 1}.event())
+	pass(5 * time.Second)
+}
+
+// former runs test with a broker over a copy of a directory, as it was written.
+func former(t *testing.T, from string, test func(w *world)) {
+	dir := filepath.Join(t.TempDir(), "store")
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		onFiles(t, dir, testkit.NewIDs("now"), func(w *world, _ *pebble.Store) { test(w) })
+	})
+}
+
+// formerWorks are what an operator sees: cluster, id, source, state, version, waiting id, reported version, health.
+var formerWorks = []string{
+	"c1 again src 2 v1 again v1 2", "c1 back src 1 v5  v0 0", "c1 behind src 1 v2  v1 2", "c1 doubly src 2 v1 doubly-2 v1 2",
+	"c1 fails src 1 v1  v1 4", "c1 forced src 3 v1  v1 0", "c1 goes src 2 v1  v1 2", "c1 gone src 3 v1  v1 0", "c1 live src 1 v3  v3 2",
+	"c1 other ci 1 v1  v0 0", "c1 renamed src 2 v1 renamed-2 v1 2", "c1 unversioned src 1 v0  v0 0",
+	"c2 handed src 1 v4  v4 2", "c2 late ci 1 v1  v0 0",
+}
+
+// TestFormer_Broker: a broker serves what a former one stored, and what that one sent as a backup.
+func TestFormer_Broker(t *testing.T) {
+	for _, from := range []string{formerStore, formerBackup} {
+		for what, test := range map[string]func(w *world){
+			"operator": asOperator, "agent": asAgent, "source": asSource, "registration": asRegistration, "quota": asQuota,
+		} {
+			t.Run(filepath.Base(from)+"/"+what, func(t *testing.T) { former(t, from, test) })
+		}
+	}
+}
+
+// asOperator lists what there is.
+func asOperator(w *world) {
+	var got []string
+	for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
+		got = append(got, fmt.Sprint(m.GetCluster(), " ", m.GetResourceId(), " ", m.GetSource(), " ", m.GetState().Number(), " v", m.GetVersion(),
+			" ", m.GetWaitingResourceId(), " v", m.GetReportedVersion(), " ", m.GetHealth().Number()))
+	}
+	w.differs("works", formerWorks, got)
+	if d := cmp.Diff(formerDenied, w.Denials().All()); d != "" {
+		w.Errorf("denials (-want +got):\n%s", d)
+	}
+	for cluster, want := range map[string]time.Time{"c1": {}, "c2": formerIssue} {
+		if got := w.Denials().Earliest(cluster); !got.Equal(want) {
+			w.Errorf("earliest issue time of %s: %v, want %v", cluster, got, want)
+		}
+	}
+}
+
+// asAgent resumes by a cursor of a former opening, and confirms deletions: what waits behind them comes.
+func asAgent(w *world) {
+	w.wantCode(<-w.hello("c1", "uid-2", codec.Cursor{}).ended, transport.CodeDenied)
+	agent := w.hello("c1", "uid-1", codec.Cursor{Epoch: "former-1", Term: "former-2", Revision: 30})
+	if agent.accepted.Resync != codec.ResyncCursor {
+		w.Errorf("resync %q", agent.accepted.Resync)
+	}
+	agent.expectAny(
+		"spec resync_response again v1 deleting", "spec resync_response doubly v1 deleting", "spec resync_response goes v1 deleting",
+		"spec resync_response renamed v1 deleting", "spec resync_response other v1",
+	)
+	w.seq = 100
+	for id, want := range map[string]string{
+		"again": "spec create_request again v2", "renamed": "spec create_request renamed-2 v1", "doubly": "spec delete_request doubly-2 v1 deleting",
+	} {
+		w.put(agent.peer, w.event(report{id: id, version: 1, deleted: true}))
+		agent.expect(want)
+	}
+	w.put(w.source("src"), work{id: "live", version: 4, action: codec.UpdateRequest}.event())
+	agent.expect("spec update_request live v4")
+
+	listing := w.hello("c2", "uid-of-c2", codec.Cursor{Epoch: "former-1", Term: "former-2", Revision: 39}) // behind its opening
+	if listing.accepted.Resync != codec.ResyncList {
+		w.Errorf("resync %q", listing.accepted.Resync)
+	}
+	w.ask(listing)
+	listing.expectAny("spec resync_response handed v4", "spec resync_response late v1")
+}
+
+// asSource resumes by a cursor of a former opening, and finds the hub that it named.
+func asSource(w *world) {
+	source := w.open(w.source("src"), from(codec.Cursor{Epoch: "former-1", Term: "former-2", Revision: 22}))
+	if source.accepted.Resync != codec.ResyncCursor {
+		w.Errorf("resync %q", source.accepted.Resync)
+	}
+	source.expectAny(
+		"status resync_response forced v1", "status resync_response gone v1",
+		"status resync_response handed v4", "status resync_response unheard v1",
+	)
+	inventory := source.page(codec.InventoryRequest{})
+	if inventory.LastPosition == nil || *inventory.LastPosition != formerPosition {
+		w.Errorf("position %+v, want %+v", inventory.LastPosition, formerPosition)
+	}
+	w.tries("an older version", "stale", source.peer, work{id: "live", version: 2, action: codec.UpdateRequest}.event())
+	w.tries("the same", "unchanged", source.peer, work{id: "live", version: 3}.event())
+	w.tries("of another source", "denied resourceid", source.peer, work{id: "other", version: 2, action: codec.UpdateRequest}.event())
+}
+
+// asRegistration finds the accepted clusters while the source that serves registration is away.
+func asRegistration(w *world) {
+	for _, c := range []string{"c3", "c4"} {
+		w.wantCode(<-w.open(w.agent(c), nil).ended, transport.CodeDenied)
+	}
+	for _, c := range []string{"c1", "c2"} {
+		select {
+		case err := <-w.open(w.agent(c), nil).ended:
+			w.Errorf("%s: %v", c, err)
+		default:
+		}
+	}
+}
+
+// asQuota fills what the source has left of 20 works.
+func asQuota(w *world) {
+	source := w.source("src")
+	for i := range 10 {
+		w.tries("with room", "accepted", source, work{id: fmt.Sprint("more-", i), version: 1}.event())
+	}
+	w.tries("one too many", "overloaded resourceid", source, work{id: "more-10", version: 1}.event())
+}
