@@ -1,0 +1,51 @@
+package core
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// formerState is what a hub-source of commit 0647681f kept in a ConfigMap; TestFormer_Write of package
+// hubsource wrote the files.
+func formerState(t *testing.T, name string) State {
+	t.Helper()
+	b, err := os.ReadFile("../testdata/former/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m corev1.ConfigMap
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	return StateOf(m.Data)
+}
+
+// TestFormer_Cursor: the stream of the broker is resumed where a former hub-source was.
+func TestFormer_Cursor(t *testing.T) {
+	for name, want := range map[string]string{"synced": "store-1/store-2/4", "settled": "store-1/store-2/19", "doubt": "store-1/store-2/15"} {
+		f := comparingFixture(t, formerState(t, name))
+		if got := f.core.Hello().Cursor; got != want {
+			t.Errorf("%s: it says hello with %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestFormer_Doubt: the doubt of a former hub-source lasts: it is about every cluster, and its position is not new.
+func TestFormer_Doubt(t *testing.T) {
+	s := formerState(t, "doubt")
+	if !s.doubtsAll() {
+		t.Errorf("state %+v doubts not all", s)
+	}
+	f := comparingFixture(t, s)
+	kept, unsaved := f.core.lives.state()
+	if !slices.Equal(kept.Withheld, []string{everywhere}) || !samePosition(kept.Against, s.Against) || unsaved {
+		t.Errorf("it keeps %+v, unsaved %t, of %+v", kept, unsaved, s)
+	}
+	if s := formerState(t, "settled"); len(s.Withheld) != 0 || s.doubtsAll() {
+		t.Errorf("state %+v doubts", s)
+	}
+}

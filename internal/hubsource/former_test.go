@@ -1,0 +1,185 @@
+package hubsource
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// What the hub-source of commit 0647681f left on its hub, as the API server returns it: its ConfigMap
+// in sync, in doubt after the hub was restored, and after that doubt had ended, and a ManifestWork.
+// TestFormer_Write did it.
+const (
+	formerSynced  = "testdata/former/synced.json"
+	formerDoubt   = "testdata/former/doubt.json"
+	formerSettled = "testdata/former/settled.json"
+	formerWork    = "testdata/former/manifestwork.json"
+)
+
+// hubObject is an object as the hub has it.
+func (b *bench) hubObject(resource, key string) object {
+	b.Helper()
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	o := b.hub.objects[resource][key]
+	if o == nil {
+		b.Fatalf("the hub has no %s %s", resource, key)
+	}
+	return deepCopy(o)
+}
+
+// TestFormer_Write writes these files again, with HAWSER_FORMER=1. It is for the commit above only:
+// a later one would write another form.
+func TestFormer_Write(t *testing.T) {
+	if os.Getenv("HAWSER_FORMER") == "" {
+		t.Skip("the files are there; HAWSER_FORMER=1 writes them again")
+	}
+	inBubble(t, func(b *bench) {
+		save := func(file, resource, key string) {
+			b.Helper()
+			out, err := json.MarshalIndent(b.hubObject(resource, key), "", " ")
+			if err == nil {
+				err = os.MkdirAll(filepath.Dir(file), 0o700)
+			}
+			if err == nil {
+				err = os.WriteFile(file, append(out, '\n'), 0o600)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		state := "hawser/" + StateName("hub")
+		b.agent("c1")
+		b.source()
+		b.hub.apply(example("c1", "older"))
+		b.hub.apply(example("c1", "back"))
+		b.settle(2 * time.Minute)
+		save(formerSynced, "configmaps", state)
+		restore := b.hub.backUp()
+		b.hub.apply(example("c1", "older", data("b")))
+		b.hub.apply(example("c1", "lost"))
+		b.hub.remove("manifestworks", "c1/back")
+		b.settle(2 * time.Minute)
+		restore()
+		b.settle(3 * time.Minute)
+		save(formerDoubt, "configmaps", state)
+		b.hub.apply(example("c1", "lost"))
+		b.settle(3 * time.Minute)
+		save(formerSettled, "configmaps", state)
+		save(formerWork, "manifestworks", "c1/lost")
+	})
+}
+
+// readFormer is an object in a file.
+func readFormer(t *testing.T, file string) (o object) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(b, &o)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// putFormer puts it on the hub.
+func (b *bench) putFormer(resource, key, file string) {
+	b.Helper()
+	o := readFormer(b.T, file)
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	b.hub.create(resource, key, o)
+}
+
+// TestFormer_State: what a former hub-source kept is read by value.
+func TestFormer_State(t *testing.T) {
+	for file, want := range map[string]core.State{
+		formerSynced:  {Cursor: "store-1/store-2/4"},
+		formerDoubt:   {Cursor: "store-1/store-2/15", Withheld: []string{"*"}, Against: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "117"}},
+		formerSettled: {Cursor: "store-1/store-2/19", Trusted: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "114"}},
+	} {
+		inBubble(t, func(b *bench) {
+			b.putFormer("configmaps", "hawser/"+StateName("hub"), file)
+			k := &keeper{maps: b.hub.configMaps(), namespace: "hawser", name: StateName("hub")}
+			got, err := k.load(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			got.Version = ""
+			if d := cmp.Diff(want, got); d != "" {
+				b.Errorf("%s (-want +got):\n%s", file, d)
+			}
+		})
+	}
+}
+
+// TestFormer_Doubt: what a former hub-source did not dare to delete, this one does not delete either,
+// until the hub has it again.
+func TestFormer_Doubt(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.putFormer("configmaps", "hawser/"+StateName("hub"), formerDoubt)
+		lost := example("c1", "lost")
+		lost.UID = "uid-of-lost"
+		e, err := manifestwork.EncodeSpec(lost, manifestwork.SpecParams{ID: "e", Now: time.Now(), Source: "hub", Action: codec.CreateRequest})
+		if err != nil {
+			b.Fatal(err)
+		}
+		event, err := codec.Marshal(e)
+		if err == nil {
+			_, err = b.broker.Publish(b.Context(), transport.Peer{Role: "source", Name: "hub", Transport: transport.GRPC, Conn: 999}, event, "")
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		a := b.agent("c1")
+		b.hub.apply(example("c1", "other"))
+		s := b.source()
+		b.settle(5 * time.Minute)
+		if !strings.Contains(b.records(), "c1/lost") || gauge(b, s, "withheld_works") != "1" || strings.Contains(a.history(), "lost deleted") {
+			b.Errorf("the broker has %s, the agent saw %s, metrics %v", b.records(), a.history(), gather(b, s))
+		}
+		if w := b.state().Withheld; len(w) != 1 || w[0] != "*" {
+			b.Errorf("withheld is %v", w)
+		}
+	})
+}
+
+// TestFormer_Work: a ManifestWork that a former hub-source had delivered keeps its finalizer and its status,
+// and is not written again.
+func TestFormer_Work(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.putFormer("manifestworks", "c1/lost", formerWork)
+		before := b.hub.work("c1/lost")
+		b.agent("c1")
+		b.source()
+		b.settle(3 * time.Minute)
+		b.shown("c1/lost", 1)
+		after := b.hub.work("c1/lost")
+		if len(before.Finalizers) != 1 || !slices.Equal(before.Finalizers, after.Finalizers) {
+			b.Errorf("finalizers %v became %v", before.Finalizers, after.Finalizers)
+		}
+		types := func(w *workv1.ManifestWork) (list []string) {
+			for _, c := range w.Status.Conditions {
+				list = append(list, c.Type+"="+string(c.Status)+" "+c.Reason)
+			}
+			slices.Sort(list)
+			return list
+		}
+		if d := cmp.Diff(types(before), types(after)); d != "" {
+			b.Errorf("conditions (-want +got):\n%s", d)
+		}
+	})
+}

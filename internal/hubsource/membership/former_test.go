@@ -1,0 +1,110 @@
+package membership
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	clusterv1 "open-cluster-management.io/api/cluster/v1"
+)
+
+// What the hub-source of commit 0647681f wrote, as the API server returns it: a ManagedCluster that was
+// accepted by itself for a key, the same once it was denied, and a renewal. TestFormer_Write did it;
+// the requester, and the issue time with which the renewal was asked for, are as package registration writes them.
+const (
+	formerMember  = "testdata/former/member.json"
+	formerDenied  = "testdata/former/denied.json"
+	formerRequest = "testdata/former/request.json"
+)
+
+var formerIssued = time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
+
+// TestFormer_Write writes these files again, with HAWSER_FORMER=1. It is for the commit above only:
+// a later one would write another form.
+func TestFormer_Write(t *testing.T) {
+	if os.Getenv("HAWSER_FORMER") == "" {
+		t.Skip("the files are there; HAWSER_FORMER=1 writes them again")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		save := func(file string, o any) {
+			t.Helper()
+			b, err := json.MarshalIndent(o, "", " ")
+			if err == nil {
+				err = os.MkdirAll(filepath.Dir(file), 0o700)
+			}
+			if err == nil {
+				err = os.WriteFile(file, append(b, '\n'), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		w := begin(t, Config{Mode: On, Signer: signer(t), AutoApprovedUsers: []string{bootstrapUser}}, csrOf(t, "east-a", "east", "agent", bootstrapUser, newKey(t)))
+		w.add(clusterNamed("east", func(c *clusterv1.ManagedCluster) {
+			c.Annotations = map[string]string{"hawser.dev/requester": bootstrapUser, "hawser.dev/rotate": "2026-01-02T15:04:05Z"}
+		}))
+		w.pass(time.Minute)
+		save(formerMember, w.cluster("east"))
+		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
+		w.ask(csrOf(t, "east-c", "east", "agent", bootstrapUser, newKey(t)))
+		save(formerDenied, w.cluster("east"))
+		save(formerRequest, renewalCSR(t, func(csr *certificatesv1.CertificateSigningRequest) {
+			csr.Annotations["hawser.dev/asked-with-issued"] = formerIssued.Format(time.RFC3339)
+		}))
+	})
+}
+
+func readFormer[T any](t *testing.T, file string) *T {
+	t.Helper()
+	var o T
+	b, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(b, &o)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &o
+}
+
+// decideFormer is what becomes of a cluster and of requests.
+func decideFormer(c *clusterv1.ManagedCluster, requests ...*certificatesv1.CertificateSigningRequest) string {
+	s := situation{name: "east", cluster: c, renewal: &renewal{written: start, seen: start}, requests: requests, now: start}
+	return told(effects{verdicts: decide(rules{users: []string{bootstrapUser}}, s).verdicts})
+}
+
+// TestFormer_Cluster: the marks of a former hub-source on a ManagedCluster count: it has an agent, another
+// key is not approved by itself, and a denial lasts, also when the status was lost.
+func TestFormer_Cluster(t *testing.T) {
+	member, denied := readFormer[clusterv1.ManagedCluster](t, formerMember), readFormer[clusterv1.ManagedCluster](t, formerDenied)
+	member.Status, denied.Status = clusterv1.ManagedClusterStatus{}, clusterv1.ManagedClusterStatus{}
+	stranger := csrOf(t, "east-s", "east", "agent", bootstrapUser, newKey(t))
+	request := readFormer[certificatesv1.CertificateSigningRequest](t, formerRequest)
+	for want, got := range map[string]string{
+		"": decideFormer(member, stranger) + decideFormer(denied, stranger), "approved east-1": decideFormer(member, request), "denied east-1": decideFormer(denied, request),
+	} {
+		if got != want {
+			t.Errorf("decided %q, want %q", got, want)
+		}
+	}
+	if !WasMember(member) || !WasMember(denied) || len(member.Annotations[KeyAnnotation]) != 64 || denied.Annotations[KeyAnnotation] != NoKey {
+		t.Errorf("member %v, denied %v", member.Annotations, denied.Annotations)
+	}
+}
+
+// TestFormer_Request: a request says with which certificate it was asked for, and by whom.
+func TestFormer_Request(t *testing.T) {
+	csr := readFormer[certificatesv1.CertificateSigningRequest](t, formerRequest)
+	if csr.Annotations[UserAnnotation] != userOf("east", "agent") {
+		t.Errorf("asked by %q", csr.Annotations[UserAnnotation])
+	}
+	for from, signed := range map[time.Time]bool{formerIssued: true, formerIssued.Add(time.Second): false} {
+		if why := superseded(csr, from); (why == nil) != signed {
+			t.Errorf("certificates count from %v on: %v", from, why)
+		}
+	}
+}
