@@ -153,7 +153,7 @@ func writeFormer(w *world, _ *pebble.Store) {
 	w.put(src.peer, work{id: "renamed-2", name: "name-of-renamed", version: 1}.event())
 	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1}.event())
 	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1, deleting: true, extensions: map[string]any{codec.ExtReported: "true"}}.event())
-	// Confirmed: by the agent, by an operator, and by nobody.
+	// Confirmed: by the agent, by an operator, and without either.
 	w.put(a1.peer, w.event(report{id: "gone", version: 1, deleted: true}))
 	if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "forced"}); err != nil {
 		w.Fatal(err)

@@ -81,7 +81,7 @@ func TestFormer_Write(t *testing.T) {
 	r.settle(2 * time.Minute) // what was accepted, and how objects were left, is saved
 	r.delete(gone)
 	r.delete(held)
-	r.checkpoint(r.proof(nil, "hub")) // nobody wants the stray
+	r.checkpoint(r.proof(nil, "hub")) // no source wants the stray
 	r.inSync(12)
 	r.deliver(hubWork("w-8", "late", 1, configMap("late", "1"))) // and not applied any more
 	r.core.Stop(t.Context())
@@ -237,7 +237,7 @@ func TestFormer_Journal(t *testing.T) {
 	r.expectValue("a", "1")
 	r.expectValue("traced", "1")
 	r.expectValue("broken", "1") // of the spec before the one that cannot be used
-	r.expectValue("late", "")    // nobody has confirmed it since
+	r.expectValue("late", "")    // the broker has not confirmed it yet
 	if r.owned("Job", "job") {
 		t.Error("a Job that is complete was applied again")
 	}
