@@ -10,9 +10,10 @@ import (
 type Cursor struct {
 	// Epoch is the identity of the store, Term the opening of it that assigned
 	// the revision; neither contains "/".
-	Epoch, Term string
+	Epoch string `json:"Epoch"`
+	Term  string `json:"Term"`
 	// Revision is the broker's counter.
-	Revision uint64
+	Revision uint64 `json:"Revision"`
 }
 
 // ParseCursor parses "<epoch>/<term>/<revision>", the form of the
