@@ -40,7 +40,7 @@ func FuzzReview(f *testing.F) {
 		}
 		r := Rules{ManifestLimit: 2000, CheckNilExecutor: true}
 		a := r.Check(req)
-		v := Verdict{Warnings: a.Warnings}
+		v := Response{Warnings: a.Warnings}
 		if a.Problem != "" {
 			v = Refused(a.Problem, a.Warnings)
 			if a.Executor != nil {

@@ -38,28 +38,28 @@ func Decode(body []byte) (*admissionv1.AdmissionRequest, error) {
 	return review.Request, nil
 }
 
-// Verdict is the end of a request.
-type Verdict struct {
+// Response is the end of a request.
+type Response struct {
 	// Status says why the work is refused, nil when it is admitted.
 	Status   *metav1.Status
 	Warnings []string
 }
 
 // Refused is the verdict on a work that breaks a rule: 400, BadRequest.
-func Refused(problem string, warnings []string) Verdict {
+func Refused(problem string, warnings []string) Response {
 	status := apierrors.NewBadRequest(problem).Status()
-	return Verdict{Status: &status, Warnings: warnings}
+	return Response{Status: &status, Warnings: warnings}
 }
 
 // Unanswered is the verdict on a work about which the hub could not be asked:
 // 500, InternalError. The same request may be admitted a moment later.
-func Unanswered(err error) Verdict {
+func Unanswered(err error) Response {
 	status := apierrors.NewInternalError(err).Status()
-	return Verdict{Status: &status}
+	return Response{Status: &status}
 }
 
 // Encode writes the review that answers the request with this UID.
-func Encode(uid types.UID, v Verdict) ([]byte, error) {
+func Encode(uid types.UID, v Response) ([]byte, error) {
 	return runtime.Encode(serializer, &admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
 		Response: &admissionv1.AdmissionResponse{UID: uid, Allowed: v.Status == nil, Result: v.Status, Warnings: v.Warnings},

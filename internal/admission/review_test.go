@@ -27,11 +27,11 @@ func TestDecode_SaysWhatIsNoReview(t *testing.T) {
 
 func TestEncode_IsWhatAKubeAPIServerReads(t *testing.T) {
 	for name, tc := range map[string]struct {
-		v    Verdict
+		v    Response
 		want string
 	}{
-		"admitted": {Verdict{}, `{"uid":"7","allowed":true}`},
-		"admitted with a warning": {Verdict{Warnings: []string{"careful"}},
+		"admitted": {Response{}, `{"uid":"7","allowed":true}`},
+		"admitted with a warning": {Response{Warnings: []string{"careful"}},
 			`{"uid":"7","allowed":true,"warnings":["careful"]}`},
 		"refused": {Refused("manifests should not be empty", []string{"careful"}),
 			`{"uid":"7","allowed":false,"status":{"metadata":{},"status":"Failure","message":"manifests should not be empty","reason":"BadRequest","code":400},"warnings":["careful"]}`},

@@ -80,7 +80,7 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 	if r == nil {
 		return nil
 	}
-	var verdict core.Verdict
+	var verdict core.ReportResult
 	err := p.tell(func(c *core.Core) { verdict = c.Report(r) })
 	if err == nil {
 		p.metrics.reports.WithLabelValues(string(verdict)).Inc()
@@ -119,7 +119,7 @@ func (p party) readable(ctx context.Context, e codec.Event, err error) bool {
 	return err == nil
 }
 
-func (p party) logReport(ctx context.Context, r *core.Report, agent string, v core.Verdict) {
+func (p party) logReport(ctx context.Context, r *core.Report, agent string, v core.ReportResult) {
 	attrs := []any{"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v}
 	if text := unexpected[v]; text != "" {
 		p.log.WarnContext(ctx, "status is not taken", append(attrs, "reason", text)...)
@@ -129,7 +129,7 @@ func (p party) logReport(ctx context.Context, r *core.Report, agent string, v co
 }
 
 // unexpected are the verdicts that a well-behaved agent never gets.
-var unexpected = map[core.Verdict]string{
+var unexpected = map[core.ReportResult]string{
 	core.NotDeleting:  "the cluster reports a work as deleted that the hub does not delete",
 	core.Foreign:      "the work is not this hub's, or not of this cluster",
 	core.Incomparable: "the sequence id cannot be compared",

@@ -45,13 +45,13 @@ func (m Marks) Put(e *codec.Event) {
 	}
 }
 
-// Verdict says whether an event counts.
-type Verdict uint8
+// Result says whether an event counts.
+type Result uint8
 
 // The verdicts.
 const (
 	// Stock: its sender is no Hawser party. It counts, and says nothing of its place.
-	Stock Verdict = iota
+	Stock Result = iota
 	// Counts: it does. First: so it does, and it is the first of a later session.
 	Counts
 	First
@@ -64,7 +64,7 @@ const (
 )
 
 // Believed reports whether the event counts.
-func (v Verdict) Believed() bool { return v == Stock || v == Counts || v == First }
+func (v Result) Believed() bool { return v == Stock || v == Counts || v == First }
 
 // Line is the place of a party's events among each other and among those of its peers. It
 // is not safe for concurrent use.
@@ -111,7 +111,7 @@ func (l *Line) own(p *peer) codec.Session {
 }
 
 // Hear takes an event of a peer, and says whether it counts.
-func (l *Line) Hear(name string, m Marks) Verdict {
+func (l *Line) Hear(name string, m Marks) Result {
 	if m.Session == (codec.Session{}) {
 		return Stock
 	}

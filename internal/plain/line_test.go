@@ -19,7 +19,7 @@ func talk() (hub, agent *plain.Line) {
 	return hub, agent
 }
 
-func hears(t *testing.T, who string, got, want plain.Verdict) {
+func hears(t *testing.T, who string, got, want plain.Result) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s: verdict %d, want %d", who, got, want)

@@ -31,7 +31,7 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	if f.tell {
 		log.ErrorContext(ctx, "what is held differs from what the broker has, also after everything was listed", "broker", cp.Digest.Count)
 	}
-	if f.verdict == list {
+	if f.action == list {
 		log.InfoContext(ctx, "what is held differs from what the broker has: listing everything", "broker", cp.Digest.Count)
 	}
 	for _, id := range f.send {
@@ -53,7 +53,7 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 
 // findings is what a checkpoint leads to.
 type findings struct {
-	verdict     verdict
+	action      resyncAction
 	own         codec.Digest
 	orphans     int
 	tell        bool // digests that do not become equal
@@ -77,8 +77,8 @@ func (c *Core) heed(cp codec.Checkpoint, at time.Time) (f findings, ok bool) {
 	slices.Sort(cp.Orphans)
 	orphans := c.set.Lacks(slices.Compact(cp.Orphans), c.link.mark)
 	f.own, f.orphans = c.set.Digest(orphans), len(orphans)
-	f.verdict = c.link.heed(cp, orphans, f.own, c.set.Clock() > c.link.mark)
-	switch f.verdict {
+	f.action = c.link.heed(cp, orphans, f.own, c.set.Clock() > c.link.mark)
+	switch f.action {
 	case list:
 		f.sync = true
 	case advance, advanceAndList:

@@ -78,7 +78,7 @@ func (l *link) end(err error) {
 func (l *link) move(c codec.Cursor) { l.cursor = c }
 
 // heed lets a checkpoint count. own and late are those of classify.
-func (l *link) heed(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) verdict {
+func (l *link) heed(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
 	event, gap := l.classify(cp, own, late)
 	v := l.step(event, gap)
 	l.orphans, l.compared, l.matched = orphans, cp.ComparedSources, event == equal

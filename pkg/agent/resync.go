@@ -74,12 +74,12 @@ const (
 	resyncEvents
 )
 
-// verdict is what a checkpoint leads to.
-type verdict int
+// resyncAction is what a checkpoint leads to.
+type resyncAction int
 
 const (
 	// await: the answer to the list is not complete.
-	await verdict = iota
+	await resyncAction = iota
 	// list: nobody knows why the digests differ; the list shows it.
 	list
 	// advance: everything up to the cursor is held, as well as can be.
@@ -89,8 +89,8 @@ const (
 )
 
 type transition struct {
-	to      resyncState
-	verdict verdict
+	to     resyncState
+	action resyncAction
 }
 
 // resyncTable says for each state and event which state follows, and what is done.
@@ -162,14 +162,14 @@ func (r *resyncProgress) classify(cp codec.Checkpoint, own codec.Digest, late bo
 }
 
 // step lets an event count.
-func (r *resyncProgress) step(e resyncEvent, gap *codec.Digest) verdict {
+func (r *resyncProgress) step(e resyncEvent, gap *codec.Digest) resyncAction {
 	t := resyncTable[r.state][e]
 	switch {
 	case e == equal:
 		r.gap = nil
-	case t.verdict == list || t.verdict == advanceAndList:
+	case t.action == list || t.action == advanceAndList:
 		r.gap = gap
 	}
 	r.state = t.to
-	return t.verdict
+	return t.action
 }

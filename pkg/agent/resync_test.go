@@ -16,7 +16,7 @@ type resyncFlags struct {
 	gap     bool // a gap is known
 }
 
-func (f resyncFlags) step(e resyncEvent) (resyncFlags, verdict) {
+func (f resyncFlags) step(e resyncEvent) (resyncFlags, resyncAction) {
 	late, known := e == lateSame || e == lateOther, e == same || e == lateSame
 	switch {
 	case e == equal:
@@ -56,8 +56,8 @@ func TestResync_EachPair(t *testing.T) {
 		for e := range resyncEvents {
 			want, verdict := flagsOf[s].step(e)
 			got := resyncTable[s][e]
-			if flagsOf[got.to] != want || got.verdict != verdict {
-				t.Errorf("state %d, event %d: state %d and verdict %d, want %+v and %d", s, e, got.to, got.verdict, want, verdict)
+			if flagsOf[got.to] != want || got.action != verdict {
+				t.Errorf("state %d, event %d: state %d and verdict %d, want %+v and %d", s, e, got.to, got.action, want, verdict)
 			}
 		}
 	}

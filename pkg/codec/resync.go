@@ -208,8 +208,8 @@ func (p *ResyncParams) event(sub Subresource, body []byte) (Event, error) {
 	}.Event()
 }
 
-// Verdict is what a status says of its work as a whole: all that a broker must know of it.
-type Verdict struct {
+// StatusSummary is what a status says of its work as a whole: all that a broker must know of it.
+type StatusSummary struct {
 	// Deleted: the agent has removed everything.
 	Deleted bool
 	// Applied and Available are the statuses of these conditions, "" without one.
@@ -220,11 +220,13 @@ type Verdict struct {
 	Message string
 }
 
-// MaxVerdictBytes bounds the message of a [Verdict]. Agents of Hawser say no more in a condition of a work.
+// MaxVerdictBytes bounds the message of a [StatusSummary]. Agents of Hawser say no more in a condition of a work.
 const MaxVerdictBytes = 1 << 10
 
 // Fails reports whether the work is not applied, or not available.
-func (v *Verdict) Fails() bool { return v.Applied == conditionFalse || v.Available == conditionFalse }
+func (v *StatusSummary) Fails() bool {
+	return v.Applied == conditionFalse || v.Available == conditionFalse
+}
 
 // ReportsDeleted reports whether the data of a status event carries the
 // condition Deleted=True; see [VerdictOf].
@@ -236,9 +238,9 @@ func ReportsDeleted(data []byte) (deleted bool, err error) {
 // VerdictOf reads the data of a status event. It looks at nothing but the top-level conditions. It
 // returns an *AttributeError about "data" when the data is not a JSON object with conditions, or a
 // larger one than a status can be; no data says nothing.
-func VerdictOf(data []byte) (v Verdict, err error) {
+func VerdictOf(data []byte) (v StatusSummary, err error) {
 	if len(data) == 0 {
-		return Verdict{}, nil
+		return StatusSummary{}, nil
 	}
 	r := &jsonReader{b: data, counts: true, room: MaxParts}
 	conditions, found := 0, [len(verdictConditions)]condition{}
@@ -260,9 +262,9 @@ func VerdictOf(data []byte) (v Verdict, err error) {
 		err = r.end()
 	}
 	if err != nil {
-		return Verdict{}, problemWith("data", `must be the JSON object {"conditions":[...],...}`, err)
+		return StatusSummary{}, problemWith("data", `must be the JSON object {"conditions":[...],...}`, err)
 	}
-	v = Verdict{Deleted: found[0].status == conditionTrue, Applied: found[2].status, Available: found[3].status}
+	v = StatusSummary{Deleted: found[0].status == conditionTrue, Applied: found[2].status, Available: found[3].status}
 	for i, c := range found[1:] {
 		if c.status == verdictTrouble[i+1] {
 			if v.Message = c.message(); v.Message == deletionGoesOn {
@@ -363,7 +365,7 @@ const (
 	MaxParts = 1 << 17
 )
 
-// verdictConditions are the types of the conditions of a [Verdict], in its order.
+// verdictConditions are the types of the conditions of a [StatusSummary], in its order.
 var verdictConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Available", "InTime", "Contested"}
 
 // verdictTrouble are the statuses of these conditions of which a person has to know why.

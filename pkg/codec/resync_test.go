@@ -118,7 +118,7 @@ func TestDecodeHashes(t *testing.T) {
 // Available; what is told of them is short and printable.
 func TestVerdictOf(t *testing.T) {
 	long := strings.Repeat("é", MaxVerdictBytes)
-	for data, want := range map[string]Verdict{
+	for data, want := range map[string]StatusSummary{
 		"": {},
 		`{"conditions":[{"type":"Applied","status":"True","message":"fine"},{"type":"Available","status":"Unknown","message":"?"}]}`:                            {Applied: "True", Available: "Unknown"},
 		`{"conditions":[{"message":"no CRD","type":"Available","status":"False"},{"type":"Applied","message":"not\u0020all\n\u001b[2J","status":"False"}]}`:     {Applied: "False", Available: "False", Message: "not all  [2J"},

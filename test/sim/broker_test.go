@@ -90,7 +90,7 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 		}
 		outcomes = append(outcomes, o...)
 		g.w.note("  commit %s", describe(&ops[i], o[0]))
-		g.w.oracle.committed(&ops[i], o[0].Verdict, before, g.look(ops[i].Key))
+		g.w.oracle.committed(&ops[i], o[0].Result, before, g.look(ops[i].Key))
 	}
 	return outcomes, nil
 }
@@ -168,7 +168,7 @@ func describe(op *store.Op, o store.Outcome) string {
 	if op.Deleted {
 		kind = "deleted"
 	}
-	return fmt.Sprintf("%s %s/%s v%d: verdict %d at %d", kind, op.Key.Cluster, op.Key.ResourceID, op.Version, o.Verdict, o.Revision)
+	return fmt.Sprintf("%s %s/%s v%d: verdict %d at %d", kind, op.Key.Cluster, op.Key.ResourceID, op.Version, o.Result, o.Revision)
 }
 
 func newNode(w *world) *node {

@@ -312,7 +312,7 @@ func statusHash(s workv1.ManifestWorkStatus) string {
 }
 
 // committed judges one write of the store by the record before and after it.
-func (o *oracle) committed(op *store.Op, verdict store.Verdict, before, after *store.Meta) {
+func (o *oracle) committed(op *store.Op, verdict store.ResultCode, before, after *store.Meta) {
 	id := op.Key.ResourceID
 	if verdict != store.OverQuota {
 		o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true

@@ -53,7 +53,7 @@ func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op = operationOf(req)
-	var v admission.Verdict
+	var v admission.Response
 	v, res = w.judge(ctx, req)
 	w.cfg.Log.Debug("work reviewed", "operation", op, "result", res, "cluster", req.Namespace, "work", req.Name, "user", req.UserInfo.Username)
 	answer, err := admission.Encode(req.UID, v)
@@ -100,13 +100,13 @@ func read(to http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // judge applies the rules, and asks the hub about the executor where they leave
 // that open.
-func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) (admission.Verdict, result) {
+func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) (admission.Response, result) {
 	a := w.cfg.Rules.Check(req)
 	switch {
 	case a.Problem != "":
 		return admission.Refused(a.Problem, a.Warnings), resultRefused
 	case a.Executor == nil:
-		return admission.Verdict{Warnings: a.Warnings}, resultAdmitted
+		return admission.Response{Warnings: a.Warnings}, resultAdmitted
 	}
 	review, err := w.cfg.Access.Create(ctx, a.Executor.Review(), metav1.CreateOptions{})
 	switch {
@@ -115,5 +115,5 @@ func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) 
 	case !review.Status.Allowed:
 		return admission.Refused(a.Executor.Denial(), a.Warnings), resultRefused
 	}
-	return admission.Verdict{Warnings: a.Warnings}, resultAdmitted
+	return admission.Response{Warnings: a.Warnings}, resultAdmitted
 }

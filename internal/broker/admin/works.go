@@ -150,7 +150,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 		if err != nil {
 			return err
 		}
-		switch o := outcomes[0]; o.Verdict {
+		switch o := outcomes[0]; o.Result {
 		case store.Accepted, store.Confirmed:
 			found = true
 			if before.Owner != "" {
@@ -194,7 +194,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 	outcomes, err := a.commit(ctx, by, ops)
 	var deleted []string
 	for i, o := range outcomes {
-		switch o.Verdict {
+		switch o.Result {
 		case store.Accepted, store.Confirmed, store.Unchanged:
 			deleted = append(deleted, ops[i].Key.ResourceID)
 		default:

@@ -139,7 +139,7 @@ func (d *Deletions) hasAgent(place store.Scope) bool {
 // noteUnheard notes what became of a spec; met is what a deletion met that no agent hears
 // of, else nil.
 func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
-	if met == nil && o.Verdict != store.Waits {
+	if met == nil && o.Result != store.Waits {
 		return
 	}
 	d.mu.Lock()
@@ -166,7 +166,7 @@ func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
 func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
 	start := d.cfg.Store.Head().TermStart
 	behind := o.Revision == 0 // a tombstone, of this id or of another one
-	switch o.Verdict {
+	switch o.Result {
 	case store.Accepted, store.Unchanged, store.Waits:
 		if o.Revision >= start || !op.Deleting && !behind {
 			return nil
@@ -235,7 +235,7 @@ func (d *Deletions) Arrive(ctx context.Context, place store.Scope, from identity
 	if err != nil {
 		return call.Store(err)
 	}
-	outcomes = slices.DeleteFunc(outcomes, func(o store.Outcome) bool { return o.Verdict != store.Confirmed })
+	outcomes = slices.DeleteFunc(outcomes, func(o store.Outcome) bool { return o.Result != store.Confirmed })
 	if len(outcomes) > 0 {
 		d.cfg.Log.Info("works that were made anew while their cluster was away take over from those that were deleted",
 			"cluster", place.Cluster, "count", len(outcomes))

@@ -262,11 +262,11 @@ func TestDeletions_ForgetClusters(t *testing.T) {
 	d := &Deletions{repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*absence{}}
 	k := store.Key{Cluster: "c1", ResourceID: "1"}
 	met := &store.Met{State: store.Live, Revision: 1, Unchanged: true}
-	d.noteUnheard(k, store.Outcome{Verdict: store.Confirmed, Revision: 2}, met)
+	d.noteUnheard(k, store.Outcome{Result: store.Confirmed, Revision: 2}, met)
 	if len(d.clusters) != 0 {
 		t.Error("a deletion that nobody had to confirm is kept")
 	}
-	d.noteUnheard(k, store.Outcome{Verdict: store.Accepted, Revision: 2, Replaced: 1}, met)
+	d.noteUnheard(k, store.Outcome{Result: store.Accepted, Revision: 2, Replaced: 1}, met)
 	if len(d.clusters) != 1 {
 		t.Fatal("a deletion that no agent heard of is not kept")
 	}

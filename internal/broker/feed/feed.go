@@ -135,7 +135,7 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 	switch {
 	case op.Kind == store.PutSpec && !op.Deleting:
 		return func(o store.Outcome) error {
-			if o.Verdict == store.Accepted {
+			if o.Result == store.Accepted {
 				f.registry.accepted(key, o.Revision)
 			}
 			return nil
@@ -149,7 +149,7 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 		}
 		return func(o store.Outcome) error {
 			for _, s := range f.registry.of(scopeOf(key)) {
-				switch o.Verdict {
+				switch o.Result {
 				case store.SpecAgain:
 					s.answer(keyOf(key), max(o.Revision, 1), 0)
 				case store.Stale:

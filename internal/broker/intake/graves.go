@@ -123,7 +123,7 @@ func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision ui
 	}
 	removed := 0
 	for _, v := range outcomes {
-		if v.Verdict == store.Accepted {
+		if v.Result == store.Accepted {
 			removed++
 		}
 	}

@@ -27,7 +27,7 @@ func (w witness) Begin(_ context.Context, op *store.Op, _ *codec.Envelope) (func
 	*w.seen = append(*w.seen, w.name+" begins "+op.Key.ResourceID)
 	return func(o store.Outcome) error {
 		line := w.name + " ends"
-		if o.Verdict == store.Accepted {
+		if o.Result == store.Accepted {
 			line = w.name + " sees it accepted"
 		}
 		*w.seen = append(*w.seen, line)
@@ -44,7 +44,7 @@ type accepting struct {
 func (accepting) Err() error { return nil }
 
 func (a accepting) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, error) {
-	return []store.Outcome{{Verdict: store.Accepted, Head: 7}}[:len(ops)], a.err
+	return []store.Outcome{{Result: store.Accepted, Head: 7}}[:len(ops)], a.err
 }
 
 // TestPut_WitnessesAroundTheCommit: each sees the op before it is queued, and its end before the

@@ -130,7 +130,7 @@ func trueVersion(env *codec.Envelope) int64 {
 }
 
 // outcomes are what the publisher is told of each verdict that is no refusal.
-var outcomes = map[store.Verdict]string{
+var outcomes = map[store.ResultCode]string{
 	store.Accepted:  codec.OutcomeAccepted,
 	store.Confirmed: codec.OutcomeConfirmed,
 	store.Waits:     codec.OutcomeWaits,
@@ -142,7 +142,7 @@ var outcomes = map[store.Verdict]string{
 
 // receiptOf is what the publisher is told.
 func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) {
-	r := transport.Receipt{Outcome: outcomes[o.Verdict], Revision: o.Head}
+	r := transport.Receipt{Outcome: outcomes[o.Result], Revision: o.Head}
 	if r.Outcome == "" {
 		return r, refusalOf(o, env)
 	}
@@ -150,7 +150,7 @@ func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) 
 }
 
 func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
-	switch o.Verdict {
+	switch o.Result {
 	case store.OwnedByOther:
 		return call.Refused(transport.CodeDenied, codec.ExtResourceID,
 			fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
@@ -169,7 +169,7 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	case store.Invalid:
 		return call.Invalid("", o.Detail, "")
 	}
-	return call.Internal(fmt.Errorf("no answer to verdict %d", o.Verdict))
+	return call.Internal(fmt.Errorf("no answer to verdict %d", o.Result))
 }
 
 // Release drops all records of the source on one cluster, without a word to the cluster.

@@ -60,7 +60,7 @@ func (w *world) commit(op store.Op) {
 	w.Helper()
 	op.Key.DataType, op.Key.ResourceID, op.At = codec.ManifestBundles, "work", w.now
 	outcomes, err := w.store.Commit(w.Context(), []store.Op{op})
-	if err != nil || outcomes[0].Verdict != store.Accepted {
+	if err != nil || outcomes[0].Result != store.Accepted {
 		w.Fatal(outcomes, err)
 	}
 	w.Refresh(at(op.Key.Cluster))

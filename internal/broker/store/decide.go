@@ -161,7 +161,7 @@ func Entries(m *Meta) (spec, status uint64) {
 func Decide(v View, op *Op) Decision {
 	p := plan{View: v, op: op, revision: v.Head}
 	if problem := op.problem(); problem != "" {
-		p.d.Outcome = Outcome{Verdict: Invalid, Detail: problem, Head: v.Head}
+		p.d.Outcome = Outcome{Result: Invalid, Detail: problem, Head: v.Head}
 		return p.d
 	}
 	p.decide()
@@ -203,8 +203,8 @@ func (p *plan) next() uint64 {
 }
 
 // say sets the outcome. m is the record it is about, nil when there is none.
-func (p *plan) say(v Verdict, m *Meta, revision uint64) {
-	p.d.Outcome = Outcome{Verdict: v, Revision: revision}
+func (p *plan) say(v ResultCode, m *Meta, revision uint64) {
+	p.d.Outcome = Outcome{Result: v, Revision: revision}
 	if m != nil {
 		p.d.Outcome.Owner = m.Owner
 	}
@@ -212,10 +212,10 @@ func (p *plan) say(v Verdict, m *Meta, revision uint64) {
 
 // wrote sets the outcome of an op that wrote n, nil when it removed its record, under
 // the last revision.
-func (p *plan) wrote(v Verdict, n *Meta) { p.say(v, n, p.revision) }
+func (p *plan) wrote(v ResultCode, n *Meta) { p.say(v, n, p.revision) }
 
 // refuse sets an outcome without a write, about the spec of m.
-func (p *plan) refuse(v Verdict, m *Meta) {
+func (p *plan) refuse(v ResultCode, m *Meta) {
 	p.say(v, m, 0)
 	if m != nil {
 		p.d.Outcome.Revision = m.SpecRevision

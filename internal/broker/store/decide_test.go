@@ -114,7 +114,7 @@ func runRows(t *testing.T, rows []row) {
 				if err != nil {
 					t.Fatalf("step %d: %v", i, err)
 				}
-				if v := s.Outcome.Verdict; v != store.Accepted && v != store.Waits && v != store.Confirmed {
+				if v := s.Outcome.Result; v != store.Accepted && v != store.Waits && v != store.Confirmed {
 					t.Fatalf("step %d was not taken: %s", i, outcomeString(s.Outcome))
 				}
 			}
@@ -146,14 +146,14 @@ func runRows(t *testing.T, rows []row) {
 	}
 }
 
-var verdicts = map[store.Verdict]string{
+var verdicts = map[store.ResultCode]string{
 	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Waits: "waits", store.Unchanged: "unchanged",
 	store.Stale: "stale", store.Ignored: "ignored", store.SpecAgain: "specagain", store.OwnedByOther: "ownedbyother",
 	store.NameTaken: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
 }
 
 func outcomeString(o store.Outcome) string {
-	s := fmt.Sprintf("%s %d %s", verdicts[o.Verdict], o.Revision, o.Owner)
+	s := fmt.Sprintf("%s %d %s", verdicts[o.Result], o.Revision, o.Owner)
 	if o.Detail != "" {
 		s += ": " + o.Detail
 	}

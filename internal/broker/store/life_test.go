@@ -80,7 +80,7 @@ func cell(t *testing.T, before []store.Op, op store.Op) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	switch v := s.Outcome.Verdict; v {
+	switch v := s.Outcome.Result; v {
 	case store.Accepted, store.Confirmed, store.Waits:
 		return situation(l)
 	default:

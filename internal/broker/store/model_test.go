@@ -38,7 +38,7 @@ func (m model) leave(l *storetest.Model, k store.Key, id string) {
 
 // take notes an op that the store took. before is the record it met, behind the
 // tombstone behind which its id waited.
-func (m model) take(l *storetest.Model, op store.Op, verdict store.Verdict, before, behind *store.Meta) {
+func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, before, behind *store.Meta) {
 	id := op.Key.ResourceID
 	c := m[id]
 	switch op.Kind {
@@ -132,9 +132,9 @@ func step(t *rapid.T, l *storetest.Model, m model, op store.Op) {
 	}
 	t.Logf("%+v: %s", op, outcomeString(s.Outcome))
 	checkOrder(t, op, s)
-	switch s.Outcome.Verdict {
+	switch s.Outcome.Result {
 	case store.Accepted, store.Confirmed, store.Waits:
-		m.take(l, op, s.Outcome.Verdict, view.Record, view.Barrier)
+		m.take(l, op, s.Outcome.Result, view.Record, view.Barrier)
 	default:
 	}
 }

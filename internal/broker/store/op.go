@@ -83,15 +83,15 @@ const (
 	TakeOver
 )
 
-// Verdict says what became of an Op. Only Accepted, Confirmed and Waits wrote.
-type Verdict uint8
+// ResultCode says what became of an Op. Only Accepted, Confirmed and Waits wrote.
+type ResultCode uint8
 
 // The verdicts, with the outcome a publisher is told.
 const (
 	// Accepted: written under Outcome.Revision. A deletion that takes back a
 	// create which waits behind its own tombstone is accepted under that
 	// tombstone's revision.
-	Accepted Verdict = iota + 1
+	Accepted ResultCode = iota + 1
 	// Confirmed: the record became a grave (a deletion reached the cluster, or
 	// there was nothing to reach), or gave way to the spec that waited for it.
 	Confirmed
@@ -134,7 +134,7 @@ const (
 
 // Outcome answers one Op.
 type Outcome struct {
-	Verdict Verdict
+	Result ResultCode
 	// Revision is that of the write, the last one when there are several; where
 	// nothing was written, the current one of the half the op is about. 0 when
 	// there is none, as for a spec that waits.

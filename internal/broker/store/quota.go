@@ -68,7 +68,7 @@ func Admit(u quota.Usage, op *Op, d Decision) Decision {
 		return d
 	}
 	head := d.Outcome.Head - uint64(len(d.Changes))
-	return Decision{Outcome: Outcome{Verdict: OverQuota, Excess: excess, Head: head}}
+	return Decision{Outcome: Outcome{Result: OverQuota, Excess: excess, Head: head}}
 }
 
 // sizes are those of a record that takes the place of old.

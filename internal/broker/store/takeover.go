@@ -30,7 +30,7 @@ type Met struct {
 // known of the record before, the zero value if it was live.
 func (u Unheard) Deleted(m Met, o Outcome) Unheard {
 	switch {
-	case o.Verdict != Accepted || o.Replaced == 0 || o.Replaced != m.Revision || !m.Unchanged:
+	case o.Result != Accepted || o.Replaced == 0 || o.Replaced != m.Revision || !m.Unchanged:
 		return Unheard{} // it met another record, or changed what is to outlive the work
 	case m.State == Live:
 		return Unheard{Spec: o.Replaced, First: o.Revision, Last: o.Revision}

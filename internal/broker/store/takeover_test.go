@@ -89,7 +89,7 @@ func TestUnheard_Deleted(t *testing.T) {
 	t.Parallel()
 	first := store.Unheard{Spec: 10, First: 20, Last: 20}
 	took := func(revision, replaced uint64) store.Outcome {
-		return store.Outcome{Verdict: store.Accepted, Revision: revision, Replaced: replaced}
+		return store.Outcome{Result: store.Accepted, Revision: revision, Replaced: replaced}
 	}
 	for name, c := range map[string]struct {
 		before store.Unheard
@@ -106,7 +106,7 @@ func TestUnheard_Deleted(t *testing.T) {
 		"repeated, the first is unknown": {store.Unheard{}, store.Met{State: store.Tombstone, Revision: 20, Unchanged: true}, took(25, 20), store.Unheard{}},
 		"repeated after another one":     {first, store.Met{State: store.Tombstone, Revision: 22, Unchanged: true}, took(25, 22), store.Unheard{}},
 		"of what no store had":           {store.Unheard{}, store.Met{State: store.Grave, Revision: 10, Unchanged: true}, took(20, 0), store.Unheard{}},
-		"stale":                          {first, store.Met{State: store.Tombstone, Revision: 20, Unchanged: true}, store.Outcome{Verdict: store.Stale, Revision: 20}, store.Unheard{}},
+		"stale":                          {first, store.Met{State: store.Tombstone, Revision: 20, Unchanged: true}, store.Outcome{Result: store.Stale, Revision: 20}, store.Unheard{}},
 	} {
 		if got := c.before.Deleted(c.met, c.o); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)

@@ -508,7 +508,7 @@ func (c *Core) Inventory(page codec.Inventory) bool {
 // Report takes a report. The core keeps r and never changes it. When it returns
 // Taken the report is not lost as long as the process lives; after that, the
 // next resync brings it again.
-func (c *Core) Report(r *Report) Verdict {
+func (c *Core) Report(r *Report) ReportResult {
 	if c.fleet.All {
 		c.cluster(r.Cluster)
 	}

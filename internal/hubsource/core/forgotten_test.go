@@ -17,7 +17,7 @@ func TestCore_TakesReportsAnewOfWhatTheBrokerNeverHeardOf(t *testing.T) {
 	for name, c := range map[string]struct {
 		digests []codec.ClusterDigest
 		records []codec.InventoryRecord
-		known   Verdict
+		known   ReportResult
 	}{
 		"nothing is there":   {nil, nil, Taken},
 		"something is there": {[]codec.ClusterDigest{digestOf(t, known)}, []codec.InventoryRecord{recordOf(t, known, 1)}, Stale},

@@ -404,7 +404,7 @@ func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	agent := f.ours("cluster1")
-	say := func(n int) Verdict {
+	say := func(n int) ReportResult {
 		r := report(a, n, applied(3))
 		r.Marks = agent.Marks("hub")
 		return f.core.Report(r)

@@ -45,7 +45,7 @@ func (r *realm) agent(m store.Meta) {
 	r.agents[m.Key] = m.SpecRevision
 	o := r.commit(store.Op{Kind: store.PutStatus, Key: m.Key, Action: env.Type.Action, Version: env.Version,
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted, Event: normal, At: r.now})
-	if o.Verdict == store.SpecAgain {
+	if o.Result == store.SpecAgain {
 		delete(r.agents, m.Key)
 	}
 }

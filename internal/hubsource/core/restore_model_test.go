@@ -326,11 +326,11 @@ func (r *realm) publish(e codec.Event, err error) Result {
 		}
 	}
 	o := r.commit(op)
-	if o.Verdict == store.Accepted || o.Verdict == store.Confirmed || o.Verdict == store.Waits {
+	if o.Result == store.Accepted || o.Result == store.Confirmed || o.Result == store.Waits {
 		r.written++
 	}
-	r.t.Logf("  %s %s v%d supersedes %d if %d: verdict %d %s", env.Type.Action, env.ResourceID, env.Version, env.Supersedes, env.IfRevision, o.Verdict, o.Detail)
-	switch o.Verdict {
+	r.t.Logf("  %s %s v%d supersedes %d if %d: verdict %d %s", env.Type.Action, env.ResourceID, env.Version, env.Supersedes, env.IfRevision, o.Result, o.Detail)
+	switch o.Result {
 	case store.Accepted:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: o.Head}}
 	case store.Confirmed:
@@ -346,7 +346,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 	case store.NameTaken:
 		return Result{Err: &transport.Error{Code: transport.CodeAlreadyExists, Next: transport.NextStop}}
 	}
-	r.t.Fatalf("verdict %d", o.Verdict)
+	r.t.Fatalf("verdict %d", o.Result)
 	return Result{}
 }
 

@@ -43,27 +43,27 @@ type Report struct {
 	Size int
 }
 
-// Verdict says what became of a [Report].
-type Verdict string
+// ReportResult says what became of a [Report].
+type ReportResult string
 
 // The verdicts, as the metric names them.
 const (
 	// Taken: it is held and will be written, if it differs.
-	Taken Verdict = "taken"
+	Taken ReportResult = "taken"
 	// Stale: a newer report was taken before, or one about a newer generation.
-	Stale Verdict = "stale"
+	Stale ReportResult = "stale"
 	// Ignored: it means nothing for this work.
-	Ignored Verdict = "ignored"
+	Ignored ReportResult = "ignored"
 	// NotDeleting: it says that a work is deleted which the hub does not delete;
 	// told once per work, then Ignored.
-	NotDeleting Verdict = "not_deleting"
+	NotDeleting ReportResult = "not_deleting"
 	// Void: it was said to an earlier session of this source, or in an earlier one of the
 	// agent. It is asked for again.
-	Void Verdict = "void"
+	Void ReportResult = "void"
 	// Foreign: it is about another source's work, or one of another cluster.
-	Foreign Verdict = "foreign"
+	Foreign ReportResult = "foreign"
 	// Incomparable: its sequence id cannot be ordered; it is dropped.
-	Incomparable Verdict = "incomparable"
+	Incomparable ReportResult = "incomparable"
 )
 
 // statuses is the way of the clusters' reports to the hub.
@@ -176,7 +176,7 @@ func (r *reportState) hold(c *cursor) {
 }
 
 // receive takes a report.
-func (s *statuses) receive(r *Report) Verdict {
+func (s *statuses) receive(r *Report) ReportResult {
 	cl := s.f.clusters[r.Cluster]
 	if cl == nil || !cl.selected {
 		return Ignored
@@ -233,7 +233,7 @@ func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, n
 // reportDeleted takes the word that the cluster is rid of the work. Where
 // nobody is left to say so, or an operator gave the work up, the broker says it
 // in the agent's place: its sequence id is not newer than the agent's last one.
-func (s *statuses) reportDeleted(w *work, r *Report) Verdict {
+func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 	if w.spec.redelivery.went == theLastSpec {
 		return Void // it answers a deletion of an earlier process, and the last spec may have come behind it
 	}
@@ -266,7 +266,7 @@ func (s *statuses) reportDeleted(w *work, r *Report) Verdict {
 // waiting, for the finalizer now. A report that is older than what the broker said
 // since is about an earlier deletion, as of a work that a restore of the hub brought
 // back.
-func (s *statuses) confirm(w *work, r *Report) Verdict {
+func (s *statuses) confirm(w *work, r *Report) ReportResult {
 	if !w.broker.answer(s.f.sub, buried, w.hub.mark(), r.Revision, s.f.tick()) {
 		w.report.drop(s.f, s.cursor)
 		return Stale

@@ -136,7 +136,7 @@ func TestCore_NeverGoesBackInReports(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		r    *Report
-		want Verdict
+		want ReportResult
 	}{
 		{"first, about an older generation", report(old, 10, applied(3)), Taken},
 		{"older sequence", report(w, 9, applied(4)), Stale},
@@ -161,7 +161,7 @@ func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	var ids codec.Sequencer
-	say := func(what string, want Verdict, at time.Time, revision uint64) {
+	say := func(what string, want ReportResult, at time.Time, revision uint64) {
 		t.Helper()
 		r := report(w, 0, applied(1))
 		r.Sequence, r.Revision = ids.Ahead(at.UnixMilli(), 0), revision

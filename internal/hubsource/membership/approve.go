@@ -32,21 +32,21 @@ type rules struct {
 	users []string
 }
 
-// verdict is what becomes of a CSR.
-type verdict struct {
+// csrDecision is what becomes of a CSR.
+type csrDecision struct {
 	csr             *certificatesv1.CertificateSigningRequest
-	decision        decision
+	action          csrAction
 	reason, message string
 }
 
-// decision is one of a CSR.
-type decision string
+// csrAction is one of a CSR.
+type csrAction string
 
 const (
-	approve decision = "approved"
-	deny    decision = "denied"
+	approve csrAction = "approved"
+	deny    csrAction = "denied"
 	// drop deletes a CSR that was denied, so that the agent makes another one.
-	drop decision = "dropped"
+	drop csrAction = "dropped"
 )
 
 // decideRequests adds what becomes of the CSRs of a cluster. Nothing becomes of those that a
@@ -135,18 +135,18 @@ func (s situation) inUse() bool {
 }
 
 // decideRenewal is about who shows a certificate of the very agent that the CSR is for.
-func decideRenewal(s situation, csr *certificatesv1.CertificateSigningRequest) []verdict {
+func decideRenewal(s situation, csr *certificatesv1.CertificateSigningRequest) []csrDecision {
 	member := s.cluster != nil && s.cluster.Spec.HubAcceptsClient && s.cluster.DeletionTimestamp == nil
 	switch {
 	case member && conditionOf(csr, certificatesv1.CertificateDenied) == reasonNotAMember:
 		// An agent waits for its CSR until that is gone.
-		return []verdict{{csr, drop, "", ""}}
+		return []csrDecision{{csr, drop, "", ""}}
 	case decided(csr):
 		return nil
 	case member:
-		return []verdict{{csr, approve, reasonRenewal, "The agent of an accepted cluster renews its certificate"}}
+		return []csrDecision{{csr, approve, reasonRenewal, "The agent of an accepted cluster renews its certificate"}}
 	}
-	return []verdict{{csr, deny, reasonNotAMember, "The hub does not accept the cluster: see spec.hubAcceptsClient of its ManagedCluster"}}
+	return []csrDecision{{csr, deny, reasonNotAMember, "The hub does not accept the cluster: see spec.hubAcceptsClient of its ManagedCluster"}}
 }
 
 // decideFirst is about who has no certificate yet. Before it approves a key it claims it, on
@@ -167,7 +167,7 @@ func (r rules) decideFirst(s situation, f first, e *effects) {
 	}
 	switch claimed := c.Annotations[KeyAnnotation]; {
 	case claimed == f.asked.key() && c.Spec.HubAcceptsClient:
-		e.verdicts = append(e.verdicts, verdict{f.csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + f.csr.Annotations[UserAnnotation]})
+		e.verdicts = append(e.verdicts, csrDecision{f.csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + f.csr.Annotations[UserAnnotation]})
 	case claimed != "" || s.inUse():
 	case e.change == nil || e.change.claim == "" && !e.change.member:
 		e.changes().claim, e.change.accept = f.asked.key(), !c.Spec.HubAcceptsClient

@@ -65,7 +65,7 @@ type effects struct {
 	remove []object // of the cluster
 	// conditions of the status to set.
 	conditions []metav1.Condition
-	verdicts   []verdict
+	verdicts   []csrDecision
 	// release takes the Lease away, then the finalizers off.
 	release bool
 	// after is when to look next without a change; 0: never.

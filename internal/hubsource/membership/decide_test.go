@@ -41,7 +41,7 @@ func told(e effects) string {
 		say(true, "%s=%s/%s", c.Type, c.Status, c.Reason)
 	}
 	for _, v := range e.verdicts {
-		say(true, "%s %s", v.decision, v.csr.Name)
+		say(true, "%s %s", v.action, v.csr.Name)
 	}
 	say(e.release, "release")
 	say(e.after > 0, "after %s", e.after)

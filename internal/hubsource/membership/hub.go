@@ -266,14 +266,14 @@ func (h hub) release(ctx context.Context, c *clusterv1.ManagedCluster) error {
 	return err
 }
 
-func (h hub) decideCSR(ctx context.Context, v verdict) error {
+func (h hub) decideCSR(ctx context.Context, v csrDecision) error {
 	csrs := h.kube.CertificatesV1().CertificateSigningRequests()
-	if v.decision == drop {
+	if v.action == drop {
 		err := csrs.Delete(ctx, v.csr.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.csr.UID}})
 		return h.metrics.did("delete_csr", kubeerror.IgnoreNotFound(err))
 	}
 	t := certificatesv1.CertificateApproved
-	if v.decision == deny {
+	if v.action == deny {
 		t = certificatesv1.CertificateDenied
 	}
 	csr := conditioned(v.csr, t, v.reason, v.message)

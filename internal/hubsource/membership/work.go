@@ -352,8 +352,8 @@ func (m *members) tell(ctx context.Context, s situation, e effects) {
 		m.cfg.Log.InfoContext(ctx, "condition of a cluster", "cluster", s.name, "type", c.Type, "status", c.Status, "reason", c.Reason)
 	}
 	for _, v := range e.verdicts {
-		m.metrics.csrs.WithLabelValues(string(v.decision)).Inc()
-		m.cfg.Log.InfoContext(ctx, "CSR of a cluster", "cluster", s.name, "csr", v.csr.Name, "decision", v.decision, "reason", v.reason)
+		m.metrics.csrs.WithLabelValues(string(v.action)).Inc()
+		m.cfg.Log.InfoContext(ctx, "CSR of a cluster", "cluster", s.name, "csr", v.csr.Name, "decision", v.action, "reason", v.reason)
 	}
 	if e.release {
 		m.cfg.Log.InfoContext(ctx, "a deleted cluster is cleaned up", "cluster", s.name)

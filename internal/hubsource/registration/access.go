@@ -49,7 +49,7 @@ type access struct {
 	asks    atomic.Bool
 
 	mu   sync.Mutex
-	kept map[question]verdict
+	kept map[question]accessResult
 }
 
 // question is what was asked.
@@ -58,13 +58,13 @@ type question struct {
 	verb, group, resource, subresource, namespace, object string
 }
 
-type verdict struct {
+type accessResult struct {
 	allowed bool
 	until   time.Time
 }
 
 func newAccess(c Config) *access {
-	x := &access{reviews: c.Hub.Reviews, log: c.Log, kept: map[question]verdict{}}
+	x := &access{reviews: c.Hub.Reviews, log: c.Log, kept: map[question]accessResult{}}
 	if c.AccessReviews == Auto {
 		x.find = c.FindOCM
 	}
@@ -111,7 +111,7 @@ func (x *access) review(ctx context.Context, a ask) error {
 			return fmt.Errorf("review of the rights of %s: %w", a.user, err)
 		}
 		allowed = answer.Status.Allowed
-		x.keep(q, verdict{allowed, time.Now().Add(accessHolds)})
+		x.keep(q, accessResult{allowed, time.Now().Add(accessHolds)})
 	}
 	if !allowed {
 		return a.forbidden("the hub does not let %s %s it", a.user, r.Verb)
@@ -126,7 +126,7 @@ func (x *access) known(q question, now time.Time) (allowed, known bool) {
 	return v.allowed, ok && now.Before(v.until)
 }
 
-func (x *access) keep(q question, v verdict) {
+func (x *access) keep(q question, v accessResult) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.kept) >= maxAccess {

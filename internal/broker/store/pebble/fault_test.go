@@ -89,8 +89,8 @@ func (a acked) churn(s *Store, from, rounds int) error {
 			return err
 		}
 		for i, o := range out {
-			if o.Verdict != store.Accepted {
-				return fmt.Errorf("verdict %d", o.Verdict)
+			if o.Result != store.Accepted {
+				return fmt.Errorf("verdict %d", o.Result)
 			}
 			n := (round*batch + i) % works
 			a.last[n] = a.tried[n]

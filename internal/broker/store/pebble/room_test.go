@@ -222,7 +222,7 @@ func TestRoom_OpensOnAFullDisk(t *testing.T) {
 	a.check(t, s)
 	deletion := testOp(1, 1<<30)
 	deletion.Deleting, deletion.Event = true, nil
-	if out, err := s.Commit(t.Context(), []store.Op{deletion}); err != nil || out[0].Verdict != store.Confirmed {
+	if out, err := s.Commit(t.Context(), []store.Op{deletion}); err != nil || out[0].Result != store.Confirmed {
 		t.Errorf("deletion: %+v, %v", out, err)
 	}
 	measured(t, mem, 1<<19)

@@ -165,8 +165,8 @@ func testSubscribedDecides(t *testing.T, site Site) {
 	b := open(t, site)
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	b.accept(spec(u1, 1), spec(u2, 1))
-	diff(t, "nobody subscribed", []store.Verdict{store.Confirmed}, verdicts(b.commit(deletion(u1, 1))))
+	diff(t, "nobody subscribed", []store.ResultCode{store.Confirmed}, verdicts(b.commit(deletion(u1, 1))))
 	b.mark()
-	diff(t, "subscribed", []store.Verdict{store.Accepted}, verdicts(b.commit(deletion(u2, 1))))
+	diff(t, "subscribed", []store.ResultCode{store.Accepted}, verdicts(b.commit(deletion(u2, 1))))
 	diff(t, "states", []store.State{store.Grave, store.Tombstone}, []store.State{b.get(u1).State, b.get(u2).State})
 }

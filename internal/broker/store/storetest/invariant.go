@@ -14,11 +14,11 @@ import (
 func (l *Model) check(s Step) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	wrote := s.Outcome.Verdict == store.Accepted || s.Outcome.Verdict == store.Confirmed || s.Outcome.Verdict == store.Waits
+	wrote := s.Outcome.Result == store.Accepted || s.Outcome.Result == store.Confirmed || s.Outcome.Result == store.Waits
 	if wrote != (len(s.Writes) > 0) {
-		fail("verdict %d with %d writes", s.Outcome.Verdict, len(s.Writes))
+		fail("verdict %d with %d writes", s.Outcome.Result, len(s.Writes))
 	}
-	if len(s.Changes) > 0 && s.Outcome.Verdict != store.Waits && s.Outcome.Revision != s.After {
+	if len(s.Changes) > 0 && s.Outcome.Result != store.Waits && s.Outcome.Revision != s.After {
 		fail("outcome says revision %d, the last one is %d", s.Outcome.Revision, s.After)
 	}
 	for _, w := range s.Writes {

@@ -31,7 +31,7 @@ func testReopen(t *testing.T, site Site) {
 	diff(t, "head", head, b.Head().Revision)
 	taken := byOwner("s2", spec(in("c1", "u4"), 1))
 	taken.Name = "work-u3"
-	diff(t, "names and what waits are known", []store.Verdict{store.NameTaken, store.Unchanged, store.Confirmed}, verdicts(b.commit(taken, waits, reportDeleted(u1, 1, 2))))
+	diff(t, "names and what waits are known", []store.ResultCode{store.NameTaken, store.Unchanged, store.Confirmed}, verdicts(b.commit(taken, waits, reportDeleted(u1, 1, 2))))
 	diff(t, "what waited", waits.Event, b.get(u2).Spec)
 	diff(t, "revisions go on", head+2, b.Head().Revision)
 }
@@ -45,13 +45,13 @@ func testTakeOver(t *testing.T, site Site) {
 	waits.Name = "work-u1"
 	b.accept(spec(u1, 1), report(u1, 1, 1))
 	deleted := b.commit(deletion(u1, 1))[0]
-	diff(t, "what the deletion replaced", store.Outcome{Verdict: store.Accepted, Revision: 3, Head: 3, Owner: "s1", Replaced: 1}, deleted)
+	diff(t, "what the deletion replaced", store.Outcome{Result: store.Accepted, Revision: 3, Head: 3, Owner: "s1", Replaced: 1}, deleted)
 	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 3, At: Noon}
-	diff(t, "nothing waits", []store.Verdict{store.Ignored}, verdicts(b.commit(over)))
+	diff(t, "nothing waits", []store.ResultCode{store.Ignored}, verdicts(b.commit(over)))
 	b.accept(waits)
 	stale := over
 	stale.IfRevision = 1
-	diff(t, "of another revision, of this one, again", []store.Verdict{store.Ignored, store.Confirmed, store.Ignored}, verdicts(b.commit(stale, over, over)))
+	diff(t, "of another revision, of this one, again", []store.ResultCode{store.Ignored, store.Confirmed, store.Ignored}, verdicts(b.commit(stale, over, over)))
 	diff(t, "what waited", waits.Event, b.get(u2).Spec)
 	diff(t, "digest", []codec.ClusterDigest{{Cluster: "c1", Digest: codec.Digest{Count: 1, Sum: codec.RecordHash("u2", waits.Tag)}}}, b.Digests(codec.ManifestBundles, "s1"))
 	graves, err := b.Graves(b.context(), codec.ManifestBundles, "s1", b.Head().Revision, 9)
@@ -188,7 +188,7 @@ func churn(ctx context.Context, s store.Store, writer, rounds, works int) error 
 			if err != nil {
 				return err
 			}
-			if o.Verdict != store.Accepted || r.SpecRevision != o.Revision || string(r.Spec) != string(ops[i].Event) {
+			if o.Result != store.Accepted || r.SpecRevision != o.Revision || string(r.Spec) != string(ops[i].Event) {
 				return fmt.Errorf("%v: committed %+v, found revision %d with %q", ops[i].Key, o, r.SpecRevision, r.Spec)
 			}
 		}

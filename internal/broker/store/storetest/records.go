@@ -9,10 +9,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-func verdicts(out []store.Outcome) []store.Verdict {
-	var v []store.Verdict
+func verdicts(out []store.Outcome) []store.ResultCode {
+	var v []store.ResultCode
 	for _, o := range out {
-		v = append(v, o.Verdict)
+		v = append(v, o.Result)
 	}
 	return v
 }
@@ -38,7 +38,7 @@ func testCommit(t *testing.T, site Site) {
 		reportDeleted(u1, 2, 2),
 		report(u2, 1, 1),
 	)
-	diff(t, "verdicts", []store.Verdict{
+	diff(t, "verdicts", []store.ResultCode{
 		store.Accepted, store.Unchanged, store.Accepted, store.Invalid, store.Accepted, store.NameTaken,
 		store.Accepted, store.Waits, store.NameTaken, store.Confirmed, store.Accepted,
 	}, verdicts(out))

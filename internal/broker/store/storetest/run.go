@@ -136,7 +136,7 @@ func (b *bench) commit(ops ...store.Op) []store.Outcome {
 func (b *bench) accept(ops ...store.Op) {
 	b.t.Helper()
 	for _, op := range ops {
-		switch o := b.commit(op)[0]; o.Verdict {
+		switch o := b.commit(op)[0]; o.Result {
 		case store.Accepted, store.Confirmed, store.Waits:
 		default:
 			b.t.Fatalf("%+v was not accepted: %+v", op, o)
