@@ -186,8 +186,8 @@ func (f *aclFlags) rules(l mqttacl.Layout, clusters []string) ([]mqttacl.Rules, 
 	return rules, nil
 }
 
-func party(name, place, user, clientID string) mqttacl.Party {
-	p := mqttacl.Party{Name: name, User: strings.ReplaceAll(user, place, name)}
+func party(name, place, user, clientID string) mqttacl.Principal {
+	p := mqttacl.Principal{Name: name, User: strings.ReplaceAll(user, place, name)}
 	if p.ClientID = strings.ReplaceAll(clientID, place, name); p.ClientID == "" {
 		p.ClientID = p.User
 	}

@@ -113,9 +113,9 @@ func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
 
 // rules are those of hawser mqtt acl.
 func (f *Fleet) rules() (string, error) {
-	layout, party := mqttacl.Usual(SourceID), func(role pki.Role, name string) mqttacl.Party {
+	layout, party := mqttacl.Usual(SourceID), func(role pki.Role, name string) mqttacl.Principal {
 		user, _ := pki.Subject(role, name)
-		return mqttacl.Party{Name: name, User: user, ClientID: user}
+		return mqttacl.Principal{Name: name, User: user, ClientID: user}
 	}
 	source, err := layout.OfSource(party(pki.Source, SourceID))
 	if err != nil {

@@ -115,7 +115,7 @@ func (b *bench) agent(cluster string) *fakeAgent {
 	a.dialer = b.broker.Dialer(identity.Identity{Role: identity.Agent, Name: cluster})
 	a.session = session.New(session.Config{
 		Dialer: a.dialer,
-		Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}, Party: a, Log: slog.New(slog.DiscardHandler),
+		Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}, Handler: a, Log: slog.New(slog.DiscardHandler),
 	})
 	b.start(a.session.Run)
 	return a

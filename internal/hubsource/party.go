@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// party is the source's side of the session with the broker in one life of the hub;
-// see session.Party.
-type party struct {
+// sessionHandler is the source's side of the session with the broker in one life of the hub;
+// see session.Handler.
+type sessionHandler struct {
 	*shell
 	life int
 }
@@ -20,7 +20,7 @@ type party struct {
 var errOver = errors.New("the hub is read anew")
 
 // tell calls f with the core, unless the life has ended.
-func (p party) tell(f func(c *core.Core)) error {
+func (p sessionHandler) tell(f func(c *core.Core)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.core.Life() != p.life {
@@ -30,7 +30,7 @@ func (p party) tell(f func(c *core.Core)) error {
 	return nil
 }
 
-func (p party) Hello() (h transport.Hello) {
+func (p sessionHandler) Hello() (h transport.Hello) {
 	h.Protocol = 1
 	_ = p.tell(func(c *core.Core) { h = c.Hello() }) // Subscribed will say so
 	return h
@@ -39,18 +39,18 @@ func (p party) Hello() (h transport.Hello) {
 // Subscribed starts the comparison of all works with the broker. What is to be
 // published then goes through the core like everything else, so that a broker
 // that asks to wait for one of many requests is not asked for all of them again.
-func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	return nil, p.tell(func(c *core.Core) { c.Connected(a) })
 }
 
-func (p party) Disconnected(error) {
+func (p sessionHandler) Disconnected(error) {
 	_ = p.tell(func(c *core.Core) { c.Disconnected() }) // of another life nothing is to end
 }
 
 // Handle takes an event of the broker's stream: a status, or what the broker
 // says about the stream and its records. It returns nil for events that are
 // merely bad: the same event would come again after a reconnect.
-func (p party) Handle(ctx context.Context, e codec.Event) error {
+func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	switch e.Type() {
 	case codec.TypeCheckpoint:
 		if cp, err := codec.ParseCheckpoint(e); p.readable(ctx, e, err) {
@@ -90,7 +90,7 @@ func (p party) Handle(ctx context.Context, e codec.Event) error {
 }
 
 // listed takes what an agent says that it holds.
-func (p party) listed(ctx context.Context, e codec.Event) error {
+func (p sessionHandler) listed(ctx context.Context, e codec.Event) error {
 	l, err := core.ListedOf(e)
 	if !p.readable(ctx, e, err) {
 		return nil
@@ -102,7 +102,7 @@ func (p party) listed(ctx context.Context, e codec.Event) error {
 }
 
 // decode reads a status event; of what it cannot read it tells, and returns nil.
-func (p party) decode(ctx context.Context, e codec.Event) *core.Report {
+func (p sessionHandler) decode(ctx context.Context, e codec.Event) *core.Report {
 	r, err := core.ReportOf(e)
 	if p.readable(ctx, e, err) {
 		return r
@@ -112,14 +112,14 @@ func (p party) decode(ctx context.Context, e codec.Event) *core.Report {
 }
 
 // readable tells of an event that cannot be read.
-func (p party) readable(ctx context.Context, e codec.Event, err error) bool {
+func (p sessionHandler) readable(ctx context.Context, e codec.Event, err error) bool {
 	if err != nil {
 		p.log.WarnContext(ctx, "event cannot be read", "type", e.Type(), "event", e.ID(), "from", e.Source(), "err", err)
 	}
 	return err == nil
 }
 
-func (p party) logReport(ctx context.Context, r *core.Report, agent string, v core.ReportResult) {
+func (p sessionHandler) logReport(ctx context.Context, r *core.Report, agent string, v core.ReportResult) {
 	attrs := []any{"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "verdict", v}
 	if text := unexpected[v]; text != "" {
 		p.log.WarnContext(ctx, "status is not taken", append(attrs, "reason", text)...)

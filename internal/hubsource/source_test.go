@@ -177,7 +177,7 @@ func TestSource_SurvivesEventsItCannotRead(t *testing.T) {
 			if err != nil {
 				b.Fatalf("%s: %v", name, err)
 			}
-			if err := (party{sh, 1}).Handle(b.Context(), e); err != nil {
+			if err := (sessionHandler{sh, 1}).Handle(b.Context(), e); err != nil {
 				b.Errorf("%s: an event that is merely bad ends the session: %v", name, err)
 			}
 		}

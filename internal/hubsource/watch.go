@@ -133,7 +133,7 @@ func (s *Source) session(ctx context.Context, sh *shell, w *watch, life int) err
 	}
 	link := session.New(session.Config{
 		Dialer: s.cfg.Dialer, Changed: s.cfg.Changed, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.ManifestBundles},
-		Party: party{sh, life}, Log: s.cfg.Log, Metrics: s.sessions,
+		Handler: sessionHandler{sh, life}, Log: s.cfg.Log, Metrics: s.sessions,
 	})
 	sh.use(link)
 	defer sh.use(nil)

@@ -150,7 +150,7 @@ func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept 
 		return nil, nil, err
 	}
 	hosts := slices.Compact(slices.Sorted(slices.Values([]string{brokerService, host})))
-	parties := []party{
+	parties := []certificateHolder{
 		{"hawser-broker", brokerSecret, pki.Request{Role: pki.Broker, Name: "broker", Hosts: hosts}},
 		{"hawser-hub-source", sourceSecret, pki.Request{Role: pki.Source, Name: sourceID}},
 		{webhookCertificate, webhookSecret, pki.Request{Role: pki.Webhook, Name: sourceID, Hosts: []string{webhookService}}},
@@ -205,8 +205,8 @@ func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept 
 // webhookCertificate is the name in the annotation of the webhook in deploy/.
 const webhookCertificate = "hawser-hub-source-webhook"
 
-// party is who gets a certificate, and where it is.
-type party struct {
+// certificateHolder is who gets a certificate, and where it is.
+type certificateHolder struct {
 	certificate, secret string
 	pki.Request
 }

@@ -32,8 +32,8 @@ func Usual(source string) Layout {
 	}}
 }
 
-// Party is who gets rules.
-type Party struct {
+// Principal is who gets rules.
+type Principal struct {
 	// Name is the source id or the name of the cluster.
 	Name string
 	// User is who the broker says it is, ClientID the one MQTT client id it may have.
@@ -42,13 +42,13 @@ type Party struct {
 
 // Rules are what one party may do.
 type Rules struct {
-	Party
+	Principal
 	// Publish and Subscribe are topics; those of a source have "+" for the cluster.
 	Publish, Subscribe []string
 }
 
 // OfSource returns the rules of the source.
-func (l Layout) OfSource(p Party) (Rules, error) {
+func (l Layout) OfSource(p Principal) (Rules, error) {
 	if err := p.check(); err != nil {
 		return Rules{}, err
 	}
@@ -56,7 +56,7 @@ func (l Layout) OfSource(p Party) (Rules, error) {
 	if err != nil {
 		return Rules{}, err
 	}
-	r := Rules{Party: p, Publish: []string{l.Topics.SourceEvents}, Subscribe: ungrouped(s.Filters(false))}
+	r := Rules{Principal: p, Publish: []string{l.Topics.SourceEvents}, Subscribe: ungrouped(s.Filters(false))}
 	if l.Topics.SourceBroadcast != "" {
 		all, err := s.Topic(statusResync, "", false)
 		if err != nil {
@@ -68,7 +68,7 @@ func (l Layout) OfSource(p Party) (Rules, error) {
 }
 
 // OfAgent returns the rules of the agent of the cluster that p names.
-func (l Layout) OfAgent(p Party) (Rules, error) {
+func (l Layout) OfAgent(p Principal) (Rules, error) {
 	if err := p.check(); err != nil {
 		return Rules{}, err
 	}
@@ -87,7 +87,7 @@ func (l Layout) OfAgent(p Party) (Rules, error) {
 	if err != nil {
 		return Rules{}, err
 	}
-	return Rules{Party: p, Publish: slices.Compact([]string{own, all}), Subscribe: a.Filters(false)}, nil
+	return Rules{Principal: p, Publish: slices.Compact([]string{own, all}), Subscribe: a.Filters(false)}, nil
 }
 
 // The types of events that go to a topic each.
@@ -100,7 +100,7 @@ var (
 // check refuses names that would end a line or a text of a rule, or mean more
 // than themselves: of whoever may choose a name, nobody shall get the rights of
 // another.
-func (p Party) check() error {
+func (p Principal) check() error {
 	for _, f := range []struct{ what, name string }{{"user name", p.User}, {"client id", p.ClientID}} {
 		if f.name == "" || strings.ContainsFunc(f.name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"\+#*?$%`, r) }) {
 			return fmt.Errorf(`%s %q of %s: use printable ASCII without space and without any of " \ + # * ? $ %%`, f.what, f.name, p.Name)

@@ -13,18 +13,20 @@ import (
 
 var account = Account{Partition: "aws", Region: "eu-west-1", ID: "123456789012"}
 
-func party(name string) Party { return Party{Name: name, User: "u:" + name, ClientID: "id-" + name} }
+func principal(name string) Principal {
+	return Principal{Name: name, User: "u:" + name, ClientID: "id-" + name}
+}
 
 // rulesOf are those of a source and two clusters.
 func rulesOf(t *testing.T, l Layout) []Rules {
 	t.Helper()
-	s, err := l.OfSource(party(l.Source))
+	s, err := l.OfSource(principal(l.Source))
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := []Rules{s}
 	for _, c := range []string{"one", "two"} {
-		r, err := l.OfAgent(party(c))
+		r, err := l.OfAgent(principal(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,8 +73,8 @@ func TestAWS_EachPartyHasItsOwn(t *testing.T) {
 	for _, p := range policies {
 		documents[p.PolicyName] = p.PolicyDocument
 	}
-	type ask struct{ who, action, resource string }
-	for a, want := range map[ask]bool{
+	type query struct{ principal, action, resource string }
+	for a, want := range map[query]bool{
 		{"p-one", "iot:Connect", arn("client", "id-one")}:                                         true,
 		{"p-one", "iot:Connect", arn("client", "id-two")}:                                         false,
 		{"p-one", "iot:Publish", arn("topic", "sources/hub/clusters/one/agentevents")}:            true,
@@ -92,8 +94,8 @@ func TestAWS_EachPartyHasItsOwn(t *testing.T) {
 		{"p-hub", "iot:Connect", arn("client", "id-one")}:                                         false,
 		{"p-hub", "iot:Receive", "arn:aws:iot:eu-west-1:123456789012:topic/$aws/things/x/shadow"}: false,
 	} {
-		if got := decide(t, documents[a.who], a.action, a.resource); got != want {
-			t.Errorf("%s %s %s: allowed is %t, want %t", a.who, a.action, a.resource, got, want)
+		if got := decide(t, documents[a.principal], a.action, a.resource); got != want {
+			t.Errorf("%s %s %s: allowed is %t, want %t", a.principal, a.action, a.resource, got, want)
 		}
 	}
 }
@@ -118,7 +120,7 @@ func TestAWS_DeniesWhatAnotherPolicyAllows(t *testing.T) {
 // The longest names that Kubernetes allows fit into a policy.
 func TestAWS_Size(t *testing.T) {
 	name := strings.Repeat("x", 63)
-	r, err := Usual("hub").OfAgent(Party{Name: name, User: name, ClientID: name})
+	r, err := Usual("hub").OfAgent(Principal{Name: name, User: name, ClientID: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +131,7 @@ func TestAWS_Size(t *testing.T) {
 	for _, s := range []*string{&long.Topics.SourceEvents, &long.Topics.AgentEvents} {
 		*s = strings.Replace(*s, "sources/", strings.Repeat("w", 300)+"/", 1)
 	}
-	if r, err = long.OfAgent(party("one")); err != nil {
+	if r, err = long.OfAgent(principal("one")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := AWS([]Rules{r}, account, "p"); err == nil || !strings.Contains(err.Error(), "at most 2048") {
@@ -150,18 +152,18 @@ func TestEMQX_EndsInDeny(t *testing.T) {
 func TestRules_RefuseWhatRulesCannotHold(t *testing.T) {
 	l := Usual("hub")
 	for _, name := range []string{"", "a b", "a\nuser b", `a"`, "+", "#", "a*", "a\\", "ä", "%u", "$x"} {
-		for what, p := range map[string]Party{"user": {Name: "one", User: name, ClientID: "x"}, "client id": {Name: "one", User: "x", ClientID: name}} {
+		for what, p := range map[string]Principal{"user": {Name: "one", User: name, ClientID: "x"}, "client id": {Name: "one", User: "x", ClientID: name}} {
 			if _, err := l.OfAgent(p); err == nil {
 				t.Errorf("%s %q was taken", what, name)
 			}
 		}
 	}
 	for _, cluster := range []string{"", "a/b", "+", "#", "a b"} {
-		if _, err := l.OfAgent(Party{Name: cluster, User: "u", ClientID: "c"}); err == nil {
+		if _, err := l.OfAgent(Principal{Name: cluster, User: "u", ClientID: "c"}); err == nil {
 			t.Errorf("cluster %q was taken", cluster)
 		}
 	}
-	if _, err := (Layout{Source: "hub", Topics: topic.Set{SourceEvents: "sources/+/clusters/+/sourceevents", AgentEvents: "sources/+/clusters/+/agentevents"}}).OfSource(party("hub")); err == nil {
+	if _, err := (Layout{Source: "hub", Topics: topic.Set{SourceEvents: "sources/+/clusters/+/sourceevents", AgentEvents: "sources/+/clusters/+/agentevents"}}).OfSource(principal("hub")); err == nil {
 		t.Error("a source of any name was taken")
 	}
 }

@@ -22,22 +22,22 @@ const (
 	maxSubjects = 4096
 )
 
-// parties are the attributes that say which party a line is about.
-var parties = []string{"cluster", "source", "peer"}
+// clientKeys are the attributes that say which party a line is about.
+var clientKeys = []string{"cluster", "source", "peer"}
 
 // quiet is a handler of log lines that says of each party only so much.
 type quiet struct {
 	slog.Handler
-	party string // that With named
-	said  *said
-	level *slog.LevelVar
+	client string // that With named
+	said   *said
+	level  *slog.LevelVar
 }
 
 // Handle writes a line, or counts it for the next one of its kind.
 func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	party := q.party
+	party := q.client
 	r.Attrs(func(a slog.Attr) bool {
-		party = partyOf(a, party)
+		party = clientOf(a, party)
 		return party == ""
 	})
 	if party == "" || r.Level < slog.LevelInfo {
@@ -56,7 +56,7 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 // WithAttrs returns the handler for lines that all have attrs.
 func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
-		q.party = partyOf(a, q.party)
+		q.client = clientOf(a, q.client)
 	}
 	q.Handler = q.Handler.WithAttrs(attrs)
 	return q
@@ -68,8 +68,8 @@ func (q quiet) WithGroup(name string) slog.Handler {
 	return q
 }
 
-func partyOf(a slog.Attr, known string) string {
-	if known != "" || !slices.Contains(parties, a.Key) {
+func clientOf(a slog.Attr, known string) string {
+	if known != "" || !slices.Contains(clientKeys, a.Key) {
 		return known
 	}
 	return a.Key + "/" + a.Value.String()

@@ -188,7 +188,7 @@ func New(c Config) (*Agent, error) {
 	a.turns = newTurns(c.Workers, a.reconcile)
 	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
-		Dialer: a.gate, Changed: c.Changed, Backoff: session.Backoff{Refused: c.Refused}, Party: party{a}, Log: c.Log, Metrics: sessions,
+		Dialer: a.gate, Changed: c.Changed, Backoff: session.Backoff{Refused: c.Refused}, Handler: sessionHandler{a}, Log: c.Log, Metrics: sessions,
 		Filter: transport.Filter{Cluster: c.Cluster, DataType: codec.ManifestBundles},
 	})
 	return a, a.metrics.observe(a)

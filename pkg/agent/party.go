@@ -7,26 +7,26 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// party is the agent as its session sees it.
-type party struct{ *Agent }
+// sessionHandler is the agent as its session sees it.
+type sessionHandler struct{ *Agent }
 
-// Hello implements session.Party.
-func (p party) Hello() transport.Hello { return p.core.Hello() }
+// Hello implements session.Handler.
+func (p sessionHandler) Hello() transport.Hello { return p.core.Hello() }
 
-// Subscribed implements session.Party.
-func (p party) Subscribed(ctx context.Context, a transport.Accepted) ([]codec.Event, error) {
+// Subscribed implements session.Handler.
+func (p sessionHandler) Subscribed(ctx context.Context, a transport.Accepted) ([]codec.Event, error) {
 	if err := p.gate.pass(ctx, a); err != nil {
 		return nil, err
 	}
 	return p.core.Subscribed(a)
 }
 
-// Handle implements session.Party. Nothing that a broker sends ends the
+// Handle implements session.Handler. Nothing that a broker sends ends the
 // connection.
-func (p party) Handle(ctx context.Context, e codec.Event) error {
+func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	p.core.Handle(ctx, e)
 	return nil
 }
 
-// Disconnected implements session.Party.
-func (p party) Disconnected(err error) { p.core.Disconnected(err) }
+// Disconnected implements session.Handler.
+func (p sessionHandler) Disconnected(err error) { p.core.Disconnected(err) }

@@ -9,17 +9,17 @@ import (
 // ManifestBundles is the data type of ManifestWorks.
 var ManifestBundles = DataType{Group: "io.open-cluster-management.works", Version: "v1alpha1", Resource: "manifestbundles"}
 
-// Party is a set of the two kinds of parties an event can come from.
-type Party uint8
+// Senders is a set of the two kinds of parties an event can come from.
+type Senders uint8
 
 // The parties.
 const (
-	FromSource Party = 1 << iota
+	FromSource Senders = 1 << iota
 	FromAgent
 )
 
 // Has reports whether every party of q is in p; false when q is empty.
-func (p Party) Has(q Party) bool { return q != 0 && p&q == q }
+func (p Senders) Has(q Senders) bool { return q != 0 && p&q == q }
 
 // VersionForm is how the resourceversion attribute of a data type looks on the
 // wire. Inside, a version is always an int64.
@@ -38,9 +38,9 @@ type Row struct {
 	DataType DataType
 	// SpecFrom and StatusFrom are the parties that may publish that
 	// subresource; the other party receives it.
-	SpecFrom, StatusFrom Party
+	SpecFrom, StatusFrom Senders
 	// Owner is the party that owns records of the type.
-	Owner Party
+	Owner Senders
 	// Durable: accepted events are kept in the store. Otherwise they are only
 	// passed through to whoever is subscribed.
 	Durable bool

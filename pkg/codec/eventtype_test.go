@@ -87,7 +87,7 @@ func TestLookup_ServesWorksOnly(t *testing.T) {
 	if _, ok := Lookup(DataType{"certificates.k8s.io", "v1", "certificatesigningrequests"}); ok {
 		t.Error("a type without a row is served")
 	}
-	if Party(0).Has(0) || FromSource.Has(FromSource|FromAgent) {
+	if Senders(0).Has(0) || FromSource.Has(FromSource|FromAgent) {
 		t.Error("Has takes a party that is not in the set")
 	}
 }

@@ -20,7 +20,7 @@ func TestSession_BacksOffAlone(t *testing.T) {
 		b := &broker{}
 		dialer := mem.New(b, transport.Peer{Role: "agent", Name: "cluster1"})
 		other := session.New(session.Config{
-			Dialer: dialer, Filter: filter, Party: &diary{}, Rand: func() float64 { return 0.5 }, Log: slog.New(slog.DiscardHandler),
+			Dialer: dialer, Filter: filter, Handler: &diary{}, Rand: func() float64 { return 0.5 }, Log: slog.New(slog.DiscardHandler),
 		})
 		ctx, cancel := context.WithCancel(w.t.Context())
 		done := make(chan error, 1)
@@ -122,7 +122,7 @@ func TestSession_HungResyncRequestDoesNotStopReceiving(t *testing.T) {
 		},
 	}
 	handled := 0
-	d := asking("spec")
+	d := requesting("spec")
 	d.handle = func(context.Context, codec.Event) error { handled++; return nil }
 	simulate(t, b, d, func(w *world) {
 		if handled != 100 {

@@ -60,10 +60,10 @@ func Example() {
 	log := slog.New(slog.DiscardHandler)
 	party := &shop{log: log, subscribed: make(chan struct{}, 1), statuses: make(chan manifestwork.StatusReport, 1)}
 	s := session.New(session.Config{
-		Dialer: dialer,
-		Filter: transport.Filter{Source: "shop", DataType: codec.ManifestBundles},
-		Party:  party,
-		Log:    log,
+		Dialer:  dialer,
+		Filter:  transport.Filter{Source: "shop", DataType: codec.ManifestBundles},
+		Handler: party,
+		Log:     log,
 	})
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

@@ -59,7 +59,7 @@ func TestSession_CanceledIsAReasonToConnectAgain(t *testing.T) {
 	var ends []error
 	s := session.New(session.Config{
 		Dialer: dialer, Filter: filter, Rand: func() float64 { return 0 }, Log: slog.New(slog.DiscardHandler),
-		Party: &diary{subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) {
+		Handler: &diary{subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) {
 			subscribed <- struct{}{}
 			return nil, nil
 		}, disconnected: func(err error) { ends = append(ends, err) }},

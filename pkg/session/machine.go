@@ -28,7 +28,7 @@ type Wait struct {
 // It is not safe for concurrent use.
 type Machine struct {
 	filter  transport.Filter
-	party   Party
+	handler Handler
 	backoff Backoff
 	rand    func() float64
 
@@ -37,10 +37,10 @@ type Machine struct {
 	failures int
 	urged    bool
 
-	greeted  bool // Hello was called and Disconnected was not
-	accepted bool
-	handled  bool // an event was accepted on this connection
-	since    time.Time
+	sessionBegun bool // Hello was called and Disconnected was not
+	accepted     bool
+	handled      bool // an event was accepted on this connection
+	since        time.Time
 }
 
 // NewMachine returns the machine of a session, or an error that names what is
@@ -50,13 +50,13 @@ func NewMachine(c Config) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Machine{filter: c.Filter, party: c.Party, backoff: c.Backoff, rand: c.Rand}, nil
+	return &Machine{filter: c.Filter, handler: c.Handler, backoff: c.Backoff, rand: c.Rand}, nil
 }
 
 // Dialed says that there is a connection, and returns what to subscribe to.
 func (m *Machine) Dialed() transport.Subscription {
-	m.greeted, m.accepted, m.handled = true, false, false
-	return transport.Subscription{Filter: m.filter, Hello: m.party.Hello()}
+	m.sessionBegun, m.accepted, m.handled = true, false, false
+	return transport.Subscription{Filter: m.filter, Hello: m.handler.Hello()}
 }
 
 // Accepted says that the broker accepted the subscription. It returns the
@@ -65,9 +65,9 @@ func (m *Machine) Dialed() transport.Subscription {
 // error.
 func (m *Machine) Accepted(ctx context.Context, now time.Time, a transport.Accepted) ([]codec.Event, error) {
 	m.accepted, m.since = true, now
-	events, err := m.party.Subscribed(ctx, a)
+	events, err := m.handler.Subscribed(ctx, a)
 	if err != nil {
-		return nil, &partyError{err}
+		return nil, &handlerError{err}
 	}
 	return events, nil
 }
@@ -75,8 +75,8 @@ func (m *Machine) Accepted(ctx context.Context, now time.Time, a transport.Accep
 // Received hands an event to the party. If it fails, the connection is to be
 // ended with that error.
 func (m *Machine) Received(ctx context.Context, e codec.Event) error {
-	if err := m.party.Handle(ctx, e); err != nil {
-		return &partyError{err}
+	if err := m.handler.Handle(ctx, e); err != nil {
+		return &handlerError{err}
 	}
 	m.handled = true
 	return nil
@@ -84,9 +84,9 @@ func (m *Machine) Received(ctx context.Context, e codec.Event) error {
 
 // Ended says that a dial failed or that the connection is over, and why.
 func (m *Machine) Ended(now time.Time, err error) Wait {
-	if m.greeted {
-		m.greeted = false
-		m.party.Disconnected(cause(err))
+	if m.sessionBegun {
+		m.sessionBegun = false
+		m.handler.Disconnected(cause(err))
 	}
 	if m.accepted {
 		m.accepted = false
@@ -147,7 +147,7 @@ func (m *Machine) jitter(d time.Duration) time.Duration {
 func adviceOf(err error) (transport.NextStep, time.Duration) {
 	var e *transport.Error
 	switch {
-	case errors.As(err, new(*partyError)), !errors.As(err, &e):
+	case errors.As(err, new(*handlerError)), !errors.As(err, &e):
 		return transport.NextBackOff, 0
 	case e.Next != transport.NextUnspecified:
 		return e.Next, e.Delay
@@ -165,19 +165,19 @@ func adviceOf(err error) (transport.NextStep, time.Duration) {
 
 // isLoss reports whether a connection just broke, through no event's fault.
 func isLoss(err error) bool {
-	return !errors.As(err, new(*partyError)) && transport.CodeOf(err) == transport.CodeUnavailable
+	return !errors.As(err, new(*handlerError)) && transport.CodeOf(err) == transport.CodeUnavailable
 }
 
-// partyError is an error of the party itself. It keeps an error that the party
+// handlerError is an error of the party itself. It keeps an error that the party
 // got from a call of its own from being taken for the connection's.
-type partyError struct{ err error }
+type handlerError struct{ err error }
 
-func (e *partyError) Error() string { return e.err.Error() }
-func (e *partyError) Unwrap() error { return e.err }
+func (e *handlerError) Error() string { return e.err.Error() }
+func (e *handlerError) Unwrap() error { return e.err }
 
 // cause is err as the party knows it.
 func cause(err error) error {
-	if own, ok := errors.AsType[*partyError](err); ok {
+	if own, ok := errors.AsType[*handlerError](err); ok {
 		return own.err
 	}
 	return err

@@ -58,9 +58,9 @@ func (d *diary) Disconnected(err error) {
 }
 
 // newMachine returns a machine whose jitter is always r.
-func newMachine(t *testing.T, p session.Party, r float64) *session.Machine {
+func newMachine(t *testing.T, p session.Handler, r float64) *session.Machine {
 	t.Helper()
-	m, err := session.NewMachine(session.Config{Filter: filter, Party: p, Rand: func() float64 { return r }})
+	m, err := session.NewMachine(session.Config{Filter: filter, Handler: p, Rand: func() float64 { return r }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,12 +117,12 @@ func TestMachine_BackoffBeginsAnew(t *testing.T) {
 		events int
 		end    error
 		handle error
-		anew   bool
+		reset  bool
 	}{
-		"stable":                    {lived: time.Minute, end: lost, anew: true},
-		"stable, refused then":      {lived: time.Minute, end: &transport.Error{Code: transport.CodeInternal}, anew: true},
+		"stable":                    {lived: time.Minute, end: lost, reset: true},
+		"stable, refused then":      {lived: time.Minute, end: &transport.Error{Code: transport.CodeInternal}, reset: true},
 		"brief and idle":            {lived: 59 * time.Second, end: lost},
-		"brief with events":         {lived: time.Second, events: 3, end: lost, anew: true},
+		"brief with events":         {lived: time.Second, events: 3, end: lost, reset: true},
 		"event that never fits":     {lived: time.Second, events: 3, end: &transport.Error{Code: transport.CodeInternal}},
 		"party fails at the event":  {lived: time.Second, events: 1, handle: broken},
 		"party fails, connectivity": {lived: time.Second, events: 1, handle: lost},
@@ -131,7 +131,7 @@ func TestMachine_BackoffBeginsAnew(t *testing.T) {
 			m := newMachine(t, &diary{handle: func(context.Context, codec.Event) error { return tc.handle }}, 0.5)
 			waits(m, 4, lost)
 			got := connect(t, m, tc.lived, tc.events, tc.end)
-			if (got == first) != tc.anew {
+			if (got == first) != tc.reset {
 				t.Errorf("waits %v after the connection", got)
 			}
 		})
@@ -240,7 +240,7 @@ func TestMachine_Laws(t *testing.T) {
 			subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) { return nil, failing("subscribed") },
 			handle:     func(context.Context, codec.Event) error { return failing("handle") },
 		}
-		m, err := session.NewMachine(session.Config{Filter: filter, Party: d, Rand: func() float64 {
+		m, err := session.NewMachine(session.Config{Filter: filter, Handler: d, Rand: func() float64 {
 			return rapid.Float64Range(0, 0.999).Draw(t, "rand")
 		}})
 		if err != nil {
@@ -304,9 +304,9 @@ func checkOrder(t *rapid.T, calls []string) {
 }
 
 func TestNewMachine_RefusesConfig(t *testing.T) {
-	ok := session.Config{Filter: filter, Party: &diary{}}
+	ok := session.Config{Filter: filter, Handler: &diary{}}
 	for want, spoil := range map[string]func(*session.Config){
-		"no party":                 func(c *session.Config) { c.Party = nil },
+		"no party":                 func(c *session.Config) { c.Handler = nil },
 		"either a source or a clu": func(c *session.Config) { c.Filter.Cluster = "" },
 		"either a source or a cl":  func(c *session.Config) { c.Filter.Source = "hub1" },
 		"no data type":             func(c *session.Config) { c.Filter.DataType = codec.DataType{} },

@@ -18,7 +18,7 @@ const (
 	outcomeHandled  = "handled"
 	outcomeFailed   = "failed"
 	codeOK          = "ok"
-	codeParty       = "party"   // the party itself failed
+	codeHandler     = "party"   // the party itself failed
 	codeStopped     = "stopped" // Run was told to end
 )
 
@@ -127,8 +127,8 @@ func (l *labelled) published(d time.Duration, err error) {
 func codeOf(err error) string {
 	var e *transport.Error
 	switch {
-	case errors.As(err, new(*partyError)):
-		return codeParty
+	case errors.As(err, new(*handlerError)):
+		return codeHandler
 	case errors.As(err, &e):
 		return e.Code.String()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

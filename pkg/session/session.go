@@ -3,7 +3,7 @@
 // is the only reconnect loop in Hawser, and the entry for programs that publish
 // works themselves.
 //
-// A program that owns works implements [Party], runs a session and publishes
+// A program that owns works implements [Handler], runs a session and publishes
 // with it:
 //
 //	s := session.New(session.Config{Dialer: dialer, Filter: filter, Party: party})
@@ -12,7 +12,7 @@
 //
 // Nothing is queued here. Publish fails at once while there is no connection,
 // and what was published before a connection broke may or may not have been
-// accepted: the party learns from [Party.Subscribed] that there is a new
+// accepted: the party learns from [Handler.Subscribed] that there is a new
 // connection, and publishes again what it has no acceptance for. That is safe,
 // for a broker answers a repeated event with OK.
 //
@@ -43,7 +43,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Party is what a session serves: an agent or a source. Its methods are called
+// Handler is what a session serves: an agent or a source. Its methods are called
 // one at a time, in this order on each connection:
 //
 //	Hello, [ Subscribed, Handle* ], Disconnected
@@ -51,7 +51,7 @@ import (
 // that is, every Hello is followed by exactly one Disconnected, also when the
 // broker refused the subscription and when Run ends. Handle may publish with
 // the session.
-type Party interface {
+type Handler interface {
 	// Hello returns what to say at this subscribe.
 	Hello() transport.Hello
 	// Subscribed is called after the broker accepted, before the first event
@@ -119,9 +119,9 @@ func (b Backoff) withDefaults() (Backoff, error) {
 // Config is a session.
 type Config struct {
 	// Dialer, Filter and Party are required; a Machine needs no Dialer.
-	Dialer transport.Dialer
-	Filter transport.Filter
-	Party  Party
+	Dialer  transport.Dialer
+	Filter  transport.Filter
+	Handler Handler
 
 	Backoff Backoff
 	// Changed may get a value when something has changed by which the next attempt may end
@@ -140,7 +140,7 @@ type Config struct {
 // withDefaults fills in what is left out, or says what is missing.
 func (c Config) withDefaults() (Config, error) {
 	switch {
-	case c.Party == nil:
+	case c.Handler == nil:
 		return c, errors.New("session: no party")
 	case (c.Filter.Source == "") == (c.Filter.Cluster == ""):
 		return c, errors.New("session: the filter must name either a source or a cluster")

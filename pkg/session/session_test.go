@@ -36,7 +36,7 @@ type broker struct {
 	publish func(ctx context.Context, event []byte, subscriptionID string) error
 
 	mu        sync.Mutex
-	asked     []string // cursor of each subscription
+	requested []string // cursor of each subscription
 	at        []time.Time
 	published []string // "<type> for <subscription id>"
 }
@@ -57,9 +57,9 @@ func (b *broker) Publish(ctx context.Context, _ transport.Peer, event []byte, su
 
 func (b *broker) Subscribe(ctx context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 	b.mu.Lock()
-	b.asked = append(b.asked, r.Hello.Cursor)
+	b.requested = append(b.requested, r.Hello.Cursor)
 	b.at = append(b.at, time.Now())
-	n := len(b.asked)
+	n := len(b.requested)
 	b.mu.Unlock()
 	if b.refuse != nil {
 		if err := b.refuse(n); err != nil {
@@ -113,7 +113,7 @@ type world struct {
 	t       *testing.T
 	broker  *broker
 	dialer  *mem.Dialer
-	party   *diary
+	handler *diary
 	session *session.Session
 	log     *output.Buffer
 	metrics *prometheus.Registry
@@ -127,7 +127,7 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			t: t, broker: b, party: d, dialer: mem.New(b, transport.Peer{Role: "agent", Name: "cluster1"}),
+			t: t, broker: b, handler: d, dialer: mem.New(b, transport.Peer{Role: "agent", Name: "cluster1"}),
 			log: &output.Buffer{}, metrics: prometheus.NewRegistry(), changed: make(chan struct{}, 1),
 		}
 		metrics, err := session.NewMetrics(w.metrics)
@@ -135,7 +135,7 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 			t.Fatal(err)
 		}
 		w.session = session.New(session.Config{
-			Dialer: w.dialer, Filter: filter, Party: d, Rand: func() float64 { return 0.5 },
+			Dialer: w.dialer, Filter: filter, Handler: d, Rand: func() float64 { return 0.5 },
 			Log: slog.New(slog.NewTextHandler(w.log, nil)), Metrics: metrics, Changed: w.changed,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -171,7 +171,7 @@ func (w *world) wantConnected(want bool) {
 
 func (w *world) wantCalls(want ...string) {
 	w.t.Helper()
-	if diff := cmp.Diff(want, w.party.calls); diff != "" {
+	if diff := cmp.Diff(want, w.handler.calls); diff != "" {
 		w.t.Errorf("calls of the party (-want +got):\n%s", diff)
 	}
 }
@@ -325,8 +325,8 @@ func TestSession_PublishOnOneSubscriptionOnly(t *testing.T) {
 	})
 }
 
-// asking returns a party that asks for a resync at each subscription.
-func asking(ids ...string) *diary {
+// requesting returns a party that asks for a resync at each subscription.
+func requesting(ids ...string) *diary {
 	return &diary{subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) {
 		var events []codec.Event
 		for _, id := range ids {
@@ -337,7 +337,7 @@ func asking(ids ...string) *diary {
 }
 
 func TestSession_AsksOncePerSubscription(t *testing.T) {
-	simulate(t, &broker{}, asking("spec", "status"), func(w *world) {
+	simulate(t, &broker{}, requesting("spec", "status"), func(w *world) {
 		w.after(time.Hour)
 		w.dialer.Cut()
 		w.dialer.Restore()
@@ -358,7 +358,7 @@ func TestSession_AsksAgainWhenNotHeard(t *testing.T) {
 		}
 		return nil
 	}}
-	simulate(t, b, asking("spec", "status"), func(w *world) {
+	simulate(t, b, requesting("spec", "status"), func(w *world) {
 		w.after(time.Minute)
 		w.wantConnected(true)
 		want := []string{"spec for s1", "spec for s2", "status for s2"}
@@ -407,7 +407,7 @@ func TestSession_AnswerOfResyncCannotBlock(t *testing.T) {
 		},
 	}
 	handled := 0
-	d := asking("spec")
+	d := requesting("spec")
 	d.handle = func(context.Context, codec.Event) error { handled++; return nil }
 	simulate(t, b, d, func(w *world) {
 		w.wantConnected(true)
@@ -459,9 +459,9 @@ func TestSession_StopsWhileWaiting(t *testing.T) {
 }
 
 func TestSession_RunRefuses(t *testing.T) {
-	ok := session.Config{Dialer: mem.New(&broker{}, transport.Peer{}), Filter: filter, Party: &diary{}}
+	ok := session.Config{Dialer: mem.New(&broker{}, transport.Peer{}), Filter: filter, Handler: &diary{}}
 	noDialer, noParty := ok, ok
-	noDialer.Dialer, noParty.Party = nil, nil
+	noDialer.Dialer, noParty.Handler = nil, nil
 	for want, c := range map[string]session.Config{"no dialer": noDialer, "no party": noParty} {
 		if err := session.New(c).Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -495,7 +495,7 @@ func TestSession_Metrics(t *testing.T) {
 			return ctx.Err()
 		},
 	}
-	simulate(t, b, asking("spec"), func(w *world) {
+	simulate(t, b, requesting("spec"), func(w *world) {
 		w.after(10 * time.Minute)
 		want := map[string]float64{
 			"hawser_session_connected mqtt":                1,

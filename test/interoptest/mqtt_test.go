@@ -103,9 +103,9 @@ func rulesOf(t testing.TB, layouts ...mqttacl.Layout) string {
 // onlooker is the name of an operator whom a stock broker lets see everything.
 const onlooker = "onlooker"
 
-func partyOf(role pki.Role, name string) mqttacl.Party {
+func partyOf(role pki.Role, name string) mqttacl.Principal {
 	user, _ := pki.Subject(role, name)
-	return mqttacl.Party{Name: name, User: user, ClientID: user}
+	return mqttacl.Principal{Name: name, User: user, ClientID: user}
 }
 
 // mqttConfig writes an MQTT client configuration of OCM.

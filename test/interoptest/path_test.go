@@ -95,7 +95,7 @@ func startOurSource(t *testing.T, addr string) *ourSource {
 		return r.ResourceID + " " + appliedMessage(r.Status)
 	})}
 	s.Session = session.New(session.Config{
-		Dialer: d, Party: s, Filter: transport.Filter{Source: src1, DataType: codec.ManifestBundles}, Log: logOf(t),
+		Dialer: d, Handler: s, Filter: transport.Filter{Source: src1, DataType: codec.ManifestBundles}, Log: logOf(t),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -109,10 +109,10 @@ func startOurSource(t *testing.T, addr string) *ourSource {
 	return s
 }
 
-// Hello implements [session.Party].
+// Hello implements [session.Handler].
 func (s *ourSource) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
 
-// Subscribed implements [session.Party]: the program asks for every status.
+// Subscribed implements [session.Handler]: the program asks for every status.
 func (s *ourSource) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
 		ID: uuid.NewString(), Time: time.Now(), Source: src1, DataType: codec.ManifestBundles,
@@ -121,7 +121,7 @@ func (s *ourSource) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 	return []codec.Event{e}, err
 }
 
-// Handle implements [session.Party].
+// Handle implements [session.Handler].
 func (s *ourSource) Handle(_ context.Context, e codec.Event) error {
 	if e.Type() == codec.TypeCheckpoint {
 		return nil // it keeps no cursor
@@ -135,7 +135,7 @@ func (s *ourSource) Handle(_ context.Context, e codec.Event) error {
 	return nil
 }
 
-// Disconnected implements [session.Party].
+// Disconnected implements [session.Handler].
 func (s *ourSource) Disconnected(error) {}
 
 func (s *ourSource) publish(e codec.Event) {

@@ -86,7 +86,7 @@ func (r *registrar) serve(b *ourBroker) {
 		r.t.Fatal(err)
 	}
 	r.Session = session.New(session.Config{
-		Dialer: d, Party: r, Filter: transport.Filter{Source: src1, DataType: codec.Registrations}, Log: logOf(r.t),
+		Dialer: d, Handler: r, Filter: transport.Filter{Source: src1, DataType: codec.Registrations}, Log: logOf(r.t),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -98,10 +98,10 @@ func (r *registrar) serve(b *ourBroker) {
 	r.t.Cleanup(func() { stop(); wg.Wait() })
 }
 
-// Hello implements [session.Party].
+// Hello implements [session.Handler].
 func (r *registrar) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
 
-// Subscribed implements [session.Party]: it says all that the hub has.
+// Subscribed implements [session.Handler]: it says all that the hub has.
 func (r *registrar) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,14 +114,14 @@ func (r *registrar) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 	return []codec.Event{keys, e}, stderrors.Join(err, err2)
 }
 
-// Disconnected implements [session.Party].
+// Disconnected implements [session.Handler].
 func (r *registrar) Disconnected(error) {}
 
 func envelope() codec.SyncParams {
 	return codec.SyncParams{ID: uuid.NewString(), Time: time.Now(), Source: src1, Owner: src1}
 }
 
-// Handle implements [session.Party].
+// Handle implements [session.Handler].
 func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() != codec.TypeRegistrationRequest {
 		return nil // a checkpoint: it keeps no cursor

@@ -59,7 +59,7 @@ var decoders = map[string]string{
 	"internal/hubsource/registration kind.keep":            "internal/hubsource/registration FuzzKeep",
 	"internal/cmdline Duration.UnmarshalJSON":              "cmd/broker FuzzConfig",
 	"internal/cmdline Gates.UnmarshalJSON":                 "cmd/hub-source FuzzConfig",
-	"internal/hubsource party.decode":                      "internal/hubsource/core FuzzReportOf",
+	"internal/hubsource sessionHandler.decode":             "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/registration readAsk":              "internal/hubsource/registration FuzzDecide",
 	"internal/hubsource/core ListedOf":                     "internal/hubsource/core FuzzListedOf",
 	"internal/hubsource/core ReportOf":                     "internal/hubsource/core FuzzReportOf",

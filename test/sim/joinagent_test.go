@@ -64,7 +64,7 @@ func (a *joinAgent) start() {
 	must(err)
 	a.reg = reg
 	works := session.New(session.Config{
-		Dialer: registered, Filter: transport.Filter{Cluster: a.cluster, DataType: codec.ManifestBundles}, Party: (*joinWorker)(a),
+		Dialer: registered, Filter: transport.Filter{Cluster: a.cluster, DataType: codec.ManifestBundles}, Handler: (*joinWorker)(a),
 		Changed: a.hurry, Log: slog.New(slog.DiscardHandler),
 	})
 	a.program = begin(programs.Task{Name: "registration", Run: reg.Run}, programs.Task{Name: "works", Run: works.Run})
@@ -169,10 +169,10 @@ func (a *joinAgent) Facts(context.Context) (registration.Facts, error) {
 // joinWorker is the agent as far as it is about works.
 type joinWorker joinAgent
 
-// Hello implements [session.Party].
+// Hello implements [session.Handler].
 func (*joinWorker) Hello() transport.Hello { return transport.Hello{} }
 
-// Subscribed implements [session.Party].
+// Subscribed implements [session.Handler].
 func (a *joinWorker) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
 		ID: a.j.w.newID(), Time: time.Now(), Source: a.cluster, Cluster: a.cluster, DataType: codec.ManifestBundles,
@@ -180,7 +180,7 @@ func (a *joinWorker) Subscribed(context.Context, transport.Accepted) ([]codec.Ev
 	return []codec.Event{e}, err
 }
 
-// Handle implements [session.Party].
+// Handle implements [session.Handler].
 func (a *joinWorker) Handle(_ context.Context, e codec.Event) error {
 	id, _, err := codec.StringExtension(e, codec.ExtResourceID)
 	version, _, err2 := codec.IntegerExtension(e, codec.ExtResourceVersion)
@@ -193,7 +193,7 @@ func (a *joinWorker) Handle(_ context.Context, e codec.Event) error {
 	return nil
 }
 
-// Disconnected implements [session.Party].
+// Disconnected implements [session.Handler].
 func (*joinWorker) Disconnected(error) {}
 
 // joinWorks is hub-source as far as it publishes works: a work for each cluster, with a new
@@ -212,7 +212,7 @@ const firstVersion = 900_000_000
 func newJoinWorks(j *join) *joinWorks {
 	s := &joinWorks{j: j}
 	s.session = session.New(session.Config{
-		Dialer: j.net.sourceDialer(), Filter: transport.Filter{Source: joinSourceID, DataType: codec.ManifestBundles}, Party: s, Log: slog.New(slog.DiscardHandler),
+		Dialer: j.net.sourceDialer(), Filter: transport.Filter{Source: joinSourceID, DataType: codec.ManifestBundles}, Handler: s, Log: slog.New(slog.DiscardHandler),
 	})
 	return s
 }
@@ -250,16 +250,16 @@ func (s *joinWorks) publish(ctx context.Context) error {
 	}
 }
 
-// Hello implements [session.Party].
+// Hello implements [session.Handler].
 func (*joinWorks) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
 
-// Subscribed implements [session.Party].
+// Subscribed implements [session.Handler].
 func (*joinWorks) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	return nil, nil
 }
 
-// Handle implements [session.Party].
+// Handle implements [session.Handler].
 func (*joinWorks) Handle(context.Context, codec.Event) error { return nil }
 
-// Disconnected implements [session.Party].
+// Disconnected implements [session.Handler].
 func (*joinWorks) Disconnected(error) {}

@@ -75,14 +75,14 @@ func (s *stream) Send(parts ...[]byte) error {
 	}
 }
 
-func newLink(w *world, id identity.Identity, p session.Party) *link {
+func newLink(w *world, id identity.Identity, p session.Handler) *link {
 	filter := transport.Filter{DataType: codec.ManifestBundles}
 	if id.Role == identity.Agent {
 		filter.Cluster = id.Name
 	} else {
 		filter.Source = id.Name
 	}
-	m, err := session.NewMachine(session.Config{Filter: filter, Party: p, Rand: w.jitter(id.String())})
+	m, err := session.NewMachine(session.Config{Filter: filter, Handler: p, Rand: w.jitter(id.String())})
 	if err != nil {
 		panic(err)
 	}

@@ -197,10 +197,10 @@ func (s *shop) anew(a, b uint32) string {
 	return now.life
 }
 
-// Hello implements session.Party: it says nothing.
+// Hello implements session.Handler: it says nothing.
 func (s *shop) Hello() transport.Hello { return transport.Hello{} }
 
-// Subscribed implements session.Party.
+// Subscribed implements session.Handler.
 func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	list := []codec.StatusHash{}
 	for _, key := range s.keys() {
@@ -212,10 +212,10 @@ func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, e
 	return []codec.Event{e}, err
 }
 
-// Disconnected implements session.Party.
+// Disconnected implements session.Handler.
 func (s *shop) Disconnected(error) {}
 
-// Handle implements session.Party.
+// Handle implements session.Handler.
 func (s *shop) Handle(_ context.Context, e codec.Event) error {
 	r, err := manifestwork.DecodeStatus(e)
 	if err != nil {

@@ -90,10 +90,10 @@ func (a *stockAgent) replace() {
 	a.link.truth = a.w.oracle.clusters[a.name]
 }
 
-// Hello implements session.Party: it says nothing.
+// Hello implements session.Handler: it says nothing.
 func (a *stockAgent) Hello() transport.Hello { return transport.Hello{} }
 
-// Subscribed implements session.Party.
+// Subscribed implements session.Handler.
 func (a *stockAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	list := []codec.ResourceVersion{}
 	for _, id := range slices.Sorted(maps.Keys(a.works)) {
@@ -105,10 +105,10 @@ func (a *stockAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Ev
 	return []codec.Event{e}, err
 }
 
-// Disconnected implements session.Party.
+// Disconnected implements session.Handler.
 func (a *stockAgent) Disconnected(error) {}
 
-// Handle implements session.Party.
+// Handle implements session.Handler.
 func (a *stockAgent) Handle(_ context.Context, e codec.Event) error {
 	t, err := codec.ParseEventType(e.Type())
 	switch {

@@ -216,7 +216,7 @@ func sameNamespace(c Call) *transport.Error {
 
 // mayPublish looks the type up: a request to resync comes from whoever receives
 // that half of a resource, everything else from whoever sends it.
-func mayPublish(p codec.Party, who string, c Call) *transport.Error {
+func mayPublish(p codec.Senders, who string, c Call) *transport.Error {
 	if c.RawType != "" {
 		if !syncEvents[c.RawType].Has(p) {
 			return denied("type", "%s has no right to publish %s", who, c.RawType)
@@ -261,7 +261,7 @@ func subscribeToJoin(name string, c Call) *transport.Error {
 // syncEvents says who publishes which of the events that keep party and broker
 // in step. Whoever receives something acknowledges it; the rest is about what a
 // source owns.
-var syncEvents = map[string]codec.Party{
+var syncEvents = map[string]codec.Senders{
 	codec.TypeAck:              codec.FromAgent | codec.FromSource,
 	codec.TypeUnexplained:      codec.FromAgent,
 	codec.TypeInventoryRequest: codec.FromSource,
@@ -273,7 +273,7 @@ var syncEvents = map[string]codec.Party{
 	codec.TypeRegistrationKeys:    codec.FromSource,
 }
 
-func senders(row codec.Row, s codec.Subresource) codec.Party {
+func senders(row codec.Row, s codec.Subresource) codec.Senders {
 	if s == codec.Status {
 		return row.StatusFrom
 	}
@@ -297,7 +297,7 @@ func subscribeAsSource(name string, c Call) *transport.Error {
 	return mayReceive(codec.FromSource, "source/"+name, c)
 }
 
-func mayReceive(p codec.Party, who string, c Call) *transport.Error {
+func mayReceive(p codec.Senders, who string, c Call) *transport.Error {
 	if c.Type.DataType == codec.Registrations && p == codec.FromSource {
 		return nil
 	}

@@ -33,10 +33,10 @@ type Lists struct {
 
 // List is what does not fit of what one agent listed last.
 type List struct {
-	lists *Lists
-	place store.Scope
-	party identity.Identity
-	bytes int
+	lists  *Lists
+	place  store.Scope
+	client identity.Identity
+	bytes  int
 	// closed: its subscription is over.
 	closed bool
 	// unexplained are ids of which there is no record, with the versions that were listed.
@@ -74,8 +74,8 @@ type Odd struct {
 }
 
 // Open returns the list of an agent that subscribes: of what it has listed, everything fits.
-func (x *Lists) Open(place store.Scope, party identity.Identity) *List {
-	return &List{lists: x, place: place, party: party}
+func (x *Lists) Open(place store.Scope, owner identity.Identity) *List {
+	return &List{lists: x, place: place, client: owner}
 }
 
 // Replace keeps what does not fit of what the agent lists anew. It holds up no router while it
@@ -92,7 +92,7 @@ func (l *List) Replace(o Odd) {
 		bytes += len(id)
 		named[id] = o.Unexplained[id]
 	}
-	if !x.budget.Reserve(l.party, bytes) {
+	if !x.budget.Reserve(l.client, bytes) {
 		clear(named)
 		bytes = 0
 	}
@@ -135,7 +135,7 @@ func (l *List) note(o Odd, ids []string) {
 
 // drop forgets a list. The caller holds mu.
 func (x *Lists) drop(l *List) {
-	x.budget.Free(l.party, l.bytes)
+	x.budget.Free(l.client, l.bytes)
 	l.bytes = 0
 	rest := slices.DeleteFunc(x.byPlace[l.place], func(o *List) bool { return o == l })
 	if len(rest) == 0 {

@@ -18,7 +18,7 @@ const maxOrders = 1000
 // operators want done with them, for as long as the subscription lives. Its lock guards it.
 type applied struct {
 	budget *call.Budget
-	party  identity.Identity
+	client identity.Identity
 	bytes  int
 	said   codec.Unexplained
 	orders []codec.Resolve // oldest first
@@ -27,12 +27,12 @@ type applied struct {
 // replace replaces what was said before. Where there is no room, works are counted and not
 // named.
 func (a *applied) replace(u codec.Unexplained) {
-	a.budget.Free(a.party, a.bytes)
+	a.budget.Free(a.client, a.bytes)
 	a.bytes = 0
 	for _, r := range u.Records {
 		a.bytes += 128 + len(r.UID) + len(r.Name) + len(r.Outcome)
 	}
-	if !a.budget.Reserve(a.party, a.bytes) {
+	if !a.budget.Reserve(a.client, a.bytes) {
 		u = codec.Unexplained{More: u.More + uint64(len(u.Records))}
 		a.bytes = 0
 	}

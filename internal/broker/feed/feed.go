@@ -36,7 +36,7 @@ import (
 // while its subscription does.
 type Intake interface {
 	// Open begins a subscription; end ends it.
-	Open(id string, party identity.Identity, scope store.Scope, end func(*transport.Error))
+	Open(id string, client identity.Identity, scope store.Scope, end func(*transport.Error))
 	// End says that it is about to end, Close that it has ended.
 	End(id string)
 	Close(id string)

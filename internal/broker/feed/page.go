@@ -70,19 +70,19 @@ func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 		return call.Invalid("data", "the page token is none of this broker", "begin anew without one")
 	}
 	if len(r.Clusters) == 0 && from == (pageToken{}) {
-		if err := f.intake.Supersede(ctx, s.id, s.party); err != nil {
+		if err := f.intake.Supersede(ctx, s.id, s.client); err != nil {
 			return err
 		}
 	}
 	size := e.Payload
-	if !f.lists.Reserve(s.party, size) {
+	if !f.lists.Reserve(s.client, size) {
 		return call.Overloaded("too many requests wait to be answered", call.ComeBack)
 	}
 	clusters := slices.Clone(r.Clusters)
 	slices.Sort(clusters)
 	p := &pageRequest{
 		id: e.Env.ID, clusters: slices.Compact(clusters), from: from,
-		free: func() { f.lists.Free(s.party, size) },
+		free: func() { f.lists.Free(s.client, size) },
 	}
 	if !s.requestPage(p) {
 		p.free()

@@ -65,10 +65,10 @@ func (r *registry) add(s *subscription, perParty int) error {
 	if err := r.end.Load(); err != nil {
 		return err
 	}
-	if r.perParty[s.party] >= perParty {
-		return call.Overloaded("too many subscriptions of "+s.party.String(), call.ComeBack)
+	if r.perParty[s.client] >= perParty {
+		return call.Overloaded("too many subscriptions of "+s.client.String(), call.ComeBack)
 	}
-	r.perParty[s.party]++
+	r.perParty[s.client]++
 	r.byID[s.id] = s
 	r.byScope[s.scope] = append(r.byScope[s.scope], s)
 	return nil
@@ -84,8 +84,8 @@ func (r *registry) remove(s *subscription) {
 	}
 	delete(r.byID, s.id)
 	delete(r.awaited, s)
-	if r.perParty[s.party]--; r.perParty[s.party] == 0 {
-		delete(r.perParty, s.party)
+	if r.perParty[s.client]--; r.perParty[s.client] == 0 {
+		delete(r.perParty, s.client)
 	}
 	r.checkEmpty()
 }
@@ -228,7 +228,7 @@ func (r *registry) named(e *call.Event) (*subscription, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.byID[e.Subscription]
-	if s == nil || s.party != e.From || s.hello.Protocol == 0 {
+	if s == nil || s.client != e.From || s.hello.Protocol == 0 {
 		return nil, call.NoSubscription(e.From)
 	}
 	return s, nil

@@ -71,7 +71,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 		peers: f.peers, sub: s, out: out, stock: stock{answered: notCompared},
 	}
 	if s.part == codec.Spec {
-		if err := f.claims.Deletions.Arrive(ctx, s.scope, s.party, cursorRevision(s.cursor)); err != nil {
+		if err := f.claims.Deletions.Arrive(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
 			return err
 		}
 	}
@@ -95,7 +95,7 @@ func (f *Feed) enter(ctx context.Context, s *subscription) (err error) {
 		return err
 	}
 	if s.hello.Protocol > 0 {
-		f.intake.Open(s.id, s.party, s.scope, s.stop)
+		f.intake.Open(s.id, s.client, s.scope, s.stop)
 	}
 	add := func() error { return f.registry.add(s, f.cfg.StreamsPerParty) }
 	if s.part == codec.Status {
@@ -186,15 +186,15 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: part},
 		Source: raw.Source, Cluster: raw.Cluster,
 	}
-	party := authz.Identify(p, asked, f.cfg.Insecure)
-	if err := authz.Authorize(party, asked); err != nil {
+	owner := authz.Identify(p, asked, f.cfg.Insecure)
+	if err := authz.Authorize(owner, asked); err != nil {
 		return nil, err
 	}
 	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}
 	s := &subscription{
-		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), party: party, scope: scope, part: part,
+		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), client: owner, scope: scope, part: part,
 		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: run.NewBell(),
-		list: f.claims.Lists.Open(scope, party), applied: applied{budget: f.applied, party: party}, mail: mailboxFor(part),
+		list: f.claims.Lists.Open(scope, owner), applied: applied{budget: f.applied, client: owner}, mail: mailboxFor(part),
 	}
 	return s, nil
 }

@@ -16,12 +16,12 @@ import (
 // subscription is what everybody sees of a party that subscribed. Others put keys, lists and
 // the end into it under its lock; its stream takes out what to do next. It has no events.
 type subscription struct {
-	id    string
-	party identity.Identity
-	scope store.Scope
-	part  codec.Subresource // what it receives
-	hello transport.Hello
-	conn  uint64
+	id     string
+	client identity.Identity
+	scope  store.Scope
+	part   codec.Subresource // what it receives
+	hello  transport.Hello
+	conn   uint64
 	// transport is how it is connected.
 	transport string
 	since     time.Time

@@ -28,7 +28,7 @@ type Fences struct {
 
 // Fence is what counts of one subscription that speaks Hawser's protocol.
 type Fence struct {
-	party  identity.Identity
+	client identity.Identity
 	scope  store.Scope
 	serial uint64 // orders subscriptions by the time they began
 	end    func(*transport.Error)
@@ -41,11 +41,11 @@ type Fence struct {
 func newFences() *Fences { return &Fences{byID: map[string]*Fence{}} }
 
 // Open begins a subscription; end ends it.
-func (x *Fences) Open(id string, party identity.Identity, scope store.Scope, end func(*transport.Error)) {
+func (x *Fences) Open(id string, owner identity.Identity, scope store.Scope, end func(*transport.Error)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.serial++
-	x.byID[id] = &Fence{party: party, scope: scope, serial: x.serial, end: end}
+	x.byID[id] = &Fence{client: owner, scope: scope, serial: x.serial, end: end}
 }
 
 // End says that a subscription is about to end: nothing that names it counts any more.
@@ -70,10 +70,10 @@ func (x *Fences) Close(id string) {
 
 // Find returns the running subscription with an id, if it is of this party and of Hawser's
 // protocol; else nil.
-func (x *Fences) Find(id string, party identity.Identity) *Fence {
+func (x *Fences) Find(id string, client identity.Identity) *Fence {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if f := x.byID[id]; f != nil && f.party == party {
+	if f := x.byID[id]; f != nil && f.client == client {
 		return f
 	}
 	return nil
@@ -90,7 +90,7 @@ func (x *Fences) endBefore(f *Fence) {
 	}
 	x.mu.Unlock()
 	for _, o := range earlier {
-		o.end(call.Unavailable("", "another session of "+f.party.String()+" compares what it owns, or releases a cluster",
+		o.end(call.Unavailable("", "another session of "+f.client.String()+" compares what it owns, or releases a cluster",
 			"run one process for each source id, or let them elect a leader"))
 	}
 }

@@ -212,8 +212,8 @@ func (g *gate) suspend(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.spared = true
-	if c.party == nil {
-		c.party = &party{allowance: g.limits.suspended, conns: map[*Connection]struct{}{c: {}}}
+	if c.client == nil {
+		c.client = &clientUsage{allowance: g.limits.suspended, conns: map[*Connection]struct{}{c: {}}}
 	}
 }
 
@@ -234,14 +234,14 @@ func (g *gate) identify(c *Connection, s *standing, m metrics) error {
 	if r != nil {
 		return r
 	}
-	if was := c.party; was != nil {
+	if was := c.client; was != nil {
 		for k, n := range was.kinds {
 			p.kinds[k] += n
 		}
 		p.bodies += was.bodies
 	}
 	delete(g.strangers, c)
-	c.party = p
+	c.client = p
 	p.conns[c] = struct{}{}
 	s.allowed = &p.allowance
 	s.calls, s.received, s.sent = m.of(s.identity.Role, c.transport)

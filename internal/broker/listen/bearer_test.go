@@ -79,8 +79,8 @@ func TestGate_Identify(t *testing.T) {
 	if err := c.becomeViewer(g); err != nil {
 		t.Fatal(err)
 	}
-	p := g.parties[viewer1]
-	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.strangers) != 0 || c.party != p || len(p.conns) != 1 {
+	p := g.clients[viewer1]
+	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.strangers) != 0 || c.client != p || len(p.conns) != 1 {
 		t.Errorf("%v calls, %d bytes, %d strangers", p.kinds, p.bodies, len(g.strangers))
 	}
 	if err := c.becomeViewer(g); err == nil || p.kinds[Unary] != 1 {

@@ -46,7 +46,7 @@ type Connection struct {
 
 	raw    net.Conn
 	from   netip.Prefix
-	party  *party           // nil for a stranger, unless calls of it wait; the gate's
+	client *clientUsage     // nil for a stranger, unless calls of it wait; the gate's
 	bodies map[uint32]*Body // by stream; the gate's
 	cutFor string           // why the gate ended it; the gate's
 	left   bool             // nobody uses it any more; the gate's

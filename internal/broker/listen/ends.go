@@ -205,7 +205,7 @@ func (p *Port) checkServing() {
 func (g *gate) all(to []*Connection) []*Connection {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, p := range g.parties {
+	for _, p := range g.clients {
 		for c := range p.conns {
 			to = append(to, c)
 		}
@@ -225,7 +225,7 @@ func (g *gate) finish(c *Connection, reason string) {
 		return
 	}
 	c.cutFor = reason
-	if c.party != nil {
+	if c.client != nil {
 		g.drop(c)
 	}
 	if reason != aged {

@@ -32,7 +32,7 @@ type gate struct {
 	arrivals  map[net.Conn]*arrival     // accepted, and not looked at yet
 	addresses map[netip.Prefix]*address // that have a handshake under way, or failures
 	strangers map[*Connection]struct{}
-	parties   map[identity.Identity]*party
+	clients   map[identity.Identity]*clientUsage
 	sweepAt   int // so many addresses and parties are looked through
 	bodies    int64
 	lists     int
@@ -43,7 +43,7 @@ func newGate(l limits, ended func(string)) *gate {
 		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
 		denied: func(identity.Identity, *Connection) *refusal { return nil }, strangers: map[*Connection]struct{}{},
 		arrivals:  map[net.Conn]*arrival{},
-		addresses: map[netip.Prefix]*address{}, parties: map[identity.Identity]*party{},
+		addresses: map[netip.Prefix]*address{}, clients: map[identity.Identity]*clientUsage{},
 	}
 }
 
@@ -59,8 +59,8 @@ type address struct {
 	failures fair.Bucket
 }
 
-// party is an identity, and what it uses.
-type party struct {
+// clientUsage is an identity, and what it uses.
+type clientUsage struct {
 	allowance
 
 	connects, calls, bytes, questions, idle fair.Bucket
@@ -72,7 +72,7 @@ type party struct {
 }
 
 // forgettable reports whether nothing is known of the party that would be missed.
-func (p *party) forgettable(now time.Time) bool {
+func (p *clientUsage) forgettable(now time.Time) bool {
 	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
 		p.questions.Full(p.allowance.questions, now) && p.bytes.Full(p.allowance.bytes, now)
 }
@@ -223,12 +223,12 @@ func (g *gate) enter(a *arrival, c *Connection) bool {
 		s.refusal = g.denied(s.identity, c)
 	}
 	if s.refusal == nil {
-		c.party, s.refusal = g.admit(s.identity)
+		c.client, s.refusal = g.admit(s.identity)
 	}
-	g.shaken(a, c.party != nil || c.knownByToken())
-	if c.party != nil {
-		c.party.conns[c] = struct{}{}
-		s.allowed = &c.party.allowance
+	g.shaken(a, c.client != nil || c.knownByToken())
+	if c.client != nil {
+		c.client.conns[c] = struct{}{}
+		s.allowed = &c.client.allowance
 		c.who.Store(&s)
 		return true
 	}
@@ -247,7 +247,7 @@ func (g *gate) enter(a *arrival, c *Connection) bool {
 
 // admit counts one more connection of an identity; the result is its party, or why that may not
 // have it.
-func (g *gate) admit(id identity.Identity) (*party, *refusal) {
+func (g *gate) admit(id identity.Identity) (*clientUsage, *refusal) {
 	p := g.partyOf(id)
 	switch {
 	case len(p.conns) >= p.allowance.connections:
@@ -258,12 +258,12 @@ func (g *gate) admit(id identity.Identity) (*party, *refusal) {
 	return p, nil
 }
 
-func (g *gate) partyOf(id identity.Identity) *party {
-	p := g.parties[id]
+func (g *gate) partyOf(id identity.Identity) *clientUsage {
+	p := g.clients[id]
 	if p == nil {
 		g.sweep()
-		p = &party{allowance: g.limits.roles[id.Role], conns: map[*Connection]struct{}{}}
-		g.parties[id] = p
+		p = &clientUsage{allowance: g.limits.roles[id.Role], conns: map[*Connection]struct{}{}}
+		g.clients[id] = p
 	}
 	return p
 }
@@ -271,7 +271,7 @@ func (g *gate) partyOf(id identity.Identity) *party {
 // sweep forgets addresses and parties of which nothing is known that counts. It
 // costs, over time, as much as remembering them did.
 func (g *gate) sweep() {
-	if len(g.addresses)+len(g.parties) < g.sweepAt {
+	if len(g.addresses)+len(g.clients) < g.sweepAt {
 		return
 	}
 	now := g.now()
@@ -280,12 +280,12 @@ func (g *gate) sweep() {
 			delete(g.addresses, k)
 		}
 	}
-	for k, p := range g.parties {
+	for k, p := range g.clients {
 		if p.forgettable(now) {
-			delete(g.parties, k)
+			delete(g.clients, k)
 		}
 	}
-	g.sweepAt = max(1<<10, 2*(len(g.addresses)+len(g.parties)))
+	g.sweepAt = max(1<<10, 2*(len(g.addresses)+len(g.clients)))
 }
 
 // exit ends the use of a connection; it is called once. The result is why the
@@ -299,9 +299,9 @@ func (g *gate) exit(c *Connection) (reason string) {
 	if c.knownByToken() && c.standing().refusal != nil && !c.spared {
 		g.fail(c.from) // it came without a certificate, and brought no token, or that of who may not be here
 	}
-	if c.party != nil {
+	if c.client != nil {
 		g.drop(c)
-		delete(c.party.conns, c)
+		delete(c.client.conns, c)
 	}
 	return c.cutFor
 }
@@ -311,7 +311,7 @@ func (g *gate) exit(c *Connection) (reason string) {
 func (g *gate) begin(c *Connection, k Kind, b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p, id := c.party, c.standing().identity
+	p, id := c.client, c.standing().identity
 	k = k.of(id)
 	if k == Reflecting {
 		g.supersede(p)
@@ -342,7 +342,7 @@ func (g *gate) begin(c *Connection, k Kind, b *Body) error {
 // supersede ends the reflection stream of a party, which has one at a time. Its
 // caller may have left it already: t1 it cancels its stream and opens the next,
 // t2 its library sends the next one's headers, t3 it sends the reset of the first.
-func (g *gate) supersede(p *party) {
+func (g *gate) supersede(p *clientUsage) {
 	if b := p.reflection; b != nil && b.running {
 		g.stop(b)
 		b.cancel()
@@ -354,7 +354,7 @@ func (g *gate) ask(b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
-	if !c.party.questions.Spend(c.party.allowance.questions, g.now(), 1) {
+	if !c.client.questions.Spend(c.client.allowance.questions, g.now(), 1) {
 		return tooOften(c.standing().identity, "questions")
 	}
 	return nil
@@ -373,7 +373,7 @@ func (g *gate) stop(b *Body) {
 		return
 	}
 	b.running = false
-	b.of.party.kinds[b.kind]--
+	b.of.client.kinds[b.kind]--
 	if b.kind == Listing {
 		g.lists--
 	}
@@ -434,7 +434,7 @@ func (g *gate) forget(b *Body) {
 		return // its connection was ended
 	}
 	delete(b.of.bodies, b.stream)
-	b.of.party.bodies -= b.held
+	b.of.client.bodies -= b.held
 	g.bodies -= b.held
 }
 
@@ -445,7 +445,7 @@ func (g *gate) reset(b *Body) {
 	defer g.mu.Unlock()
 	if !b.ended && b.kind != Reflecting {
 		b.ended = true
-		b.of.party.calls.Charge(b.of.party.allowance.calls, g.now(), costOfReset)
+		b.of.client.calls.Charge(b.of.client.allowance.calls, g.now(), costOfReset)
 	}
 }
 
@@ -471,16 +471,16 @@ func (g *gate) grow(b *Body, n int64, ended bool) {
 	}
 	b.held += n
 	b.ended = b.ended || ended
-	c.party.bodies += n
+	c.client.bodies += n
 	g.bodies += n
-	if c.party.bodies > c.party.allowance.bodies {
-		g.endLargest(c.party.conns)
+	if c.client.bodies > c.client.allowance.bodies {
+		g.endLargest(c.client.conns)
 	}
 	if g.bodies <= g.limits.bodies {
 		return
 	}
 	all := maps.Clone(g.strangers)
-	for _, p := range g.parties {
+	for _, p := range g.clients {
 		for c := range p.conns {
 			all[c] = struct{}{}
 		}
@@ -528,8 +528,8 @@ func (g *gate) cut(c *Connection, reason string) {
 	}
 	_ = c.raw.Close() // who reads it hears of it
 	c.cutFor = reason
-	if c.party != nil {
-		c.party.connects.Charge(c.party.allowance.connects, g.now(), costOfCut)
+	if c.client != nil {
+		c.client.connects.Charge(c.client.allowance.connects, g.now(), costOfCut)
 	}
 	g.ended(reason)
 }
@@ -540,8 +540,8 @@ func (g *gate) idle(c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := &c.idle
-	if c.party != nil {
-		b = &c.party.idle
+	if c.client != nil {
+		b = &c.client.idle
 	}
 	return b.Spend(c.standing().allowed.idle, g.now(), 1)
 }
@@ -562,13 +562,13 @@ func (g *gate) usage() Usage {
 	u := Usage{Connections: map[Peers]int{}, Bodies: g.bodies}
 	for c := range g.strangers {
 		u.Connections[Peers{nobody, c.transport}]++
-		if c.party != nil {
-			for _, n := range c.party.kinds {
+		if c.client != nil {
+			for _, n := range c.client.kinds {
 				u.Calls += n
 			}
 		}
 	}
-	for id, p := range g.parties {
+	for id, p := range g.clients {
 		for c := range p.conns {
 			u.Connections[Peers{id.Role, c.transport}]++
 		}

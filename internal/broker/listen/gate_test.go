@@ -170,7 +170,7 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 	first := enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	third := enters(t, g, arrives(t, g, "192.0.2.1"), id)
-	if third.party != nil || transport.CodeOf(third.standing().refusal) != transport.CodeOverloaded || third.standing().refusal.told.Hint == "" {
+	if third.client != nil || transport.CodeOf(third.standing().refusal) != transport.CodeOverloaded || third.standing().refusal.told.Hint == "" {
 		t.Errorf("the third: %v", third.standing().refusal)
 	}
 	raw := arrives(t, g, "192.0.2.2")
@@ -320,7 +320,7 @@ func TestGate_Forgets(t *testing.T) {
 		raw := arrives(t, g, netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}).String())
 		g.exit(enters(t, g, raw, identity.Identity{Role: identity.Agent, Name: fmt.Sprint(n)}))
 	}
-	if n := len(g.addresses) + len(g.parties); n > 2<<10 {
+	if n := len(g.addresses) + len(g.clients); n > 2<<10 {
 		t.Errorf("%d are remembered", n)
 	}
 }

@@ -55,8 +55,8 @@ func (g *gate) ahead(c *Connection, n int) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := &c.bytes
-	if c.party != nil {
-		b = &c.party.bytes
+	if c.client != nil {
+		b = &c.client.bytes
 	}
 	b.Charge(rate, g.now(), float64(n))
 	return b.Owed(rate)

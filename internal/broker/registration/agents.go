@@ -22,16 +22,16 @@ const maxHanded = 16
 // running is a subscription of an agent, or of the source, as others see it: they wake the goroutine
 // that serves it, or have it end.
 type running struct {
-	id    string
-	party identity.Identity
-	wake  run.Bell
+	id     string
+	client identity.Identity
+	wake   run.Bell
 
 	mu  sync.Mutex
 	why *transport.Error // it has to end; nil: it need not
 }
 
-func newRunning(id string, party identity.Identity) running {
-	return running{id: id, party: party, wake: run.NewBell()}
+func newRunning(id string, owner identity.Identity) running {
+	return running{id: id, client: owner, wake: run.NewBell()}
 }
 
 // stop ends the stream with an error.
@@ -134,7 +134,7 @@ type agents struct {
 
 // share is what subscriptions are counted by: a party, or one cluster of it.
 type share struct {
-	party   identity.Identity
+	client  identity.Identity
 	cluster string
 }
 
@@ -150,11 +150,11 @@ func (a *agents) add(s *subscription, perParty int) error {
 		return a.end
 	}
 	most := perParty
-	if s.party.Role == identity.Bootstrap {
+	if s.client.Role == identity.Bootstrap {
 		most *= bootstrapStreams
 	}
-	if a.perShare[share{s.party, s.cluster}] >= perParty || a.perShare[share{party: s.party}] >= most {
-		return overloaded("too many subscriptions of " + s.party.String())
+	if a.perShare[share{s.client, s.cluster}] >= perParty || a.perShare[share{client: s.client}] >= most {
+		return overloaded("too many subscriptions of " + s.client.String())
 	}
 	for _, sh := range s.shares() {
 		a.perShare[sh]++
@@ -165,7 +165,7 @@ func (a *agents) add(s *subscription, perParty int) error {
 }
 
 func (s *subscription) shares() [2]share {
-	return [2]share{{s.party, s.cluster}, {party: s.party}}
+	return [2]share{{s.client, s.cluster}, {client: s.client}}
 }
 
 // remove is the end of s, which was added.
@@ -254,7 +254,7 @@ func (a *agents) askers(p place, e *call.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.Subscription != "" {
-		if s := a.byID[e.Subscription]; s != nil && s.place == p && s.party == e.From {
+		if s := a.byID[e.Subscription]; s != nil && s.place == p && s.client == e.From {
 			return []*subscription{s}
 		}
 		return nil
@@ -262,7 +262,7 @@ func (a *agents) askers(p place, e *call.Event) []*subscription {
 	if same := a.onConnection(p, e); len(same) > 0 {
 		return same
 	}
-	return slices.DeleteFunc(slices.Clone(a.byPlace[p]), func(s *subscription) bool { return s.party != e.From })
+	return slices.DeleteFunc(slices.Clone(a.byPlace[p]), func(s *subscription) bool { return s.client != e.From })
 }
 
 // sameConnection returns those that a party has of a place on the connection of an event; of a
@@ -278,7 +278,7 @@ func (a *agents) sameConnection(p place, e *call.Event) []*subscription {
 // onConnection: the caller has the lock.
 func (a *agents) onConnection(p place, e *call.Event) (same []*subscription) {
 	for _, s := range a.byPlace[p] {
-		if s.conn == e.Conn && s.party == e.From {
+		if s.conn == e.Conn && s.client == e.From {
 			same = append(same, s)
 		}
 	}

@@ -55,13 +55,13 @@ type desk struct {
 	open    bool // there is a source
 	closed  *transport.Error
 	turns   fair.Turns[identity.Identity]
-	parties map[identity.Identity]*party
+	clients map[identity.Identity]*clientQueue
 	flying  map[string]*ask // at the source, by id
 	queued  int
 }
 
-// party is what one party asks.
-type party struct {
+// clientQueue is what one party asks.
+type clientQueue struct {
 	turns          fair.Turns[string]
 	lines          map[string][]*ask // by cluster
 	queued, flying int
@@ -70,7 +70,7 @@ type party struct {
 func newDesk(bytes int, wake func()) *desk {
 	return &desk{
 		budget: call.NewBudget(bytes), wake: wake,
-		parties: map[identity.Identity]*party{}, flying: map[string]*ask{},
+		clients: map[identity.Identity]*clientQueue{}, flying: map[string]*ask{},
 	}
 }
 
@@ -86,7 +86,7 @@ func most(of identity.Identity) int {
 func (d *desk) put(a *ask) *transport.Error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.parties[a.from]
+	p := d.clients[a.from]
 	switch {
 	case d.closed != nil:
 		return d.closed
@@ -99,8 +99,8 @@ func (d *desk) put(a *ask) *transport.Error {
 		return overloaded("too much that was asked waits for the hub")
 	}
 	if p == nil {
-		p = &party{lines: map[string][]*ask{}}
-		d.parties[a.from] = p
+		p = &clientQueue{lines: map[string][]*ask{}}
+		d.clients[a.from] = p
 	}
 	p.lines[a.cluster] = append(p.lines[a.cluster], a)
 	p.turns.Join(a.cluster)
@@ -112,7 +112,7 @@ func (d *desk) put(a *ask) *transport.Error {
 }
 
 // join has a party take turns, if it may have more at the source. The caller has the lock.
-func (d *desk) join(of identity.Identity, p *party) {
+func (d *desk) join(of identity.Identity, p *clientQueue) {
 	if p.queued > 0 && p.flying < most(of) {
 		d.turns.Join(of)
 	} else {
@@ -132,7 +132,7 @@ func (d *desk) next() *ask {
 	if !ok {
 		return nil
 	}
-	p := d.parties[from]
+	p := d.clients[from]
 	cluster, _ := p.turns.Next(1)
 	a := p.lines[cluster][0]
 	d.take(p, a)
@@ -143,7 +143,7 @@ func (d *desk) next() *ask {
 }
 
 // take removes an ask from its line. The caller has the lock.
-func (d *desk) take(p *party, a *ask) {
+func (d *desk) take(p *clientQueue, a *ask) {
 	line := slices.DeleteFunc(p.lines[a.cluster], func(o *ask) bool { return o == a })
 	if p.lines[a.cluster] = line; len(line) == 0 {
 		delete(p.lines, a.cluster)
@@ -157,7 +157,7 @@ func (d *desk) take(p *party, a *ask) {
 func (d *desk) drop(a *ask) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.parties[a.from]
+	p := d.clients[a.from]
 	if d.flying[a.id] != nil {
 		delete(d.flying, a.id)
 		p.flying--
@@ -167,7 +167,7 @@ func (d *desk) drop(a *ask) {
 	}
 	d.join(a.from, p)
 	if p.queued+p.flying == 0 {
-		delete(d.parties, a.from)
+		delete(d.clients, a.from)
 	}
 	d.budget.FreePart(a.from, a.cluster, a.size)
 }
@@ -225,7 +225,7 @@ func (d *desk) fail(why *transport.Error) {
 // failAll ends that, and what waits for its turn. The caller has the lock.
 func (d *desk) failAll(why *transport.Error) {
 	d.fail(why)
-	for _, p := range d.parties {
+	for _, p := range d.clients {
 		for _, line := range p.lines {
 			for _, a := range line {
 				a.tell(outcome{err: why})

@@ -120,18 +120,18 @@ func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.Dat
 		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: codec.Spec},
 		Source: raw.Source, Cluster: raw.Cluster,
 	}
-	party := authz.Identify(p, asked, r.cfg.Insecure)
-	if err := authz.Authorize(party, asked); err != nil {
+	client := authz.Identify(p, asked, r.cfg.Insecure)
+	if err := authz.Authorize(client, asked); err != nil {
 		return nil, Refusal(err)
 	}
 	row, _ := codec.Registration(d)
 	s := &subscription{
-		running: newRunning(r.cfg.NewID(), party), conn: p.Conn,
+		running: newRunning(r.cfg.NewID(), client), conn: p.Conn,
 		viewer: viewer{place: place{d, raw.Cluster}, early: row.Joining},
 	}
 	switch {
-	case party.Role == identity.Bootstrap:
-		s.user = cmp.Or(p.User, party.Name)
+	case client.Role == identity.Bootstrap:
+		s.user = cmp.Or(p.User, client.Name)
 	case p.User != "": // else nobody knows who it is for the hub
 		s.user, s.agents = p.User, identity.UserPrefix(raw.Cluster)
 	}

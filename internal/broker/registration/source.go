@@ -36,15 +36,15 @@ func (r *Room) subscribeSource(ctx context.Context, p transport.Peer, raw transp
 		Method: authz.Subscribe, Type: codec.EventType{DataType: codec.Registrations, Subresource: codec.Status},
 		Source: raw.Source, Cluster: raw.Cluster,
 	}
-	party := authz.Identify(p, asked, r.cfg.Insecure)
-	if err := authz.Authorize(party, asked); err != nil {
+	client := authz.Identify(p, asked, r.cfg.Insecure)
+	if err := authz.Authorize(client, asked); err != nil {
 		return err
 	}
 	if raw.Source != r.cfg.Registration {
 		return call.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
-	s := &sourceStream{running: newRunning(r.cfg.NewID(), party), room: r, out: out}
+	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), room: r, out: out}
 	if err := r.enter(s); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (r *Room) enter(s *sourceStream) error {
 		return err
 	}
 	if before := r.source.Swap(s); before != nil {
-		before.stop(call.Unavailable("", "another session of "+s.party.String()+" serves registration",
+		before.stop(call.Unavailable("", "another session of "+s.client.String()+" serves registration",
 			"run one process for each source id, or let them elect a leader"))
 	}
 	r.mirror.begin(s.id)
@@ -165,7 +165,7 @@ func (r *Room) wakeSource() {
 // fromSource takes an event of the source. It counts if it is of the subscription that counts.
 func (r *Room) fromSource(ctx context.Context, e *call.Event) (receipt transport.Receipt, err error) {
 	s := r.source.Load()
-	if s == nil || e.Subscription != s.id || e.From != s.party {
+	if s == nil || e.Subscription != s.id || e.From != s.client {
 		return receipt, sourceOver()
 	}
 	taken := true

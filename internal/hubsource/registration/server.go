@@ -173,7 +173,7 @@ func (s *Server) session(ctx context.Context) error {
 	}
 	link := session.New(session.Config{
 		Dialer: s.cfg.Dialer, Changed: s.cfg.Changed, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.Registrations},
-		Party: party{s}, Log: s.cfg.Log, Metrics: s.cfg.Sessions,
+		Handler: sessionHandler{s}, Log: s.cfg.Log, Metrics: s.cfg.Sessions,
 	})
 	s.mu.Lock()
 	s.link = link
@@ -224,14 +224,14 @@ func (s *Server) clusterChanged(was, is *object) {
 	}
 }
 
-// party is the source's side of the session; see session.Party.
-type party struct{ *Server }
+// sessionHandler is the source's side of the session; see session.Handler.
+type sessionHandler struct{ *Server }
 
-// Hello implements session.Party.
-func (p party) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+// Hello implements session.Handler.
+func (p sessionHandler) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
 
 // Subscribed begins anew: the broker may know nothing.
-func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.on, p.since, p.limit = a.SubscriptionID, time.Now(), maxObjects
@@ -251,8 +251,8 @@ func (p party) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Even
 	return nil, nil
 }
 
-// Disconnected implements session.Party: nobody waits for answers any more.
-func (p party) Disconnected(error) {
+// Disconnected implements session.Handler: nobody waits for answers any more.
+func (p sessionHandler) Disconnected(error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.on = ""
@@ -261,7 +261,7 @@ func (p party) Disconnected(error) {
 }
 
 // Handle takes a request of the broker.
-func (p party) Handle(ctx context.Context, e codec.Event) error {
+func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() != codec.TypeRegistrationRequest {
 		p.cfg.Log.DebugContext(ctx, "event that means nothing for registration", "type", e.Type())
 		return nil

@@ -48,7 +48,7 @@ type hubSource struct {
 func newHubSource(t *testing.T, h *fakeHub, d transport.Dialer) *hubSource {
 	s := &hubSource{t: t, hub: h, names: map[types.UID]string{}}
 	h.changed = func(k Kind, o runtime.Object, gone types.UID) { s.pending = append(s.pending, s.object(k, o, gone)) }
-	s.link = session.New(session.Config{Dialer: d, Filter: transport.Filter{Source: source, DataType: codec.Registrations}, Party: s, Log: slog.New(slog.DiscardHandler)})
+	s.link = session.New(session.Config{Dialer: d, Filter: transport.Filter{Source: source, DataType: codec.Registrations}, Handler: s, Log: slog.New(slog.DiscardHandler)})
 	return s
 }
 
@@ -100,10 +100,10 @@ func (s *hubSource) publish(e codec.Event, err error) {
 	}
 }
 
-// Hello implements session.Party.
+// Hello implements session.Handler.
 func (s *hubSource) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
 
-// Subscribed implements session.Party.
+// Subscribed implements session.Handler.
 func (s *hubSource) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *hubSource) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 	return []codec.Event{e}, err
 }
 
-// Handle implements session.Party.
+// Handle implements session.Handler.
 func (s *hubSource) Handle(_ context.Context, e codec.Event) error {
 	r, err := codec.ParseRegistrationRequest(e)
 	if err != nil {
@@ -182,7 +182,7 @@ func statusOf(err error) []byte {
 	return b
 }
 
-// Disconnected implements session.Party.
+// Disconnected implements session.Handler.
 func (s *hubSource) Disconnected(error) {}
 
 // TestBroker_JoinAndStay: the same life through a broker of ours: join, acceptance, renewal, a cut

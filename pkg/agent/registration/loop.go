@@ -153,10 +153,10 @@ func (l *loop) connect(as As) {
 	}
 	l.link = n
 	for _, k := range streams {
-		p := &party{link: n, kind: k}
+		p := &sessionHandler{link: n, kind: k}
 		n.hints[k] = run.NewBell()
 		n.sessions[k] = session.New(session.Config{
-			Dialer: telling{dialer, p}, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Party: p,
+			Dialer: telling{dialer, p}, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Handler: p,
 			Changed: n.hints[k], Backoff: sessionBackoff, Log: l.c.Log,
 		})
 		n.running.Go(func() {
@@ -206,34 +206,34 @@ func (n *link) publish(p Publish) {
 	})
 }
 
-// party is one stream.
-type party struct {
+// sessionHandler is one stream.
+type sessionHandler struct {
 	link *link
 	kind Kind
 }
 
-func (p *party) tell(e event) { p.link.loop.tell(p.link.ctx, e) }
+func (p *sessionHandler) tell(e event) { p.link.loop.tell(p.link.ctx, e) }
 
 // telling tells the core why no connection is made, of which a session tells its party nothing.
 type telling struct {
 	transport.Dialer
-	party *party
+	handler *sessionHandler
 }
 
 // Dial implements transport.Dialer.
 func (d telling) Dial(ctx context.Context) (transport.Conn, error) {
 	c, err := d.Dialer.Dial(ctx)
 	if err != nil && ctx.Err() == nil {
-		d.party.Disconnected(err)
+		d.handler.Disconnected(err)
 	}
 	return c, err
 }
 
-// Hello implements session.Party. There is nothing to say that a stock agent does not.
-func (p *party) Hello() transport.Hello { return transport.Hello{} }
+// Hello implements session.Handler. There is nothing to say that a stock agent does not.
+func (p *sessionHandler) Hello() transport.Hello { return transport.Hello{} }
 
-// Subscribed implements session.Party.
-func (p *party) Subscribed(ctx context.Context, _ transport.Accepted) ([]codec.Event, error) {
+// Subscribed implements session.Handler.
+func (p *sessionHandler) Subscribed(ctx context.Context, _ transport.Accepted) ([]codec.Event, error) {
 	answer := make(chan codec.Event, 1)
 	var failed error
 	p.tell(func(c *Core, now time.Time) {
@@ -250,8 +250,8 @@ func (p *party) Subscribed(ctx context.Context, _ transport.Accepted) ([]codec.E
 	}
 }
 
-// Handle implements session.Party. What cannot be read ends no connection: it would come again.
-func (p *party) Handle(ctx context.Context, e codec.Event) error {
+// Handle implements session.Handler. What cannot be read ends no connection: it would come again.
+func (p *sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	s, err := read(p.kind, e)
 	if err != nil {
 		p.link.loop.c.Log.WarnContext(ctx, "an event of the hub cannot be used", "error", err)
@@ -267,7 +267,7 @@ func (p *party) Handle(ctx context.Context, e codec.Event) error {
 	return nil
 }
 
-// Disconnected implements session.Party.
-func (p *party) Disconnected(err error) {
+// Disconnected implements session.Handler.
+func (p *sessionHandler) Disconnected(err error) {
 	p.tell(func(c *Core, _ time.Time) { c.Disconnected(p.kind, err) })
 }

@@ -184,7 +184,7 @@ func TestMosquitto_HostileCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		user, _ := pki.Subject(role, name)
-		party, of := mqttacl.Party{Name: name, User: user, ClientID: user}, layout.OfAgent
+		party, of := mqttacl.Principal{Name: name, User: user, ClientID: user}, layout.OfAgent
 		if role == pki.Source {
 			of = layout.OfSource
 		}

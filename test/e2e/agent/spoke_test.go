@@ -59,7 +59,7 @@ func newSpoke(t *testing.T) *spoke {
 	s.source = &source{spoke: s, statuses: map[string]manifestwork.StatusReport{}}
 	s.source.session = session.New(session.Config{
 		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
-		Filter: transport.Filter{Source: "hub", DataType: codec.ManifestBundles}, Party: s.source, Log: slog.New(slog.DiscardHandler),
+		Filter: transport.Filter{Source: "hub", DataType: codec.ManifestBundles}, Handler: s.source, Log: slog.New(slog.DiscardHandler),
 	})
 	s.Party(s.source.session.Run)
 	s.Eventually(s.source.session.Err)

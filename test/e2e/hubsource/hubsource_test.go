@@ -59,7 +59,7 @@ func newHub(t *testing.T) *hub {
 	h.agent = &agent{hub: h, held: map[string]*manifestwork.Spec{}}
 	h.agent.session = session.New(session.Config{
 		Dialer: h.broker.Dialer(identity.Identity{Role: identity.Agent, Name: cluster}),
-		Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}, Party: h.agent, Log: slog.New(slog.DiscardHandler),
+		Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}, Handler: h.agent, Log: slog.New(slog.DiscardHandler),
 	})
 	h.Party(h.agent.session.Run)
 	return h

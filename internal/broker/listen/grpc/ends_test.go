@@ -372,9 +372,9 @@ func TestEnds_RenewedCertificate(t *testing.T) {
 	}
 	accepted, ended := make(chan string, 16), make(chan error, 1)
 	connected := session.New(session.Config{
-		Dialer: dialer(t, transportgrpc.Options{Target: s.front.addr, Credentials: creds}),
-		Filter: transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles},
-		Party:  party(func() { accepted <- "" }), Backoff: session.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond},
+		Dialer:  dialer(t, transportgrpc.Options{Target: s.front.addr, Credentials: creds}),
+		Filter:  transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles},
+		Handler: party(func() { accepted <- "" }), Backoff: session.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.Background())

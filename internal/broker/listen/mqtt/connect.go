@@ -67,7 +67,7 @@ func (c *conn) agree(pk *packets.Packet) {
 	if n := pk.Properties.MaximumPacketSize; n > 0 {
 		c.terms.most = int(min(n, math.MaxInt32))
 	}
-	c.client = client{party: c.who.Caller(), id: string([]byte(pk.Connect.ClientIdentifier))}
+	c.client = client{client: c.who.Caller(), id: string([]byte(pk.Connect.ClientIdentifier))}
 	c.within = c.cfg.PublishTimeout
 	c.silence = time.Duration(keepAlive(pk)) * time.Second * 3 / 2
 }

@@ -58,8 +58,8 @@ type Front struct {
 // client is whom MQTT takes for one session: a client id means nothing beyond the identity
 // that uses it.
 type client struct {
-	party identity.Identity
-	id    string
+	client identity.Identity
+	id     string
 }
 
 // New returns a front. It starts nothing; the error says which field of cfg is wrong.

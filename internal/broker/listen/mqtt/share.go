@@ -37,14 +37,14 @@ type group struct {
 
 // groupKey says what members of one group have in common.
 type groupKey struct {
-	party            identity.Identity
+	client           identity.Identity
 	filter, dataType string
 	qos              byte
 }
 
 // join makes s a member of its group, which begins with the first one.
 func (f *Front) join(s *subscription) *group {
-	key := groupKey{party: s.conn.who.Caller(), filter: s.text, dataType: s.raw.DataType, qos: s.qos}
+	key := groupKey{client: s.conn.who.Caller(), filter: s.text, dataType: s.raw.DataType, qos: s.qos}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	g := f.groups[key]
