@@ -11,14 +11,14 @@ import "slices"
 // Its length is bounded by who pushes. The zero value is empty and ready.
 type Queue[K, ID comparable, T any] struct {
 	turns  Turns[K]
-	lines  map[K]*waiting[ID, T]
+	lines  map[K]*keyQueue[ID, T]
 	parked map[K]bool
-	spare  *waiting[ID, T] // an empty line, for the next key that comes
+	spare  *keyQueue[ID, T] // an empty line, for the next key that comes
 	size   int
 }
 
-// waiting is the line of one key.
-type waiting[ID comparable, T any] struct {
+// keyQueue is the line of one key.
+type keyQueue[ID comparable, T any] struct {
 	urgent, plain []item[ID, T]
 	ids           map[ID]int // number of plain items by id
 }
@@ -34,10 +34,10 @@ func (q *Queue[K, ID, T]) Push(k K, id ID, urgent bool, cost int, what T) {
 	l := q.lines[k]
 	if l == nil {
 		if q.lines == nil {
-			q.lines = map[K]*waiting[ID, T]{}
+			q.lines = map[K]*keyQueue[ID, T]{}
 		}
 		if l, q.spare = q.spare, nil; l == nil {
-			l = &waiting[ID, T]{ids: map[ID]int{}}
+			l = &keyQueue[ID, T]{ids: map[ID]int{}}
 		}
 		q.lines[k] = l
 		if !q.parked[k] {
@@ -104,7 +104,7 @@ func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
 	return k, i.what, true
 }
 
-func (l *waiting[ID, T]) pop() item[ID, T] {
+func (l *keyQueue[ID, T]) pop() item[ID, T] {
 	if len(l.urgent) > 0 {
 		return shift(&l.urgent)
 	}

@@ -28,13 +28,13 @@ import (
 type Turns[K comparable] struct {
 	clock   int64
 	arrived uint64
-	places  map[K]*place[K]
-	waiting line[K]
+	keys    map[K]*keyState[K]
+	waiting keyHeap[K]
 	sweepAt int // so many places are looked through
 }
 
-// place is what is known of one key.
-type place[K comparable] struct {
+// keyState is what is known of one key.
+type keyState[K comparable] struct {
 	key   K
 	start int64  // of its next turn
 	came  uint64 // orders equal starts
@@ -49,7 +49,7 @@ const (
 
 // Join says that something waits for k. Said again it has no effect.
 func (t *Turns[K]) Join(k K) {
-	p := t.place(k)
+	p := t.keyState(k)
 	if p.at != away {
 		return
 	}
@@ -60,16 +60,16 @@ func (t *Turns[K]) Join(k K) {
 
 // Leave says that nothing waits for k any more.
 func (t *Turns[K]) Leave(k K) {
-	p := t.places[k]
+	p := t.keys[k]
 	if p == nil || p.at == away {
 		return
 	}
 	heap.Remove(&t.waiting, p.at)
 	switch {
 	case len(t.waiting) == 0: // whoever had more took it from nobody
-		clear(t.places)
+		clear(t.keys)
 	case p.start <= t.clock:
-		delete(t.places, k)
+		delete(t.keys, k)
 	}
 }
 
@@ -88,12 +88,12 @@ func (t *Turns[K]) Next(cost int) (k K, ok bool) {
 // Charge says that a turn of k cost so much more.
 func (t *Turns[K]) Charge(k K, cost int) {
 	if cost > 0 && len(t.waiting) > 0 {
-		t.delay(t.place(k), cost)
+		t.delay(t.keyState(k), cost)
 	}
 }
 
 // delay has the next turn of a place start later.
-func (t *Turns[K]) delay(p *place[K], cost int) {
+func (t *Turns[K]) delay(p *keyState[K], cost int) {
 	p.start = max(p.start, t.clock) + int64(cost)
 	if p.at != away {
 		// Behind those that start with it: they wait for their turn, it had one.
@@ -103,61 +103,61 @@ func (t *Turns[K]) delay(p *place[K], cost int) {
 	}
 }
 
-// place returns what is known of a key.
-func (t *Turns[K]) place(k K) *place[K] {
-	p := t.places[k]
+// keyState returns what is known of a key.
+func (t *Turns[K]) keyState(k K) *keyState[K] {
+	p := t.keys[k]
 	if p != nil {
 		return p
 	}
 	t.sweep()
-	p = &place[K]{key: k, start: t.clock, at: away}
-	if t.places == nil {
-		t.places = map[K]*place[K]{}
+	p = &keyState[K]{key: k, start: t.clock, at: away}
+	if t.keys == nil {
+		t.keys = map[K]*keyState[K]{}
 	}
-	t.places[k] = p
+	t.keys[k] = p
 	return p
 }
 
 // sweep forgets who had no more than the others. It costs, over time, as much as remembering
 // them did.
 func (t *Turns[K]) sweep() {
-	if len(t.places) < max(t.sweepAt, fewest) {
+	if len(t.keys) < max(t.sweepAt, fewest) {
 		return
 	}
-	for k, p := range t.places {
+	for k, p := range t.keys {
 		if p.at == away && p.start <= t.clock {
-			delete(t.places, k)
+			delete(t.keys, k)
 		}
 	}
-	t.sweepAt = 2 * len(t.places)
+	t.sweepAt = 2 * len(t.keys)
 }
 
-// line is a heap of the places for which something waits.
-type line[K comparable] []*place[K]
+// keyHeap is a heap of the places for which something waits.
+type keyHeap[K comparable] []*keyState[K]
 
 // Len implements [heap.Interface].
-func (l line[K]) Len() int { return len(l) }
+func (l keyHeap[K]) Len() int { return len(l) }
 
 // Less implements [heap.Interface].
-func (l line[K]) Less(i, j int) bool {
+func (l keyHeap[K]) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(l[i].start, l[j].start), cmp.Compare(l[i].came, l[j].came)) < 0
 }
 
 // Swap implements [heap.Interface].
-func (l line[K]) Swap(i, j int) {
+func (l keyHeap[K]) Swap(i, j int) {
 	l[i], l[j] = l[j], l[i]
 	l[i].at, l[j].at = i, j
 }
 
 // Push implements [heap.Interface].
-func (l *line[K]) Push(p any) {
-	last := p.(*place[K]) //nolint:forcetypeassert // from Join
+func (l *keyHeap[K]) Push(p any) {
+	last := p.(*keyState[K]) //nolint:forcetypeassert // from Join
 	last.at = len(*l)
 	*l = append(*l, last)
 }
 
 // Pop implements [heap.Interface].
-func (l *line[K]) Pop() any {
+func (l *keyHeap[K]) Pop() any {
 	n := len(*l) - 1
 	last := (*l)[n]
 	(*l)[n] = nil

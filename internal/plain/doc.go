@@ -2,7 +2,7 @@
 // two that keeps nothing, as a stock MQTT broker: it may bring an event twice, late, behind
 // its successors, or not at all, and nobody on the way remembers anything.
 //
-// Each Hawser party has a [Line]. Its events say in which session of the party they were
+// Each Hawser party has a [Tracker]. Its events say in which session of the party they were
 // made, and which session of the receiver the party had heard of by then:
 //
 //	an event counts if it is of the latest session of its sender that was heard of, and

@@ -2,37 +2,37 @@ package plain
 
 import "github.com/hawser-io/hawser/pkg/codec"
 
-// Marks are what an event says of its place.
-type Marks struct {
+// Stamp are what an event says of its place.
+type Stamp struct {
 	// Session is the sender's, the zero session where it is no Hawser party. Heard is the
 	// receiver's that the sender has heard of.
 	Session, Heard codec.Session
-	// Order counts the events of a session. 0: the event has no place among the others.
-	Order uint64
+	// Fence counts the events of a session. 0: the event has no place among the others.
+	Fence uint64
 }
 
 // MarksOf reads the marks of an event. The error is a *codec.AttributeError.
-func MarksOf(e codec.Event) (m Marks, err error) {
+func MarksOf(e codec.Event) (m Stamp, err error) {
 	if m.Session, err = codec.SessionExtension(e, codec.ExtSession); err != nil {
-		return Marks{}, err
+		return Stamp{}, err
 	}
 	if m.Heard, err = codec.SessionExtension(e, codec.ExtHeard); err != nil {
-		return Marks{}, err
+		return Stamp{}, err
 	}
-	m.Order, err = codec.RevisionExtension(e, codec.ExtOrder)
+	m.Fence, err = codec.RevisionExtension(e, codec.ExtOrder)
 	return m, err
 }
 
 // Second are the marks of an event that goes with the one that these are of, and behind it.
-func (m Marks) Second() Marks {
-	if m.Order != 0 {
-		m.Order++
+func (m Stamp) Second() Stamp {
+	if m.Fence != 0 {
+		m.Fence++
 	}
 	return m
 }
 
 // Put writes the marks into an event. Without a session there are none.
-func (m Marks) Put(e *codec.Event) {
+func (m Stamp) Put(e *codec.Event) {
 	if m.Session == (codec.Session{}) {
 		return
 	}
@@ -40,8 +40,8 @@ func (m Marks) Put(e *codec.Event) {
 	if m.Heard != (codec.Session{}) {
 		e.SetExtension(codec.ExtHeard, m.Heard.String())
 	}
-	if m.Order != 0 {
-		e.SetExtension(codec.ExtOrder, codec.FormatRevision(m.Order))
+	if m.Fence != 0 {
+		e.SetExtension(codec.ExtOrder, codec.FormatRevision(m.Fence))
 	}
 }
 
@@ -66,11 +66,11 @@ const (
 // Believed reports whether the event counts.
 func (v Result) Believed() bool { return v == Stock || v == Counts || v == First }
 
-// Line is the place of a party's events among each other and among those of its peers. It
+// Tracker is the place of a party's events among each other and among those of its peers. It
 // is not safe for concurrent use.
-type Line struct {
+type Tracker struct {
 	session codec.Session
-	order   uint64
+	fence   uint64
 	peers   map[string]*peer
 }
 
@@ -85,20 +85,20 @@ type peer struct {
 }
 
 // NewLine begins a session. number is what the clock says; id is of this session alone.
-func NewLine(number uint64, id string) *Line {
-	return &Line{session: codec.Session{Number: number, ID: id}, peers: map[string]*peer{}}
+func NewLine(number uint64, id string) *Tracker {
+	return &Tracker{session: codec.Session{Number: number, ID: id}, peers: map[string]*peer{}}
 }
 
 // Renew begins another session of the same party: what was said to the one before counts no
 // longer.
-func (l *Line) Renew() {
+func (l *Tracker) Renew() {
 	l.session.Number++
 	for _, p := range l.peers {
 		p.above++
 	}
 }
 
-func (l *Line) peer(name string) *peer {
+func (l *Tracker) peer(name string) *peer {
 	if l.peers[name] == nil {
 		l.peers[name] = &peer{}
 	}
@@ -106,12 +106,12 @@ func (l *Line) peer(name string) *peer {
 }
 
 // own is the present session, for one peer.
-func (l *Line) own(p *peer) codec.Session {
+func (l *Tracker) own(p *peer) codec.Session {
 	return codec.Session{Number: max(l.session.Number, p.above+1), ID: l.session.ID}
 }
 
 // Hear takes an event of a peer, and says whether it counts.
-func (l *Line) Hear(name string, m Marks) Result {
+func (l *Tracker) Hear(name string, m Stamp) Result {
 	if m.Session == (codec.Session{}) {
 		return Stock
 	}
@@ -137,37 +137,37 @@ func (l *Line) Hear(name string, m Marks) Result {
 }
 
 // Knows reports whether a peer has shown itself as a Hawser party.
-func (l *Line) Knows(name string) bool {
+func (l *Tracker) Knows(name string) bool {
 	return l.peers[name] != nil && l.peers[name].heard != codec.Session{}
 }
 
 // Counts reports whether a peer believes an event with these marks of ours, as far as is known
 // by now: it may have begun another session since they were made.
-func (l *Line) Counts(name string, m Marks) bool {
+func (l *Tracker) Counts(name string, m Stamp) bool {
 	p := l.peer(name)
 	return m.Session == l.own(p) && m.Heard == p.heard
 }
 
 // Farewell are the marks of the event by which a broker tells a peer that this party is gone. It
 // is made before the party has heard of anybody, so it names the session alone.
-func (l *Line) Farewell(name string) Marks {
+func (l *Tracker) Farewell(name string) Stamp {
 	p := l.peers[name]
 	if p == nil {
 		p = &peer{}
 	}
-	return Marks{Session: l.own(p)}
+	return Stamp{Session: l.own(p)}
 }
 
 // Parts reports whether a farewell is about the session of a peer that was heard of last. One
 // of a session before says nothing of this one. The id tells: the number of a session may rise
 // after its farewell was made.
-func (l *Line) Parts(name string, m Marks) bool {
+func (l *Tracker) Parts(name string, m Stamp) bool {
 	return l.Knows(name) && m.Session.ID == l.peers[name].heard.ID
 }
 
-// Marks are those of the next event to a peer, or of two; see [Marks.Second].
-func (l *Line) Marks(name string) Marks {
-	l.order += 2
+// Stamp are those of the next event to a peer, or of two; see [Stamp.Second].
+func (l *Tracker) Stamp(name string) Stamp {
+	l.fence += 2
 	p := l.peer(name)
-	return Marks{Session: l.own(p), Heard: p.heard, Order: l.order}
+	return Stamp{Session: l.own(p), Heard: p.heard, Fence: l.fence}
 }

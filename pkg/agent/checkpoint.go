@@ -130,7 +130,7 @@ func (c *Core) list() (codec.Event, error) {
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, DataType: codec.ManifestBundles,
 	}, versions)
 	if err == nil {
-		c.line.mark(c.link, c.line.peer, &e)
+		c.sessions.mark(c.link, c.sessions.peer, &e)
 	}
 	if limit := c.link.limit; c.link.plain && limit > 0 && len(e.Data()) > limit {
 		c.config.Log.Error("the works of this cluster are too many for the broker: the list of them does not fit into one event, and without it nothing is delivered; raise the broker's largest message, or have fewer works on this cluster",

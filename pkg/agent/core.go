@@ -126,7 +126,7 @@ type Core struct {
 	policies *roleState
 	causes   *causes // guarded by works.mu
 	strays   *strays
-	line     *line
+	sessions *sourceSessions
 
 	limited atomic.Pointer[error] // see Limit
 }
@@ -171,7 +171,7 @@ func NewCore(c CoreConfig) *Core {
 	k, last := newKeeper(w, l), &lastRecord{}
 	return &Core{
 		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
-		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), line: newLine(&c),
+		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), sessions: newLine(&c),
 		tools: &tools{
 			lastRecord: last,
 			store:      inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
@@ -463,7 +463,7 @@ func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
 		var err error
 		l, ok, err = c.outbox.Next(id, c.config.Now())
 		if ok {
-			c.line.mark(c.link, l.Work.Source, &l.Event)
+			c.sessions.mark(c.link, l.Work.Source, &l.Event)
 		}
 		if err != nil {
 			c.mu.Unlock()

@@ -9,23 +9,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// line is the place of the agent's events, and of its source's, where no broker keeps
+// sourceSessions is the place of the agent's events, and of its source's, where no broker keeps
 // anything between the two; see package plain. Guarded by works.mu.
-type line struct {
-	*plain.Line
+type sourceSessions struct {
+	*plain.Tracker
 	// peer is the source that was heard last: there is one, to which the topic of the agent's
 	// events leads.
 	peer string
 }
 
-func newLine(c *CoreConfig) *line {
-	return &line{Line: plain.NewLine(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
+func newLine(c *CoreConfig) *sourceSessions {
+	return &sourceSessions{Tracker: plain.NewLine(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
 }
 
 // mark gives an event to a source its place.
-func (n *line) mark(l *link, source string, e *codec.Event) {
+func (n *sourceSessions) mark(l *link, source string, e *codec.Event) {
 	if l.plain {
-		n.Marks(source).Put(e)
+		n.Stamp(source).Put(e)
 	}
 }
 
@@ -36,7 +36,7 @@ const keepAliveEvery = time.Minute
 // when to call it next.
 func (c *Core) KeepAlive() (next time.Duration) {
 	c.mu.Lock()
-	due := c.connected && c.link.plain && c.line.Knows(c.line.peer)
+	due := c.connected && c.link.plain && c.sessions.Knows(c.sessions.peer)
 	c.link.alive(due)
 	c.mu.Unlock()
 	if due {
@@ -48,12 +48,12 @@ func (c *Core) KeepAlive() (next time.Duration) {
 // keepAlive is the event that says so.
 func (c *Core) keepAlive() (codec.Event, error) {
 	c.link.alive(false)
-	d := c.set.DigestOf(c.line.peer)
+	d := c.set.DigestOf(c.sessions.peer)
 	e, err := codec.NewAlive(codec.SyncParams{
-		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.line.peer,
+		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.sessions.peer,
 	}, d)
 	if err == nil {
-		c.line.mark(c.link, c.line.peer, &e)
+		c.sessions.mark(c.link, c.sessions.peer, &e)
 	}
 	return e, err
 }
@@ -64,10 +64,10 @@ func (c *Core) Farewell() (codec.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, err := codec.NewFarewell(codec.SyncParams{
-		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.line.peer,
+		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.sessions.peer,
 	})
 	if err == nil {
-		c.line.Farewell(c.line.peer).Put(&e)
+		c.sessions.Farewell(c.sessions.peer).Put(&e)
 	}
 	return e, err
 }
@@ -95,8 +95,8 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 		c.config.Log.WarnContext(ctx, "event without a place among the others", "source", e.Source(), "error", err)
 		return false
 	}
-	c.line.peer = e.Source()
-	v := c.line.Hear(e.Source(), m)
+	c.sessions.peer = e.Source()
+	v := c.sessions.Hear(e.Source(), m)
 	if v == plain.First {
 		c.set.Line(e.Source())
 	}
@@ -126,7 +126,7 @@ func (c *Core) number(spec *manifestwork.Spec, e codec.Event) {
 	if m, err := plain.MarksOf(e); c.link.plain && err == nil {
 		spec.Revision = 0
 		if m.Session != (codec.Session{}) {
-			spec.Revision = m.Order
+			spec.Revision = m.Fence
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // plainly is an agent behind a broker that keeps nothing, and hub the line of its source,
 // which has heard of it.
-func plainly(t *testing.T) (r *rig, hub *plain.Line) {
+func plainly(t *testing.T) (r *rig, hub *plain.Tracker) {
 	r = newRig(t)
 	r.start()
 	events, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "s"})
@@ -28,7 +28,7 @@ func plainly(t *testing.T) (r *rig, hub *plain.Line) {
 	return r, hub
 }
 
-func (r *rig) marks(e codec.Event) plain.Marks {
+func (r *rig) marks(e codec.Event) plain.Stamp {
 	r.t.Helper()
 	m, err := plain.MarksOf(e)
 	if err != nil {
@@ -38,16 +38,16 @@ func (r *rig) marks(e codec.Event) plain.Marks {
 }
 
 // placed is a spec of the source at a place in its line.
-func (r *rig) placed(m plain.Marks, w *workv1.ManifestWork, action codec.Action) codec.Event {
+func (r *rig) placed(m plain.Stamp, w *workv1.ManifestWork, action codec.Action) codec.Event {
 	return r.stockEvent(w, action, m.Put)
 }
 
 // lists takes the list that the agent has to send, and returns it with what it is stamped with.
-func (r *rig) lists() (plain.Marks, bool) {
+func (r *rig) lists() (plain.Stamp, bool) {
 	r.t.Helper()
 	l, ok := r.core.NextSync()
 	if !ok {
-		return plain.Marks{}, false
+		return plain.Stamp{}, false
 	}
 	r.core.SyncDone(l, nil)
 	return r.marks(l.Event), true
@@ -55,14 +55,14 @@ func (r *rig) lists() (plain.Marks, bool) {
 
 func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
 	r, hub := plainly(t)
-	r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	m, ok := r.lists()
 	if !ok || hub.Hear(testCluster, m) != plain.First {
 		t.Fatalf("after the first event of a session it says %+v", m)
 	}
 	r.settle(time.Second)
 	r.expectValue("a", "1")
-	r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
+	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	if _, ok := r.lists(); ok {
 		t.Error("it says so after each event")
 	}
@@ -79,10 +79,10 @@ func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
 	hub := plain.NewLine(100, "hub")
 	publish := func() {
 		r.syncIn = 0
-		r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+		r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	}
 	publish()
-	if m, ok := r.lists(); !ok || m.Heard != hub.Marks(testCluster).Session {
+	if m, ok := r.lists(); !ok || m.Heard != hub.Stamp(testCluster).Session {
 		t.Fatalf("to a session that is new it says %+v at once", m)
 	}
 	r.now = r.now.Add(time.Second)
@@ -104,16 +104,16 @@ func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
 // process, nor one behind its successor.
 func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r, hub := plainly(t)
-	old := hub.Marks(testCluster)
+	old := hub.Stamp(testCluster)
 	older := hubWork("w-1", "web", 1, configMap("a", "old"))
-	late := r.placed(hub.Marks(testCluster), older, codec.UpdateRequest)
-	r.handle(r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
+	late := r.placed(hub.Stamp(testCluster), older, codec.UpdateRequest)
+	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
 	r.handle(late)
 	r.expectValue("a", "1")
 
 	next := plain.NewLine(200, "next")
-	next.Hear(testCluster, r.core.line.Marks("hub"))
-	r.handle(r.placed(next.Marks(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
+	next.Hear(testCluster, r.core.sessions.Stamp("hub"))
+	r.handle(r.placed(next.Stamp(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	r.now = r.now.Add(time.Minute)
 	r.core.Handle(t.Context(), r.placed(old, hubWork("w-1", "web", 9, configMap("a", "old")), codec.UpdateRequest))
 	r.expectValue("a", "2")
@@ -121,7 +121,7 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 		t.Errorf("to an earlier session it says %+v: whose clock went back does not hear of it", m)
 	}
 
-	before := next.Marks(testCluster)
+	before := next.Stamp(testCluster)
 	r.start()
 	if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "t"}); err != nil {
 		t.Fatal(err)
@@ -133,8 +133,8 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 // TestCore_StockSourceBehindAPlainBroker: it says nothing of sessions, and its versions count.
 func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
 	r, _ := plainly(t)
-	r.handle(r.placed(plain.Marks{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
-	r.handle(r.placed(plain.Marks{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
+	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
+	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
 	r.expectValue("a", "2")
 	bad := r.stockEvent(hubWork("w-1", "web", 3, configMap("a", "3")), codec.UpdateRequest, func(e *codec.Event) { e.SetExtension(codec.ExtSession, "x") })
 	r.handle(bad)
@@ -154,10 +154,10 @@ func TestCore_HasAFarewell(t *testing.T) {
 		if err != nil || !farewell || len(e.Data()) == 0 || original != source {
 			t.Errorf("to %q it says %v, %v", source, e, err)
 		}
-		if m := r.marks(e); m.Heard != (codec.Session{}) || m.Order != 0 || !hub.Parts(testCluster, m) {
+		if m := r.marks(e); m.Heard != (codec.Session{}) || m.Fence != 0 || !hub.Parts(testCluster, m) {
 			t.Errorf("to %q its place is %+v", source, m)
 		}
-		r.core.Handle(t.Context(), r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+		r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	}
 }
 
@@ -170,7 +170,7 @@ func TestCore_SaysThatItIsThere(t *testing.T) {
 	if l, ok := r.core.NextSync(); ok {
 		t.Fatalf("before it knows its source it says %s", l.Event.Type())
 	}
-	web := r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest)
+	web := r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest)
 	r.handle(web)
 	r.core.KeepAlive()
 	l, ok := r.core.NextSync()
@@ -192,7 +192,7 @@ func TestCore_SaysThatItIsThere(t *testing.T) {
 // TestCore_SaysThatItsListIsTooLargeForTheBroker: it is one event.
 func TestCore_SaysThatItsListIsTooLargeForTheBroker(t *testing.T) {
 	r, hub := plainly(t)
-	r.handle(r.placed(hub.Marks(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
+	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	for limit, want := range map[int]bool{0: false, 20: true, 1 << 10: false} {
 		var said bytes.Buffer
 		r.core.config.Log = slog.New(slog.NewTextHandler(&said, nil))

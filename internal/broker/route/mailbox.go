@@ -68,8 +68,8 @@ type slot struct {
 
 type list struct{ head, tail int32 }
 
-// line is what there is of one cluster, or of all.
-type line struct {
+// clusterQueue is what there is of one cluster, or of all.
+type clusterQueue struct {
 	queue [queues]list
 	turn  uint8
 	size  int
@@ -93,10 +93,10 @@ type Mailbox struct {
 	slots []slot
 	free  int32 // list of unused slots, linked by next; valid when slots != nil
 	byKey map[Key]int32
-	only  line // unless it is shared
+	only  clusterQueue // unless it is shared
 	// clusters are the lines of a shared one that are not empty; turns says whose turn it is.
 	shared   bool
-	clusters map[string]*line
+	clusters map[string]*clusterQueue
 	turns    fair.Turns[string]
 }
 
@@ -114,7 +114,7 @@ func (m *Mailbox) Charge(cluster string, bytes int) {
 }
 
 // lineOf is where the entries of a cluster stand.
-func (m *Mailbox) lineOf(cluster string) *line {
+func (m *Mailbox) lineOf(cluster string) *clusterQueue {
 	if m.shared {
 		return m.clusters[cluster]
 	}
@@ -122,12 +122,12 @@ func (m *Mailbox) lineOf(cluster string) *line {
 }
 
 // open is lineOf for an entry that comes.
-func (m *Mailbox) open(cluster string) *line {
+func (m *Mailbox) open(cluster string) *clusterQueue {
 	l := m.lineOf(cluster)
 	if l == nil {
-		l = &line{queue: nothing}
+		l = &clusterQueue{queue: nothing}
 		if m.clusters == nil {
-			m.clusters = map[string]*line{}
+			m.clusters = map[string]*clusterQueue{}
 		}
 		m.clusters[cluster] = l
 		m.turns.Join(cluster)
@@ -136,7 +136,7 @@ func (m *Mailbox) open(cluster string) *line {
 }
 
 // shut forgets the line of a cluster if it is empty.
-func (m *Mailbox) shut(cluster string, l *line) {
+func (m *Mailbox) shut(cluster string, l *clusterQueue) {
 	if m.shared && l.size == 0 {
 		delete(m.clusters, cluster)
 		m.turns.Leave(cluster)
@@ -253,7 +253,7 @@ func (m *Mailbox) insert(k Key, revision uint64, f Flags) {
 
 // reset makes an empty mailbox whose lists are linked by slot numbers.
 func (m *Mailbox) reset() {
-	*m = Mailbox{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, only: line{queue: nothing, turn: m.only.turn}, shared: m.shared}
+	*m = Mailbox{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, only: clusterQueue{queue: nothing, turn: m.only.turn}, shared: m.shared}
 }
 
 func (m *Mailbox) setFlags(i int32, f Flags) {
@@ -305,7 +305,7 @@ func (m *Mailbox) remove(i int32) {
 	m.shut(cluster, m.lineOf(cluster))
 	delete(m.byKey, m.slots[i].Key)
 	if len(m.byKey) == 0 && len(m.slots) > shrinkAbove {
-		*m = Mailbox{only: line{turn: m.only.turn}, shared: m.shared}
+		*m = Mailbox{only: clusterQueue{turn: m.only.turn}, shared: m.shared}
 		return
 	}
 	m.slots[i] = slot{next: m.free}

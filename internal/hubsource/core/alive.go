@@ -11,7 +11,7 @@ type Alive struct {
 	Cluster  string
 	Held     codec.Digest
 	Farewell bool
-	Marks    plain.Marks
+	Stamp    plain.Stamp
 }
 
 // AliveOf reads it. The error is a *codec.AttributeError.
@@ -20,7 +20,7 @@ func AliveOf(e codec.Event) (a *Alive, err error) {
 	if a.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
-	if a.Marks, err = plain.MarksOf(e); err != nil {
+	if a.Stamp, err = plain.MarksOf(e); err != nil {
 		return nil, err
 	}
 	a.Held, a.Farewell, err = codec.ParseAlive(e)
@@ -100,7 +100,7 @@ func (p *plains) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 
 // whatDoYouHold has an agent list what it holds, as it does when it is not known to who speaks.
 func (p *plains) whatDoYouHold(cl *cluster) *todo {
-	marks := p.f.marks(cl)
-	marks.Heard = codec.Session{}
-	return p.ask(cl, Ask{Cluster: cl.name, Held: ofNobody, Line: marks, Limit: p.f.limit}, func(Result) {})
+	stamp := p.f.stamp(cl)
+	stamp.Heard = codec.Session{}
+	return p.ask(cl, Ask{Cluster: cl.name, Held: ofNobody, Stamp: stamp, Limit: p.f.limit}, func(Result) {})
 }

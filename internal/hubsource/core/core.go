@@ -184,8 +184,8 @@ func (c *Core) nextOfAll(lane Lane) *todo {
 	switch {
 	case lane == HubLane && l.ended():
 		s, _ := l.state()
-		c.fleet.line.Renew() // what agents said to the life before may be about what is no more
-		c.begin(newFleet(c.fleet.Config, c.fleet.sub, c.fleet.line), s, l.reason)
+		c.fleet.sessions.Renew() // what agents said to the life before may be about what is no more
+		c.begin(newFleet(c.fleet.Config, c.fleet.sub, c.fleet.sessions), s, l.reason)
 		return &todo{Effect: BeginLife{Life: c.life, Reason: l.reason}}
 	case lane == HubLane && l.over:
 		return l.nextSave()
@@ -267,7 +267,7 @@ func (c *Core) Stats() Stats {
 		}
 		s.Clusters++
 		if f.plain {
-			s.Agents[plain.AgentOf(f.Now(), cl.far.heardAt, f.line.Knows(cl.name))]++
+			s.Agents[plain.AgentOf(f.Now(), cl.far.heardAt, f.sessions.Knows(cl.name))]++
 		}
 		if f.isSilent(cl) {
 			s.Silent++
@@ -512,7 +512,7 @@ func (c *Core) Report(r *Report) ReportResult {
 	if c.fleet.All {
 		c.cluster(r.Cluster)
 	}
-	if !c.plains.believes(r.Cluster, r.Marks) {
+	if !c.plains.believes(r.Cluster, r.Stamp) {
 		return Void
 	}
 	return c.statuses.receive(r)
@@ -523,7 +523,7 @@ func (c *Core) Alive(a *Alive) {
 	switch {
 	case a.Farewell:
 		c.plains.parts(a)
-	case c.plains.believes(a.Cluster, a.Marks):
+	case c.plains.believes(a.Cluster, a.Stamp):
 		c.plains.alive(a)
 	}
 }
@@ -534,7 +534,7 @@ func (c *Core) Listed(l *Listed) bool {
 	if c.fleet.All && l.Cluster != "" {
 		c.cluster(l.Cluster)
 	}
-	if !c.plains.believes(l.Cluster, l.Marks) {
+	if !c.plains.believes(l.Cluster, l.Stamp) {
 		return false
 	}
 	c.plains.listed(l)

@@ -276,7 +276,7 @@ func (s *statuses) nextAsk(cl *cluster) *todo {
 		}
 		l.asking = true
 		attempt := l.attempt
-		return s.f.ofCluster(cl, Ask{Cluster: cl.name, Held: held, Line: s.f.marks(cl), Limit: s.f.limit}, func(r Result) { s.doneAsk(cl, n, attempt == l.attempt, r) })
+		return s.f.ofCluster(cl, Ask{Cluster: cl.name, Held: held, Stamp: s.f.stamp(cl), Limit: s.f.limit}, func(r Result) { s.doneAsk(cl, n, attempt == l.attempt, r) })
 	}
 	return nil
 }

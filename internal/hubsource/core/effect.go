@@ -103,9 +103,9 @@ type Publish struct {
 	Held bool
 	// Order is the number of the event, 0 for a broker that knows none.
 	Order uint64
-	// Line is the place of the event where no broker keeps anything, First what goes out
+	// Stamp is the place of the event where no broker keeps anything, First what goes out
 	// before it.
-	Line  plain.Marks
+	Stamp plain.Stamp
 	First Before
 }
 
@@ -132,8 +132,8 @@ type Release struct {
 type Ask struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
-	Held []Held
-	Line plain.Marks // as in [Publish]
+	Held  []Held
+	Stamp plain.Stamp // as in [Publish]
 	// Limit is the largest event that fits, 0 if nobody knows.
 	Limit int
 }
@@ -192,7 +192,7 @@ type AskInventory struct {
 type Delete struct {
 	Record codec.InventoryRecord
 	Order  uint64      // as in [Publish]
-	Line   plain.Marks // as in [Publish]
+	Stamp  plain.Stamp // as in [Publish]
 }
 
 // Withhold tells somebody of deletions that are left to a person: works that an agent has and that
@@ -333,7 +333,7 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
 	}
 	events, err := one(e, err, p.Order)
-	if err != nil || p.Line == (plain.Marks{}) {
+	if err != nil || p.Stamp == (plain.Stamp{}) {
 		return events, err
 	}
 	return p.inLine(events[0], newID())
@@ -342,14 +342,14 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 // inLine gives an event its place, behind the one that goes first.
 func (p Publish) inLine(e codec.Event, id string) ([]codec.Event, error) {
 	if p.First != Unversioned {
-		p.Line.Put(&e)
+		p.Stamp.Put(&e)
 		return []codec.Event{e}, nil
 	}
 	before := e.Clone()
 	before.SetID(id)
 	before.SetExtension(codec.ExtResourceVersion, 0)
-	p.Line.Put(&before)
-	p.Line.Second().Put(&e)
+	p.Stamp.Put(&before)
+	p.Stamp.Second().Put(&e)
 	return []codec.Event{before, e}, nil
 }
 
@@ -400,7 +400,7 @@ func (a Ask) Events(newID func() string, now time.Time, source string) ([]codec.
 		if err != nil {
 			return nil, err
 		}
-		a.Line.Put(&e)
+		a.Stamp.Put(&e)
 		events = append(events, e)
 	}
 	return events, nil
@@ -412,7 +412,7 @@ func ReportOf(e codec.Event) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	marks, err := plain.MarksOf(e)
+	stamp, err := plain.MarksOf(e)
 	if err != nil {
 		return nil, err
 	}
@@ -421,7 +421,7 @@ func ReportOf(e codec.Event) (*Report, error) {
 		return nil, err
 	}
 	return &Report{
-		Unversioned: version == 0 && s.Version <= math.MaxInt32, Marks: marks, Source: s.OriginalSource,
+		Unversioned: version == 0 && s.Version <= math.MaxInt32, Stamp: stamp, Source: s.OriginalSource,
 		UID: types.UID(s.ResourceID), Cluster: s.Cluster, Name: s.Name,
 		Version: s.Version, Sequence: s.SequenceID, Hash: s.Hash, Deleted: s.Deleted, Status: s.Status, Revision: s.Revision, Size: len(e.Data()),
 	}, nil
@@ -455,7 +455,7 @@ func (d Delete) Events(newID func() string, now time.Time, source string) ([]cod
 	if err == nil && r.Revision != 0 {
 		e.SetExtension(codec.ExtIfRevision, codec.FormatRevision(r.Revision))
 	}
-	d.Line.Put(&e)
+	d.Stamp.Put(&e)
 	return one(e, err, d.Order)
 }
 

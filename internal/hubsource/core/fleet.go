@@ -49,7 +49,7 @@ type fleet struct {
 	plain    bool
 	limit    int
 	repaired fair.Bucket
-	line     *plain.Line
+	sessions *plain.Tracker
 	// ending: the subscription has to end, because something is under way on it
 	// that would do harm when it is late. ends bounds how often.
 	ending bool
@@ -96,9 +96,9 @@ type cluster struct {
 	open int
 }
 
-func newFleet(cfg Config, sub int, line *plain.Line) *fleet {
+func newFleet(cfg Config, sub int, line *plain.Tracker) *fleet {
 	return &fleet{
-		agenda: agenda{Config: cfg, pauses: map[string]time.Time{}}, sub: sub, line: line,
+		agenda: agenda{Config: cfg, pauses: map[string]time.Time{}}, sub: sub, sessions: line,
 		works: map[types.UID]*work{}, clusters: map[string]*cluster{}, undelivered: map[string]int{},
 	}
 }
@@ -148,12 +148,12 @@ func (f *fleet) nextOrder() uint64 {
 	return f.order
 }
 
-// marks are those of what is published next for a cluster.
-func (f *fleet) marks(cl *cluster) plain.Marks {
+// stamp are those of what is published next for a cluster.
+func (f *fleet) stamp(cl *cluster) plain.Stamp {
 	if !f.plain {
-		return plain.Marks{}
+		return plain.Stamp{}
 	}
-	return f.line.Marks(cl.name)
+	return f.sessions.Stamp(cl.name)
 }
 
 func (f *fleet) nextEnd() *todo {

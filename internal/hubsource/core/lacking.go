@@ -163,7 +163,7 @@ func (p *plains) askFor(cl *cluster, ids []string) *todo {
 	for _, id := range ids {
 		held = append(held, Held{UID: types.UID(id), Hash: "none"})
 	}
-	return p.ask(cl, Ask{Cluster: cl.name, Held: held, Line: p.f.marks(cl), Limit: p.f.limit}, func(r Result) {
+	return p.ask(cl, Ask{Cluster: cl.name, Held: held, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
 		if !p.f.brokerFailed(cl.key(), &cl.far.retry, r.Err) {
 			cl.far.unknown = cl.far.unknown[min(len(ids), len(cl.far.unknown)):]
 		}
@@ -200,10 +200,10 @@ func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 		}
 	}
 	one.absent = false
-	line := p.f.marks(cl)
-	var e Effect = Delete{Record: codec.InventoryRecord{Cluster: cl.name, ResourceID: string(uid), Name: one.name, Version: one.version}, Line: line}
+	line := p.f.stamp(cl)
+	var e Effect = Delete{Record: codec.InventoryRecord{Cluster: cl.name, ResourceID: string(uid), Name: one.name, Version: one.version}, Stamp: line}
 	if o := one.work; o != nil {
-		e = Publish{Work: o, Action: codec.DeleteRequest, Slim: isLarge(o), Line: line}
+		e = Publish{Work: o, Action: codec.DeleteRequest, Slim: isLarge(o), Stamp: line}
 	}
 	return p.ask(cl, e, func(r Result) {
 		switch {
@@ -231,7 +231,7 @@ func (p *plains) isJudged(cl *cluster) (ask *todo, judged bool) {
 	l := &cl.far.lacking
 	switch {
 	case p.f.behind > 0: // the hub is asked, and then in doubt
-	case l.answered || !p.f.line.Knows(cl.name):
+	case l.answered || !p.f.sessions.Knows(cl.name):
 		return nil, true
 	case p.f.due(SpecLane, cl.key(), &l.wanted):
 		l.wanted.wait(p.f.Now().Add(missingDelay), false)

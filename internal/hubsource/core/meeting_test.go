@@ -11,12 +11,12 @@ import (
 )
 
 // meets has an agent hear of the core's session from an event, and say so with its list.
-func (f *fixture) meets(agent *plain.Line, m plain.Marks, has Present) {
+func (f *fixture) meets(agent *plain.Tracker, m plain.Stamp, has Present) {
 	f.t.Helper()
 	if agent.Hear("hub", m).Believed() {
 		f.t.Fatal("an event that names no session of the agent counts")
 	}
-	f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: has})
 	f.asked("cluster1")
 	f.clusterIdle("cluster1")
@@ -33,11 +33,11 @@ func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 		f.asked("cluster1")
 		agent := plain.NewLine(5, "agent")
 		p := next[Publish](f, SpecLane, "uid-a")
-		f.meets(agent, p.Line, present(a))
+		f.meets(agent, p.Stamp, present(a))
 		f.done(p, Result{})
 		f.now = f.now.Add(firstDelay)
 		p = f.deliver("uid-a")
-		if p.Action != action || agent.Hear("hub", p.Line) != plain.First {
+		if p.Action != action || agent.Hear("hub", p.Stamp) != plain.First {
 			t.Errorf("%v: published then %+v", action, p)
 		}
 		f.idle(SpecLane, "uid-a")
@@ -53,7 +53,7 @@ func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 	published, start := 0, f.now
 	for i := range uint64(1000) {
 		if p, ok := f.core.Next(SpecLane, Key{UID: "uid-a"}).(Publish); ok {
-			f.core.Report(&Report{Cluster: "cluster1", Marks: plain.NewLine(5+i, "agent").Marks("hub")})
+			f.core.Report(&Report{Cluster: "cluster1", Stamp: plain.NewLine(5+i, "agent").Stamp("hub")})
 			f.done(p, Result{})
 			published++
 		}
@@ -75,12 +75,12 @@ func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
 		t.Fatalf("asks %+v", asks)
 	}
 	agent := plain.NewLine(5, "agent")
-	agent.Hear("hub", asks[0].Line)
-	if !f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+	agent.Hear("hub", asks[0].Stamp)
+	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Fatal("the list does not count")
 	}
 	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if asks = f.asked("cluster1"); len(asks) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
+	if asks = f.asked("cluster1"); len(asks) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
 		t.Errorf("asks then %+v", asks)
 	}
 }
@@ -93,7 +93,7 @@ func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	agent := f.ours("cluster1")
 	f.asked("cluster1")
 	p := next[Publish](f, SpecLane, "uid-a")
-	f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a)})
 	if asks := f.asked("cluster1"); len(asks) != 1 || len(asks[0].Held) != 1 {
 		t.Errorf("it asks for statuses: %+v", asks)
@@ -108,14 +108,14 @@ func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
 	f := plainly(t)
 	agent := plain.NewLine(5, "agent")
-	if f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("a list to nobody counts")
 	}
 	asks := f.asked("cluster1")
-	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
+	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
 		t.Fatalf("asks %+v", asks)
 	}
-	if !f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")}) {
+	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("its next list does not count")
 	}
 }
@@ -130,13 +130,13 @@ func TestPlain_OwesAGreeting(t *testing.T) {
 		f.asked("cluster1")
 		for n := range uint64(2) {
 			agent := plain.NewLine(5+n, "agent")
-			f.core.Listed(&Listed{Cluster: "cluster1", Marks: agent.Marks("hub")})
+			f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 			asks := f.asked("cluster1")
 			if n == 1 && len(asks) == 0 {
 				f.now = f.now.Add(greetEvery)
 				asks = f.asked("cluster1")
 			}
-			if len(asks) != 1 || agent.Hear("hub", asks[0].Line) != plain.First {
+			if len(asks) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
 				t.Errorf("with %d works, agent %d is asked %+v", works, n, asks)
 			}
 		}
@@ -196,7 +196,7 @@ func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	agent := f.ours("cluster1")
 	f.asked("cluster1")
 	r := report(newWork("x", 1), 1, applied(1))
-	r.Marks = agent.Marks("hub")
+	r.Stamp = agent.Stamp("hub")
 	if v := f.core.Report(r); v != Taken {
 		t.Fatalf("the report is %s", v)
 	}
@@ -205,12 +205,12 @@ func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	for range 3 { // the first ones are lost
 		f.now = f.now.Add(missingDelay)
 		asks := f.asked("cluster1")
-		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != ofNobody[0] || asks[0].Line.Heard != (codec.Session{}) {
+		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != ofNobody[0] || asks[0].Stamp.Heard != (codec.Session{}) {
 			t.Fatalf("asks %+v", asks)
 		}
 		f.clusterIdle("cluster1")
 	}
-	list := &Listed{Cluster: "cluster1", Marks: agent.Marks("hub"), Versions: []codec.ResourceVersion{{ResourceID: "uid-a", ResourceVersion: 3}, {ResourceID: "uid-x", ResourceVersion: 1}}}
+	list := &Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub"), Versions: []codec.ResourceVersion{{ResourceID: "uid-a", ResourceVersion: 3}, {ResourceID: "uid-x", ResourceVersion: 1}}}
 	if !f.core.Listed(list) {
 		t.Fatal("the list does not count")
 	}

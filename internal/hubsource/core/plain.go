@@ -47,7 +47,7 @@ type far struct {
 type Listed struct {
 	Cluster  string
 	Versions []codec.ResourceVersion
-	Marks    plain.Marks
+	Stamp    plain.Stamp
 }
 
 // ListedOf reads a spec resync request. The error is a *codec.AttributeError, or
@@ -57,7 +57,7 @@ func ListedOf(e codec.Event) (l *Listed, err error) {
 	if l.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
-	if l.Marks, err = plain.MarksOf(e); err != nil {
+	if l.Stamp, err = plain.MarksOf(e); err != nil {
 		return nil, err
 	}
 	l.Versions, err = codec.DecodeVersions(e.Data())
@@ -173,8 +173,8 @@ func (p *plains) dueAgain(w *work) bool {
 //	t1  A spec is published. It names no session of the agent.
 //	t2  The agent drops it and says so, by its list or a report.
 //	t3  The broker acknowledges what was published at t1.
-func (p *plains) isDropped(cl *cluster, m plain.Marks) bool {
-	return p.f.plain && !p.f.line.Counts(cl.name, m)
+func (p *plains) isDropped(cl *cluster, m plain.Stamp) bool {
+	return p.f.plain && !p.f.sessions.Counts(cl.name, m)
 }
 
 // paced reports whether it is the turn of a work that the broker may be told already.
@@ -190,12 +190,12 @@ func (p *plains) paced(w *work) bool {
 // believes reports whether an event of a cluster's agent counts. One that has not heard of this
 // session is told of it. One whose session was not known when its statuses were asked for is asked
 // again: it dropped the request.
-func (p *plains) believes(cluster string, m plain.Marks) bool {
+func (p *plains) believes(cluster string, m plain.Stamp) bool {
 	cl := p.f.clusters[cluster]
 	if !p.f.plain || cl == nil {
 		return true
 	}
-	v := p.f.line.Hear(cluster, m)
+	v := p.f.sessions.Hear(cluster, m)
 	if v != plain.Void {
 		p.hear(cl)
 	}
@@ -278,7 +278,7 @@ func (p *plains) nextGreeting(cl *cluster) *todo {
 		p.askAgain(cl)
 		return nil
 	}
-	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: ofNobody, Line: p.f.marks(cl), Limit: p.f.limit}, func(r Result) {
+	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: ofNobody, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
 		if p.f.brokerFailed(cl.key(), &cl.far.retry, r.Err) {
 			cl.far.greet = true
 		}
@@ -431,7 +431,7 @@ func (p *plains) first(w *work, m mark) Before {
 	switch behind := w.isBehind(p.f.sub) || p.lives.doubts(everywhere) != ""; {
 	case !m.deleting && behind:
 		return Unversioned
-	case !m.deleting, w.spec.redelivery.went == aDeletion, p.f.line.Knows(w.cl.name):
+	case !m.deleting, w.spec.redelivery.went == aDeletion, p.f.sessions.Knows(w.cl.name):
 		return Nothing // ours takes the data of the deletion
 	case reportedVersion(w) >= m.generation, w.hub.object.Spec.DeleteOption == nil && reportedVersion(w) >= m.generation-1:
 		return Nothing

@@ -27,12 +27,12 @@ func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 }
 
 // ours is an agent that has heard of the core's session.
-func (f *fixture) ours(cluster string) *plain.Line {
+func (f *fixture) ours(cluster string) *plain.Tracker {
 	f.t.Helper()
 	agent := plain.NewLine(5, "agent")
-	f.core.fleet.line.Hear(cluster, agent.Marks("hub"))
-	agent.Hear("hub", f.core.fleet.line.Marks(cluster))
-	if !f.core.plains.believes(cluster, agent.Marks("hub")) {
+	f.core.fleet.sessions.Hear(cluster, agent.Stamp("hub"))
+	agent.Hear("hub", f.core.fleet.sessions.Stamp(cluster))
+	if !f.core.plains.believes(cluster, agent.Stamp("hub")) {
 		f.t.Fatal("it is not heard")
 	}
 	return agent
@@ -351,7 +351,7 @@ func TestPlain_HubThatWentBack(t *testing.T) {
 	}
 	first, _ := plain.MarksOf(events[0])
 	second, _ := plain.MarksOf(events[1])
-	if first.Order >= second.Order || events[0].ID() == events[1].ID() {
+	if first.Fence >= second.Fence || events[0].ID() == events[1].ID() {
 		t.Errorf("the events are %+v and %+v", first, second)
 	}
 }
@@ -377,24 +377,24 @@ func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
 	agent := plain.NewLine(5, "agent")
 	say := func() *Report {
 		r := report(a, 1, applied(3))
-		r.Marks = agent.Marks("hub")
+		r.Stamp = agent.Stamp("hub")
 		return r
 	}
 	if v := f.core.Report(say()); v != Void {
 		t.Fatalf("the report is %s", v)
 	}
 	asks := f.asked("cluster1")
-	if len(asks) != 1 || asks[0].Line.Session == (codec.Session{}) || asks[0].Line.Heard.ID != "agent" {
+	if len(asks) != 1 || asks[0].Stamp.Session == (codec.Session{}) || asks[0].Stamp.Heard.ID != "agent" {
 		t.Fatalf("asks %+v", asks)
 	}
 	if v := f.core.Report(say()); v != Void || len(f.asked("cluster1")) != 0 {
 		t.Errorf("the next report, soon after, is %s", v)
 	}
-	agent.Hear("hub", asks[0].Line)
+	agent.Hear("hub", asks[0].Stamp)
 	if v := f.core.Report(say()); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
-	if f.core.Listed(&Listed{Cluster: "cluster1", Marks: plain.Marks{Session: codec.Session{Number: 4, ID: "agent"}}}) {
+	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: plain.Stamp{Session: codec.Session{Number: 4, ID: "agent"}}}) {
 		t.Error("a list of an earlier agent counts")
 	}
 }
@@ -406,7 +406,7 @@ func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
 	agent := f.ours("cluster1")
 	say := func(n int) ReportResult {
 		r := report(a, n, applied(3))
-		r.Marks = agent.Marks("hub")
+		r.Stamp = agent.Stamp("hub")
 		return f.core.Report(r)
 	}
 	if v := say(7); v != Taken {
@@ -416,9 +416,9 @@ func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
 		t.Errorf("an older one is %s", v)
 	}
 	agent = plain.NewLine(6, "next")
-	agent.Hear("hub", f.core.fleet.line.Marks("cluster1"))
-	f.core.Report(&Report{Cluster: "cluster1", Marks: agent.Marks("hub")})
-	agent.Hear("hub", f.core.fleet.line.Marks("cluster1"))
+	agent.Hear("hub", f.core.fleet.sessions.Stamp("cluster1"))
+	f.core.Report(&Report{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+	agent.Hear("hub", f.core.fleet.sessions.Stamp("cluster1"))
 	if v := say(5); v != Taken {
 		t.Errorf("the first report of the next process is %s", v)
 	}
@@ -523,7 +523,7 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 	sum := digestOf(t, a).Digest
 	other := codec.Digest{Count: 1, Sum: codec.DigestSum{1}}
 	say := func(d codec.Digest) Effect {
-		f.core.Alive(&Alive{Cluster: "cluster1", Held: d, Marks: agent.Marks("hub")})
+		f.core.Alive(&Alive{Cluster: "cluster1", Held: d, Stamp: agent.Stamp("hub")})
 		e := f.core.Next(SpecLane, Key{Cluster: "cluster1"})
 		if tag, ok := e.(Tag); ok {
 			f.done(tag, Result{Tags: tag.Tags()})
@@ -538,7 +538,7 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 		t.Fatalf("what may be under way leads to %T", e)
 	}
 	ask, ok := say(other).(Ask)
-	if !ok || ask.Line.Heard != (codec.Session{}) || agent.Hear("hub", ask.Line) != plain.Unaware {
+	if !ok || ask.Stamp.Heard != (codec.Session{}) || agent.Hear("hub", ask.Stamp) != plain.Unaware {
 		t.Fatalf("digests that stay different lead to %+v", ask)
 	}
 	f.done(ask, Result{Sent: 1})

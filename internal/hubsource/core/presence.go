@@ -34,7 +34,7 @@ func (f *fleet) presence(cl *cluster) plain.Presence {
 // isSilent reports whether a cluster's agent, which is one of ours, is away. Of others nobody
 // can tell: they speak when they have something to say.
 func (f *fleet) isSilent(cl *cluster) bool {
-	return f.plain && f.line.Knows(cl.name) && f.presence(cl) == plain.Away
+	return f.plain && f.sessions.Knows(cl.name) && f.presence(cl) == plain.Away
 }
 
 // hear takes it that an agent said something.
@@ -50,7 +50,7 @@ func (p *plains) hear(cl *cluster) {
 // it is void with the agent's next word, within a minute.
 func (p *plains) parts(a *Alive) {
 	cl := p.f.clusters[a.Cluster]
-	if cl != nil && p.f.plain && p.f.line.Parts(a.Cluster, a.Marks) && !cl.far.farewell {
+	if cl != nil && p.f.plain && p.f.sessions.Parts(a.Cluster, a.Stamp) && !cl.far.farewell {
 		cl.far.farewell = true
 		p.rejudge(cl)
 	}
@@ -111,7 +111,7 @@ func (p *plains) notHeard(w *work) (says *problem, told bool) {
 		return nil, false // it was not published yet
 	}
 	listening, farewell := f.connectedAt, r.farewell
-	if !f.line.Knows(w.cl.name) { // it need not speak before it has something to say
+	if !f.sessions.Knows(w.cl.name) { // it need not speak before it has something to say
 		listening, farewell = plain.Latest(listening, w.spec.redelivery.since), false
 	}
 	since := plain.Latest(r.heardAt, listening)

@@ -31,13 +31,13 @@ func TestPlain_CountsSilentClusters(t *testing.T) {
 	f.wantSilent("in time", 0)
 	f.now = f.now.Add(1)
 	f.wantSilent("later", 1)
-	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.wantSilent("heard again", 0)
 
 	// Late, of a session before: it says nothing of now.
 	f.now = f.now.Add(plain.SilentAfter)
 	before := plain.NewLine(4, "before")
-	f.core.Alive(&Alive{Cluster: "cluster1", Marks: before.Marks("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: before.Stamp("hub")})
 	f.wantSilent("an event of a session before", 1)
 }
 
@@ -45,21 +45,21 @@ func TestPlain_CountsSilentClusters(t *testing.T) {
 func TestPlain_AFarewellIsAHint(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
-	farewell := func(l *plain.Line) {
-		f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: l.Farewell("hub")})
+	farewell := func(l *plain.Tracker) {
+		f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: l.Farewell("hub")})
 	}
 	farewell(plain.NewLine(4, "before"))
 	f.wantSilent("that of a session before", 0)
 	farewell(plain.NewLine(9, "unheard"))
 	f.wantSilent("that of a session of which nobody has heard", 0)
-	f.core.Alive(&Alive{Cluster: "other", Farewell: true, Marks: agent.Farewell("hub")})
+	f.core.Alive(&Alive{Cluster: "other", Farewell: true, Stamp: agent.Farewell("hub")})
 	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true})
 	f.wantSilent("that of nobody", 0)
 	for range 2 {
 		farewell(agent)
 		f.wantSilent("its own, perhaps twice", 1)
 	}
-	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.wantSilent("after its next word", 0)
 	farewell(agent)
 	f.core.Disconnected()
@@ -154,7 +154,7 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 	// Heard again, without a word of the work.
 	f.now = f.now.Add(time.Minute)
 	f.nextWake(HubLane)
-	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	if d := f.says("uid-waiting"); d != nil {
 		t.Errorf("it was heard, and the work says %+v", d)
 	}
@@ -164,7 +164,7 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 
 	// Gone, as the broker says.
 	heard = f.now.Add(-time.Second / 20)
-	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: agent.Farewell("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: agent.Farewell("hub")})
 	f.wantNotHeard("uid-waiting", heard, 3)
 	f.core.Report(report(waiting, 1, applied(3)))
 	if d := f.says("uid-waiting"); d != nil {
@@ -240,7 +240,7 @@ func TestPlain_StockAgentsNeedNotSpeak(t *testing.T) {
 	f.seen(newWork("a", 4, version("201"), withStatus(applied(3))))
 	sent := f.now
 	f.deliver("uid-a")
-	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: plain.Marks{Session: codec.Session{Number: 1, ID: "x"}}})
+	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: plain.Stamp{Session: codec.Session{Number: 1, ID: "x"}}})
 	f.now = f.now.Add(plain.SilentAfter - 1)
 	f.idle(HubLane, "uid-a")
 	f.now = f.now.Add(1)
@@ -270,9 +270,9 @@ func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
 			f.sure()
 		}
 	}
-	f.core.Alive(&Alive{Cluster: "cluster1", Marks: agent.Marks("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.wakes = nil
-	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Marks: agent.Farewell("hub")})
+	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: agent.Farewell("hub")})
 	if n := len(f.wakes); n != count {
 		t.Fatalf("%d works are looked at", n)
 	}

@@ -257,7 +257,7 @@ func (s *specs) publish(w *work, m mark) *todo {
 	p.Unversioned = m.deleting && w.spec.staleRuns > 0
 	p.Held = m.deleting && w.spec.elsewhere
 	if s.f.plain {
-		p.Line, p.First = s.f.marks(w.cl), s.plains.first(w, m)
+		p.Stamp, p.First = s.f.stamp(w.cl), s.plains.first(w, m)
 		w.spec.retry.goes()
 	}
 	has := w.broker.on(s.f.sub)
@@ -334,7 +334,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 }
 
 func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
-	if w.spec.overtaken || s.plains.isDropped(w.cl, e.Line) {
+	if w.spec.overtaken || s.plains.isDropped(w.cl, e.Stamp) {
 		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0) // as if it had not been published
 		return
 	}

@@ -38,7 +38,7 @@ type Report struct {
 	Status  workv1.ManifestWorkStatus
 	// Source is whose work it is, as the agent knows it. Marks are those of the event.
 	Source string
-	Marks  plain.Marks
+	Stamp  plain.Stamp
 	// Size is that of Status, in bytes as it came.
 	Size int
 }
@@ -188,7 +188,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 	if w == nil {
 		w = s.f.add(r.UID, cl)
 	}
-	w.report.heed(r.Marks.Session)
+	w.report.heed(r.Stamp.Session)
 	switch {
 	case w.cl != cl, w.hub.ended != alive:
 		return Ignored

@@ -24,7 +24,7 @@ const (
 // renewal, and all of them at a pace that the hub bears after an outage too. They have no clock.
 type renewals struct {
 	clusters map[string]*renewal
-	due      line
+	due      renewalHeap
 	bucket   fair.Bucket
 }
 
@@ -108,25 +108,25 @@ func (r *renewals) forget(cluster string) {
 	delete(r.clusters, cluster)
 }
 
-// line is a heap of renewals, the earliest first.
-type line []*renewal //nolint:recvcheck // as heap.Interface wants it
+// renewalHeap is a heap of renewals, the earliest first.
+type renewalHeap []*renewal //nolint:recvcheck // as heap.Interface wants it
 
-func (l line) Len() int           { return len(l) }
-func (l line) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
-func (l line) Swap(i, j int) {
+func (l renewalHeap) Len() int           { return len(l) }
+func (l renewalHeap) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
+func (l renewalHeap) Swap(i, j int) {
 	l[i], l[j] = l[j], l[i]
 	l[i].at, l[j].at = i, j
 }
 
 // Push implements heap.Interface.
-func (l *line) Push(x any) {
+func (l *renewalHeap) Push(x any) {
 	e, _ := x.(*renewal)
 	e.at = len(*l)
 	*l = append(*l, e)
 }
 
 // Pop implements heap.Interface.
-func (l *line) Pop() any {
+func (l *renewalHeap) Pop() any {
 	last := len(*l) - 1
 	e := (*l)[last]
 	(*l)[last] = nil

@@ -92,7 +92,7 @@ type Set struct {
 	hawser         bool
 	// lines are the histories of sources that number their events themselves, because no
 	// broker does; see Line.
-	lines map[string]line
+	lines map[string]sourceSession
 }
 
 // entry is a work and what is known about it.
@@ -120,7 +120,7 @@ type name struct {
 
 // New returns an empty set.
 func New() *Set {
-	return &Set{works: map[string]*entry{}, names: map[string]*name{}, lines: map[string]line{}}
+	return &Set{works: map[string]*entry{}, names: map[string]*name{}, lines: map[string]sourceSession{}}
 }
 
 // Decision is the answer of Accept.

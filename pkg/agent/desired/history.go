@@ -39,8 +39,8 @@ func (s *Set) Proven(revision uint64) {
 	}
 }
 
-// line is the present session of a source that numbers its events itself.
-type line struct {
+// sourceSession is the present session of a source that numbers its events itself.
+type sourceSession struct {
 	history uint64
 	// forgotten is the highest number of an event that made the work which was forgotten
 	// last. What the source sent before that, of works that are not held, came too late.
@@ -51,7 +51,7 @@ type line struct {
 // that keeps nothing. The numbers are in Revision.
 func (s *Set) Line(source string) {
 	s.history++
-	s.lines[source] = line{history: s.history}
+	s.lines[source] = sourceSession{history: s.history}
 }
 
 // forgotten takes note of a work that is about to be forgotten, at least as of a number.
