@@ -66,12 +66,12 @@ func newDesk(t *testing.T) *desk {
 }
 
 func (d *desk) Agents(cluster string) []feed.Agent {
-	return slices.DeleteFunc(slices.Clone(d.agents), func(a feed.Agent) bool { return cluster != "" && a.Place.Cluster != cluster })
+	return slices.DeleteFunc(slices.Clone(d.agents), func(a feed.Agent) bool { return cluster != "" && a.Scope.Cluster != cluster })
 }
 
-func (d *desk) Standing(place store.Scope) (worst peers.State) {
-	for _, a := range d.Agents(place.Cluster) {
-		worst = max(worst, a.Standing(d.cfg.Store.ClusterHead(place.DataType, place.Cluster)))
+func (d *desk) Standing(scope store.Scope) (worst peers.State) {
+	for _, a := range d.Agents(scope.Cluster) {
+		worst = max(worst, a.Standing(d.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
 	}
 	return worst
 }
@@ -162,10 +162,10 @@ func (d *desk) wantCode(what string, err error, code transport.Code) {
 func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	d := newDesk(t)
 	d.put("c1", "w1", "w2")
-	inSync := feed.Agent{Place: placed("c1"), Since: noon, Acked: 2, Proof: feed.Matched}
-	behind := feed.Agent{Place: placed("c1"), Since: noon, Acked: 1, Proof: feed.Matched, Pending: 3}
-	silent := feed.Agent{Place: placed("c1"), Since: noon}
-	differs := feed.Agent{Place: placed("c1"), Since: noon, Acked: 2, Proof: feed.Differs}
+	inSync := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Proof: feed.Matched}
+	behind := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Proof: feed.Matched, Pending: 3}
+	silent := feed.Agent{Scope: placed("c1"), Since: noon}
+	differs := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Proof: feed.Differs}
 	for _, c := range []struct {
 		agents  []feed.Agent
 		sync    hawserv1.SyncState
@@ -312,9 +312,9 @@ func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
 	lost := codec.UnexplainedRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
 	shared := codec.UnexplainedRecord{UID: "u2", Name: "shared", Objects: 1, Shared: true}
 	d.agents = []feed.Agent{
-		{Place: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost, shared}}},
-		{Place: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}, More: 7}},
-		{Place: placed("c2"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}}},
+		{Scope: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost, shared}}},
+		{Scope: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}, More: 7}},
+		{Scope: placed("c2"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}}},
 	}
 	list := func(cluster string) (lines []string) {
 		err := d.ListOrphans(t.Context(), &hawserv1.ListOrphansRequest{Cluster: cluster}, func(o *hawserv1.ListOrphansResponse) error {

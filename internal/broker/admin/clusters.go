@@ -30,7 +30,7 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 			if p.full() {
 				return nil
 			}
-			p.add(at, a.describe(at.place, a.agents.Agents(at.place.Cluster)))
+			p.add(at, a.describe(at.scope, a.agents.Agents(at.scope.Cluster)))
 		}
 		p.done = true
 		return nil
@@ -38,29 +38,29 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 }
 
 // describe is one cluster. Of several agents the one that is furthest behind counts.
-func (a *Admin) describe(place store.Scope, agents []feed.Agent) *hawserv1.ListClustersResponse {
-	facts, state := a.peers.Of(place)
+func (a *Admin) describe(scope store.Scope, agents []feed.Agent) *hawserv1.ListClustersResponse {
+	facts, state := a.peers.Of(scope)
 	if state == 0 { // only the hub knows it
 		state = peers.NeverSeen
 	}
-	head := a.cfg.Store.ClusterHead(place.DataType, place.Cluster)
-	uid, known := a.cfg.Store.Subscribed(place.DataType, place.Cluster)
+	head := a.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)
+	uid, known := a.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
 	c := &hawserv1.ListClustersResponse{
-		Cluster: place.Cluster, DataType: place.DataType.String(), Uid: uid, Known: known,
+		Cluster: scope.Cluster, DataType: scope.DataType.String(), Uid: uid, Known: known,
 		Live: head.Digest.Count, Tombstones: uint64(head.Tombstones), Revision: head.SpecRevision,
-		ComparedSources: a.claims.Sources.Vouching(place),
+		ComparedSources: a.claims.Sources.Vouching(scope),
 		State:           clusterStates[state], Failing: uint64(max(head.Failing, 0)), BrokerSince: timestamppb.New(a.peers.Began()),
 		Address: facts.Address, AgentVersion: facts.Version, LastTransport: facts.Transport,
 		CertificateEnds: timeOf(facts.CertificateEnds), RefusedAt: timeOf(facts.RefusedAt), Refusal: facts.Refusal,
 	}
 	if a.hub != nil {
-		f := a.hub.Facts(place.Cluster)
+		f := a.hub.Facts(scope.Cluster)
 		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available, AvailableSince: f.AvailableSince, AvailableMessage: f.AvailableMessage, Absent: f.Absent}
 	}
 	if facts.RoundTrip > 0 {
 		c.RoundTrip = durationpb.New(facts.RoundTrip)
 	}
-	agents = slices.DeleteFunc(agents, func(s feed.Agent) bool { return s.Place != place })
+	agents = slices.DeleteFunc(agents, func(s feed.Agent) bool { return s.Scope != scope })
 	c.Subscriptions = uint32(min(len(agents), math.MaxUint32))
 	if len(agents) == 0 {
 		c.LastSeen = timeOf(facts.Seen)
@@ -135,13 +135,13 @@ func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *haws
 // already.
 func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster string) (n int, err error) {
 	for _, d := range codec.DataTypes() {
-		place := store.Scope{DataType: d, Cluster: cluster}
+		scope := store.Scope{DataType: d, Cluster: cluster}
 		var ops []store.Op
-		err := a.cfg.Store.Scan(ctx, place, func(m store.Meta) error {
+		err := a.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
 			if m.State != store.Grave {
 				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.cfg.Now()})
 				// What vanishes is not its source's word that it does not exist.
-				a.claims.Sources.Revoke(place, m.Owner)
+				a.claims.Sources.Revoke(scope, m.Owner)
 			}
 			return nil
 		})

@@ -16,7 +16,7 @@ func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, s
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListLimitsResponse]) error {
 		for phase, of := range []quota.Of{quota.Source, quota.Cluster} {
 			for _, row := range a.used(p, phase, of) {
-				p.add(position{phase: phase, place: store.Scope{Cluster: row.Name}}, a.limitsOf(of, row))
+				p.add(position{phase: phase, scope: store.Scope{Cluster: row.Name}}, a.limitsOf(of, row))
 			}
 			if p.full() {
 				return nil
@@ -35,7 +35,7 @@ func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.O
 	}
 	after, room := "", partRows-p.looked
 	if p.after.phase == phase {
-		after = p.after.place.Cluster
+		after = p.after.scope.Cluster
 	}
 	rows := a.cfg.Store.Rows(of, after, room)
 	if of == quota.Source {

@@ -66,14 +66,14 @@ func (t *turns) take(ctx context.Context, read func() (int, error)) error {
 // that shows one thing after another has phases.
 type position struct {
 	phase int
-	place store.Scope
+	scope store.Scope
 	id    string
 }
 
 func (p position) compare(q position) int {
 	return cmp.Or(
-		cmp.Compare(p.phase, q.phase), cmp.Compare(p.place.Cluster, q.place.Cluster),
-		cmp.Compare(p.place.DataType.String(), q.place.DataType.String()), cmp.Compare(p.id, q.id),
+		cmp.Compare(p.phase, q.phase), cmp.Compare(p.scope.Cluster, q.scope.Cluster),
+		cmp.Compare(p.scope.DataType.String(), q.scope.DataType.String()), cmp.Compare(p.id, q.id),
 	)
 }
 
@@ -96,8 +96,8 @@ func (p position) within(all []position) []position {
 
 // token is how a position goes out; the zero position, where a list begins, is "".
 func (p position) token() string {
-	d := p.place.DataType
-	fields := []string{strconv.Itoa(p.phase), p.place.Cluster, d.Group, d.Version, d.Resource, p.id}
+	d := p.scope.DataType
+	fields := []string{strconv.Itoa(p.phase), p.scope.Cluster, d.Group, d.Version, d.Resource, p.id}
 	for i, f := range fields {
 		fields[i] = url.PathEscape(f)
 	}
@@ -122,7 +122,7 @@ func parseToken(s string) (p position, err error) {
 	if p.phase, err = strconv.Atoi(fields[0]); err != nil {
 		return p, wrong
 	}
-	p.place = store.Scope{Cluster: fields[1], DataType: codec.DataType{Group: fields[2], Version: fields[3], Resource: fields[4]}}
+	p.scope = store.Scope{Cluster: fields[1], DataType: codec.DataType{Group: fields[2], Version: fields[3], Resource: fields[4]}}
 	p.id = fields[5]
 	return p, nil
 }
@@ -190,7 +190,7 @@ func (a *Admin) places(cluster string) []position {
 	add := func(d codec.DataType, clusters []string) {
 		for _, c := range clusters {
 			if cluster == "" || c == cluster {
-				all = append(all, position{place: store.Scope{DataType: d, Cluster: c}})
+				all = append(all, position{scope: store.Scope{DataType: d, Cluster: c}})
 			}
 		}
 	}

@@ -175,7 +175,7 @@ func TestListLimits_PageByPage(t *testing.T) {
 // FuzzParseToken: what is taken as a token is one.
 func FuzzParseToken(f *testing.F) {
 	f.Add("")
-	f.Add(position{phase: 1, place: store.Scope{DataType: codec.ManifestBundles, Cluster: "a/b"}, id: "%2F"}.token())
+	f.Add(position{phase: 1, scope: store.Scope{DataType: codec.ManifestBundles, Cluster: "a/b"}, id: "%2F"}.token())
 	f.Add("0/c1/g/v/r/")
 	f.Add("0/%zz/g/v/r/i")
 	f.Fuzz(func(t *testing.T, s string) {

@@ -30,7 +30,7 @@ func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest,
 				a.addApplied(p, at, agents)
 				continue
 			}
-			for _, f := range a.claims.Findings(at.place) {
+			for _, f := range a.claims.Findings(at.scope) {
 				o, err := a.explain(ctx, f)
 				if err != nil {
 					return err
@@ -48,14 +48,14 @@ const applied = 1
 
 // orphanPlaces are where something does not fit together, in the order of the list.
 func (a *Admin) orphanPlaces(cluster string, agents []feed.Agent) (all []position) {
-	for _, place := range a.claims.Places() {
-		if cluster == "" || place.Cluster == cluster {
-			all = append(all, position{place: place})
+	for _, at := range a.claims.Scopes() {
+		if cluster == "" || at.Cluster == cluster {
+			all = append(all, position{scope: at})
 		}
 	}
 	for _, s := range agents {
 		if len(s.Applied.Records) > 0 || s.Applied.More > 0 {
-			all = append(all, position{phase: applied, place: store.Scope{Cluster: s.Place.Cluster}})
+			all = append(all, position{phase: applied, scope: store.Scope{Cluster: s.Scope.Cluster}})
 		}
 	}
 	slices.SortFunc(all, position.compare)
@@ -65,7 +65,7 @@ func (a *Admin) orphanPlaces(cluster string, agents []feed.Agent) (all []positio
 // explain is what is sent of a finding.
 func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOrphansResponse, error) {
 	o := &hawserv1.ListOrphansResponse{
-		Cluster: f.Place.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
+		Cluster: f.Scope.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
 	}
 	switch f.Cause {
 	case claims.Unexplained:
@@ -77,7 +77,7 @@ func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOr
 	case claims.Newer:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
 		o.Detail = "the agent holds a newer version, its source has to publish it again"
-		switch r, err := a.cfg.Store.Get(ctx, store.Key{DataType: f.Place.DataType, Cluster: f.Place.Cluster, ResourceID: f.ResourceID}); {
+		switch r, err := a.cfg.Store.Get(ctx, store.Key{DataType: f.Scope.DataType, Cluster: f.Scope.Cluster, ResourceID: f.ResourceID}); {
 		case errors.Is(err, store.ErrNotFound):
 		case err != nil:
 			return nil, call.Store(err)
@@ -97,18 +97,18 @@ func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOr
 func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, agents []feed.Agent) {
 	told := map[string]bool{} // several agents of one cluster see the same
 	for _, s := range agents {
-		if s.Place.Cluster != at.place.Cluster {
+		if s.Scope.Cluster != at.scope.Cluster {
 			continue
 		}
 		for _, r := range s.Applied.Records {
 			if !told[r.UID] {
 				told[r.UID] = true
-				p.add(at, appliedOf(s.Place.Cluster, r, a.cfg.Now()))
+				p.add(at, appliedOf(s.Scope.Cluster, r, a.cfg.Now()))
 			}
 		}
 		if s.Applied.More > 0 {
 			p.add(at, &hawserv1.ListOrphansResponse{
-				Cluster: s.Place.Cluster, Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER,
+				Cluster: s.Scope.Cluster, Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER,
 				Detail: fmt.Sprintf("and %d more AppliedManifestWorks, which are counted and not named", s.Applied.More),
 			})
 		}

@@ -29,7 +29,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 			if i == 0 && at == from {
 				at.id = p.after.id
 			}
-			err := a.cfg.Store.ScanAfter(ctx, at.place, at.id, func(m store.Meta) error {
+			err := a.cfg.Store.ScanAfter(ctx, at.scope, at.id, func(m store.Meta) error {
 				if p.full() {
 					return errPageFull
 				}
@@ -182,10 +182,10 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 	if len(r.GetWorks()) == 0 {
 		return nil, call.Invalid("works", "no work is named", "name works that: hawser get orphans, shows as withheld")
 	}
-	place := store.Scope{DataType: codec.ManifestBundles, Cluster: r.GetCluster()}
+	scope := store.Scope{DataType: codec.ManifestBundles, Cluster: r.GetCluster()}
 	ops := make([]store.Op, 0, len(r.GetWorks()))
 	for _, w := range r.GetWorks() {
-		op, err := a.deletionOf(ctx, place, r.GetSource(), w)
+		op, err := a.deletionOf(ctx, scope, r.GetSource(), w)
 		if err != nil {
 			return nil, err
 		}
@@ -208,13 +208,13 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 	}
 	a.cfg.Log.Info("deletions approved that a source withheld",
 		"operator", by.Name, "source", r.GetSource(), "cluster", r.GetCluster(), "count", len(deleted))
-	a.claims.Sources.Approved(place, r.GetSource(), deleted)
+	a.claims.Sources.Approved(scope, r.GetSource(), deleted)
 	return &hawserv1.ApproveResponse{}, nil
 }
 
 // deletionOf is the deletion of one work that is withheld.
-func (a *Admin) deletionOf(ctx context.Context, place store.Scope, source string, w *hawserv1.WithheldDeletion) (store.Op, error) {
-	key := store.Key{DataType: place.DataType, Cluster: place.Cluster, ResourceID: w.GetResourceId()}
+func (a *Admin) deletionOf(ctx context.Context, scope store.Scope, source string, w *hawserv1.WithheldDeletion) (store.Op, error) {
+	key := store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: w.GetResourceId()}
 	if !a.claims.Sources.Withholds(key, source, w.GetRevision()) {
 		return store.Op{}, notWithheld(w.GetResourceId(), w.GetRevision())
 	}

@@ -35,7 +35,7 @@ type Agents interface {
 	// was published again.
 	Recheck(Change)
 	// End ends those of a cluster whose agents gave another uid.
-	End(place store.Scope, uid string, why *transport.Error)
+	End(scope store.Scope, uid string, why *transport.Error)
 }
 
 // Writer commits in the name of a party.
@@ -63,7 +63,7 @@ func New(cfg *call.Config) *Claims {
 			compared: m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result"),
 		},
 		Lists: &Lists{
-			cfg: cfg, budget: call.NewBudget(cfg.QueueBytes), byPlace: map[store.Scope][]*List{},
+			cfg: cfg, budget: call.NewBudget(cfg.QueueBytes), byScope: map[store.Scope][]*List{},
 			unexplained: m.Counter("orphans_total", "Works that agents listed and no record explains."),
 			newer:       m.Counter("newer_versions_total", "Works that agents listed in a newer version than the broker's."),
 		},
@@ -94,8 +94,8 @@ func (c *Claims) Changed(ch *store.Change) {
 	}
 }
 
-// placeOf is the cluster that a record is of.
-func placeOf(k store.Key) store.Scope {
+// scopeOf is the cluster that a record is of.
+func scopeOf(k store.Key) store.Scope {
 	return store.Scope{DataType: k.DataType, Cluster: k.Cluster}
 }
 
@@ -168,7 +168,7 @@ func Decide(c Case) Decision {
 func (c *Claims) About(m *store.Meta, listed int64) Case {
 	return Case{
 		Listed: listed, Version: m.Version, Supersedes: m.SpecSupersedes,
-		Vouched: c.Sources.Vouches(placeOf(m.Key), m.Owner),
+		Vouched: c.Sources.Vouches(scopeOf(m.Key), m.Owner),
 		InForce: m.State != store.Live && c.Deletions.inForce(m.Key, m.SpecRevision),
 	}
 }
@@ -176,7 +176,7 @@ func (c *Claims) About(m *store.Meta, listed int64) Case {
 // Finding is something that does not fit together and is left alone.
 type Finding struct {
 	Cause      Cause
-	Place      store.Scope
+	Scope      store.Scope
 	ResourceID string // "" of a quarantined cluster
 	Name       string // of the work; Withheld only, may be empty
 	Source     string // Withheld only
@@ -202,20 +202,20 @@ const (
 	Quarantined
 )
 
-// Places returns where something does not fit together, by cluster and data type.
-func (c *Claims) Places() []store.Scope {
-	places := map[store.Scope]struct{}{}
-	c.Lists.places(places)
-	c.Sources.places(places)
-	c.Names.places(places)
-	return slices.SortedFunc(maps.Keys(places), func(a, b store.Scope) int {
+// Scopes returns where something does not fit together, by cluster and data type.
+func (c *Claims) Scopes() []store.Scope {
+	scopes := map[store.Scope]struct{}{}
+	c.Lists.scopes(scopes)
+	c.Sources.scopes(scopes)
+	c.Names.scopes(scopes)
+	return slices.SortedFunc(maps.Keys(scopes), func(a, b store.Scope) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.DataType.String(), b.DataType.String()))
 	})
 }
 
 // Findings returns what does not fit together at a place, by cause, source and id.
-func (c *Claims) Findings(place store.Scope) []Finding {
-	found := slices.Concat(c.Lists.findings(place), c.Sources.findings(place), c.Names.findings(place))
+func (c *Claims) Findings(scope store.Scope) []Finding {
+	found := slices.Concat(c.Lists.findings(scope), c.Sources.findings(scope), c.Names.findings(scope))
 	slices.SortFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
 	})

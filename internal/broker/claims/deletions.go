@@ -50,28 +50,28 @@ type absence struct {
 }
 
 // cluster returns what is known of a cluster, to change it. The caller holds mu.
-func (d *Deletions) cluster(place store.Scope) *absence {
-	a := d.clusters[place]
+func (d *Deletions) cluster(scope store.Scope) *absence {
+	a := d.clusters[scope]
 	if a == nil {
 		a = &absence{deletions: map[string]store.Unheard{}}
-		d.clusters[place] = a
+		d.clusters[scope] = a
 	}
 	return a
 }
 
 // Enter says that an agent of a cluster is about to be subscribed.
-func (d *Deletions) Enter(place store.Scope) {
+func (d *Deletions) Enter(scope store.Scope) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.cluster(place).agents++
+	d.cluster(scope).agents++
 }
 
 // Leave says that it is subscribed no longer. head is that of the store: of what is above
 // it nothing was sent.
-func (d *Deletions) Leave(place store.Scope, head uint64) {
+func (d *Deletions) Leave(scope store.Scope, head uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a := d.cluster(place)
+	a := d.cluster(scope)
 	a.agents--
 	a.left = head
 }
@@ -83,11 +83,11 @@ func (d *Deletions) changed(c *store.Change) {
 	if c.Part == store.SpecPart || c.State == store.Grave {
 		delete(d.repeated, c.Key)
 	}
-	a := d.clusters[placeOf(c.Key)]
+	a := d.clusters[scopeOf(c.Key)]
 	if a != nil && c.State != store.Tombstone && a.deletions[c.Key.ResourceID].Last < c.Revision {
 		delete(a.deletions, c.Key.ResourceID)
 		if len(a.deletions) == 0 && a.agents == 0 && a.left == 0 && !a.waits {
-			delete(d.clusters, placeOf(c.Key)) // no agent of it ever came
+			delete(d.clusters, scopeOf(c.Key)) // no agent of it ever came
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (d *Deletions) Begin(ctx context.Context, op *store.Op, env *codec.Envelope
 // meets looks up what a deletion is about to meet; nil: some agent hears of it, or it is
 // no deletion, or there is nothing.
 func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope) (*store.Met, error) {
-	if !op.Deleting || d.hasAgent(placeOf(op.Key)) {
+	if !op.Deleting || d.hasAgent(scopeOf(op.Key)) {
 		return nil, nil
 	}
 	r, err := d.cfg.Store.Get(ctx, op.Key)
@@ -129,10 +129,10 @@ func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope
 	return m, nil
 }
 
-func (d *Deletions) hasAgent(place store.Scope) bool {
+func (d *Deletions) hasAgent(scope store.Scope) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a := d.clusters[place]
+	a := d.clusters[scope]
 	return a != nil && a.agents > 0
 }
 
@@ -144,20 +144,20 @@ func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	place := placeOf(k)
+	scope := scopeOf(k)
 	var known store.Unheard
-	if a := d.clusters[place]; a != nil {
+	if a := d.clusters[scope]; a != nil {
 		if a.agents > 0 {
 			return
 		}
 		known = a.deletions[k.ResourceID]
 	}
 	if met == nil {
-		d.cluster(place).waits = true
+		d.cluster(scope).waits = true
 		return
 	}
 	if u := known.Deleted(*met, o); u.Last != 0 {
-		d.cluster(place).deletions[k.ResourceID] = u // else what is known is about a revision that is no more
+		d.cluster(scope).deletions[k.ResourceID] = u // else what is known is about a revision that is no more
 	}
 }
 
@@ -212,8 +212,8 @@ func (d *Deletions) inForce(k store.Key, revision uint64) bool {
 // Arrive lets works that wait behind deletions which no agent has heard of take over,
 // before anything is sent to the agent that has just entered. cursor is up to where that
 // has everything safe, 0 if it does not say.
-func (d *Deletions) Arrive(ctx context.Context, place store.Scope, from identity.Identity, cursor uint64) error {
-	a, deletions, wait := d.arrive(place, cursor)
+func (d *Deletions) Arrive(ctx context.Context, scope store.Scope, from identity.Identity, cursor uint64) error {
+	a, deletions, wait := d.arrive(scope, cursor)
 	if wait != nil {
 		select {
 		case <-wait:
@@ -225,8 +225,8 @@ func (d *Deletions) Arrive(ctx context.Context, place store.Scope, from identity
 	if deletions == nil {
 		return nil
 	}
-	defer d.decided(place)
-	ops, err := d.takeOvers(ctx, place, a, deletions)
+	defer d.decided(scope)
+	ops, err := d.takeOvers(ctx, scope, a, deletions)
 	if err != nil || len(ops) == 0 {
 		return err
 	}
@@ -238,7 +238,7 @@ func (d *Deletions) Arrive(ctx context.Context, place store.Scope, from identity
 	outcomes = slices.DeleteFunc(outcomes, func(o store.Outcome) bool { return o.Result != store.Confirmed })
 	if len(outcomes) > 0 {
 		d.cfg.Log.Info("works that were made anew while their cluster was away take over from those that were deleted",
-			"cluster", place.Cluster, "count", len(outcomes))
+			"cluster", scope.Cluster, "count", len(outcomes))
 	}
 	return nil
 }
@@ -246,10 +246,10 @@ func (d *Deletions) Arrive(ctx context.Context, place store.Scope, from identity
 // arrive takes out what was committed while the cluster had no agent, if something may take
 // over: then others wait until decided is called. Else nothing is sent before wait is
 // closed, if that is not nil.
-func (d *Deletions) arrive(place store.Scope, cursor uint64) (a store.Arrival, deletions map[string]store.Unheard, wait <-chan struct{}) {
+func (d *Deletions) arrive(scope store.Scope, cursor uint64) (a store.Arrival, deletions map[string]store.Unheard, wait <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := d.cluster(place)
+	c := d.cluster(scope)
 	if c.deciding != nil {
 		return a, nil, c.deciding
 	}
@@ -262,18 +262,18 @@ func (d *Deletions) arrive(place store.Scope, cursor uint64) (a store.Arrival, d
 	return store.Arrival{Cursor: cursor, Sent: c.left, Alone: c.agents == 1}, deletions, nil
 }
 
-func (d *Deletions) decided(place store.Scope) {
+func (d *Deletions) decided(scope store.Scope) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := d.cluster(place)
+	c := d.cluster(scope)
 	close(c.deciding)
 	c.deciding = nil
 }
 
 // takeOvers are the writes for what takes over.
-func (d *Deletions) takeOvers(ctx context.Context, place store.Scope, a store.Arrival, deletions map[string]store.Unheard) (ops []store.Op, err error) {
+func (d *Deletions) takeOvers(ctx context.Context, scope store.Scope, a store.Arrival, deletions map[string]store.Unheard) (ops []store.Op, err error) {
 	for _, id := range slices.Sorted(maps.Keys(deletions)) {
-		r, err := d.cfg.Store.Get(ctx, store.Key{DataType: place.DataType, Cluster: place.Cluster, ResourceID: id})
+		r, err := d.cfg.Store.Get(ctx, store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: id})
 		switch {
 		case errors.Is(err, store.ErrNotFound), errors.As(err, new(*store.DamageError)): // its delivery tells of it
 		case err != nil:

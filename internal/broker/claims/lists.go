@@ -28,13 +28,13 @@ type Lists struct {
 	unexplained, newer prometheus.Counter
 
 	mu      sync.Mutex
-	byPlace map[store.Scope][]*List
+	byScope map[store.Scope][]*List
 }
 
 // List is what does not fit of what one agent listed last.
 type List struct {
 	lists  *Lists
-	place  store.Scope
+	scope  store.Scope
 	client identity.Identity
 	bytes  int
 	// closed: its subscription is over.
@@ -74,8 +74,8 @@ type Odd struct {
 }
 
 // Open returns the list of an agent that subscribes: of what it has listed, everything fits.
-func (x *Lists) Open(place store.Scope, owner identity.Identity) *List {
-	return &List{lists: x, place: place, client: owner}
+func (x *Lists) Open(at store.Scope, owner identity.Identity) *List {
+	return &List{lists: x, scope: at, client: owner}
 }
 
 // Replace keeps what does not fit of what the agent lists anew. It holds up no router while it
@@ -101,7 +101,7 @@ func (l *List) Replace(o Odd) {
 	l.unexplained, l.explained, l.newer = named, map[string]int64{}, o.Newer
 	l.bytes, l.omitted = bytes, len(ids)-len(named)
 	if len(ids)+len(o.Newer) > 0 {
-		x.byPlace[l.place] = append(x.byPlace[l.place], l)
+		x.byScope[l.scope] = append(x.byScope[l.scope], l)
 	}
 }
 
@@ -110,7 +110,7 @@ func (l *List) Replace(o Odd) {
 func (x *Lists) forget(mine *List) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, l := range slices.Clone(x.byPlace[mine.place]) {
+	for _, l := range slices.Clone(x.byScope[mine.scope]) {
 		if l.closed || l == mine {
 			x.drop(l)
 		}
@@ -124,12 +124,12 @@ func (l *List) note(o Odd, ids []string) {
 	if len(ids) > 0 {
 		x.unexplained.Add(float64(len(ids)))
 		x.cfg.Log.Warn("agent holds works that no record explains, they stay as they are",
-			"cluster", l.place.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
+			"cluster", l.scope.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
 	}
 	if len(o.Newer) > 0 {
 		x.newer.Add(float64(len(o.Newer)))
 		x.cfg.Log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
-			"cluster", l.place.Cluster, "count", len(o.Newer))
+			"cluster", l.scope.Cluster, "count", len(o.Newer))
 	}
 }
 
@@ -137,11 +137,11 @@ func (l *List) note(o Odd, ids []string) {
 func (x *Lists) drop(l *List) {
 	x.budget.Free(l.client, l.bytes)
 	l.bytes = 0
-	rest := slices.DeleteFunc(x.byPlace[l.place], func(o *List) bool { return o == l })
+	rest := slices.DeleteFunc(x.byScope[l.scope], func(o *List) bool { return o == l })
 	if len(rest) == 0 {
-		delete(x.byPlace, l.place)
+		delete(x.byScope, l.scope)
 	} else {
-		x.byPlace[l.place] = rest
+		x.byScope[l.scope] = rest
 	}
 }
 
@@ -166,7 +166,7 @@ func (x *Lists) changed(c *store.Change) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	id := c.Key.ResourceID
-	for _, l := range slices.Clone(x.byPlace[placeOf(c.Key)]) {
+	for _, l := range slices.Clone(x.byScope[scopeOf(c.Key)]) {
 		version, unexplained := l.unexplained[id]
 		switch {
 		case c.Gone:
@@ -247,9 +247,9 @@ func (c *Claims) Forced(l *List) map[string]NewerWork {
 	l.lists.mu.Lock()
 	waiting := maps.Clone(l.newer)
 	l.lists.mu.Unlock()
-	owners := c.Sources.Vouching(l.place)
+	owners := c.Sources.Vouching(l.scope)
 	for id, w := range waiting {
-		key := store.Key{DataType: l.place.DataType, Cluster: l.place.Cluster, ResourceID: id}
+		key := store.Key{DataType: l.scope.DataType, Cluster: l.scope.Cluster, ResourceID: id}
 		d := Decide(Case{
 			Listed: w.Listed, Version: w.Version, Vouched: slices.Contains(owners, w.Owner),
 			InForce: w.Flags&route.Deletion != 0 && c.Deletions.inForce(key, w.Revision),
@@ -263,32 +263,32 @@ func (c *Claims) Forced(l *List) map[string]NewerWork {
 	return waiting
 }
 
-// places adds the clusters of which something does not fit.
-func (x *Lists) places(all map[store.Scope]struct{}) {
+// scopes adds the clusters of which something does not fit.
+func (x *Lists) scopes(all map[store.Scope]struct{}) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for place := range x.byPlace {
-		all[place] = struct{}{}
+	for scope := range x.byScope {
+		all[scope] = struct{}{}
 	}
 }
 
 // findings are what does not fit on a cluster.
-func (x *Lists) findings(place store.Scope) []Finding {
+func (x *Lists) findings(scope store.Scope) []Finding {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	omitted := 0
 	seen := map[Finding]struct{}{} // several agents of a cluster may list the same
-	for _, l := range x.byPlace[place] {
+	for _, l := range x.byScope[scope] {
 		omitted += l.omitted
 		for id := range l.unexplained {
-			seen[Finding{Cause: Unexplained, Place: place, ResourceID: id}] = struct{}{}
+			seen[Finding{Cause: Unexplained, Scope: scope, ResourceID: id}] = struct{}{}
 		}
 		for id := range l.newer {
-			seen[Finding{Cause: Newer, Place: place, ResourceID: id}] = struct{}{}
+			seen[Finding{Cause: Newer, Scope: scope, ResourceID: id}] = struct{}{}
 		}
 	}
 	if omitted > 0 {
-		seen[Finding{Cause: Unexplained, Place: place, Omitted: omitted}] = struct{}{}
+		seen[Finding{Cause: Unexplained, Scope: scope, Omitted: omitted}] = struct{}{}
 	}
 	return slices.Collect(maps.Keys(seen))
 }

@@ -27,9 +27,9 @@ func shownIn(c *Claims, cluster string) (lines []string) {
 }
 
 func everyFinding(c *Claims, cluster string) (all []Finding) {
-	for _, place := range c.Places() {
-		if cluster == "" || place.Cluster == cluster {
-			all = append(all, c.Findings(place)...)
+	for _, scope := range c.Scopes() {
+		if cluster == "" || scope.Cluster == cluster {
+			all = append(all, c.Findings(scope)...)
 		}
 	}
 	return all
@@ -82,12 +82,12 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 	l.Agrees()
 	l.Close()
 	expect("when its agent has left", "unexplained o2")
-	if l = listed(c, "c1", Odd{nil, nil, 100}); len(c.Lists.byPlace[placed("c1")]) != 0 || len(l.Unexplained()) != 0 || l.HasNewer() {
+	if l = listed(c, "c1", Odd{nil, nil, 100}); len(c.Lists.byScope[placed("c1")]) != 0 || len(l.Unexplained()) != 0 || l.HasNewer() {
 		t.Error("a list of which everything fits is remembered")
 	}
 	l.Close()
 	expect("the end")
-	if found := everyFinding(c, ""); len(found) != 1 || found[0].Place.Cluster != "c2" || c.Lists.budget.Used() != 2 {
+	if found := everyFinding(c, ""); len(found) != 1 || found[0].Scope.Cluster != "c2" || c.Lists.budget.Used() != 2 {
 		t.Errorf("%+v, %d bytes are remembered", found, c.Lists.budget.Used())
 	}
 }

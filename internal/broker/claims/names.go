@@ -43,18 +43,18 @@ type stranger struct {
 
 // Enter lets an agent of the cluster with this uid in, "" if it does not say, and calls add:
 // no agent of the cluster before slips in behind the one that gets its name.
-func (n *Names) Enter(ctx context.Context, place store.Scope, uid string, add func() error) error {
+func (n *Names) Enter(ctx context.Context, scope store.Scope, uid string, add func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	known, ok := n.cfg.Store.Subscribed(place.DataType, place.Cluster)
+	known, ok := n.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
 	if ok && known != "" && uid != "" && known != uid {
 		n.refused.Inc()
-		n.quarantine(place, uid)
-		n.cfg.Log.Warn("agent of another cluster under a known name refused", "cluster", place.Cluster, "known_uid", known, "uid", uid)
-		return anotherCluster(place.Cluster)
+		n.quarantine(scope, uid)
+		n.cfg.Log.Warn("agent of another cluster under a known name refused", "cluster", scope.Cluster, "known_uid", known, "uid", uid)
+		return anotherCluster(scope.Cluster)
 	}
 	if !ok || known == "" && uid != "" {
-		if err := n.give(ctx, place, uid); err != nil {
+		if err := n.give(ctx, scope, uid); err != nil {
 			return err
 		}
 	}
@@ -62,13 +62,13 @@ func (n *Names) Enter(ctx context.Context, place store.Scope, uid string, add fu
 }
 
 // give gives a name to the cluster with this uid. The caller holds mu.
-func (n *Names) give(ctx context.Context, place store.Scope, uid string) error {
-	if err := n.cfg.Store.MarkSubscribed(ctx, place.DataType, place.Cluster, uid); err != nil {
+func (n *Names) give(ctx context.Context, scope store.Scope, uid string) error {
+	if err := n.cfg.Store.MarkSubscribed(ctx, scope.DataType, scope.Cluster, uid); err != nil {
 		return call.Store(err)
 	}
 	if uid != "" {
-		n.forget(place.Cluster)
-		n.agents.End(place, uid, anotherCluster(place.Cluster))
+		n.forget(scope.Cluster)
+		n.agents.End(scope, uid, anotherCluster(scope.Cluster))
 	}
 	return nil
 }
@@ -80,38 +80,38 @@ func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err err
 	defer n.mu.Unlock()
 	waiting := map[store.Scope]string{}
 	for _, d := range codec.DataTypes() {
-		place := store.Scope{DataType: d, Cluster: cluster}
-		if s := n.quarantinedAt(place); s != "" {
-			waiting[place], uid = s, s
+		scope := store.Scope{DataType: d, Cluster: cluster}
+		if s := n.quarantinedAt(scope); s != "" {
+			waiting[scope], uid = s, s
 		}
 	}
 	if err := n.cfg.Store.ForgetCluster(ctx, cluster); err != nil {
 		return "", call.Store(err)
 	}
 	n.forget(cluster)
-	for place, uid := range waiting {
-		if err := n.give(ctx, place, uid); err != nil {
+	for at, uid := range waiting {
+		if err := n.give(ctx, at, uid); err != nil {
 			return "", err
 		}
 	}
 	return uid, nil
 }
 
-func (n *Names) quarantine(place store.Scope, uid string) {
+func (n *Names) quarantine(scope store.Scope, uid string) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	n.quarantined[place] = stranger{uid: uid, at: n.cfg.Now()}
+	n.quarantined[scope] = stranger{uid: uid, at: n.cfg.Now()}
 }
 
 // quarantinedAt returns the uid of the cluster whose agent was refused under a name, "" if
 // there is none, or it stays away.
-func (n *Names) quarantinedAt(place store.Scope) string {
+func (n *Names) quarantinedAt(scope store.Scope) string {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	if s, ok := n.quarantined[place]; ok && n.cfg.Now().Sub(s.at) < quarantineMemory {
+	if s, ok := n.quarantined[scope]; ok && n.cfg.Now().Sub(s.at) < quarantineMemory {
 		return s.uid
 	}
-	delete(n.quarantined, place)
+	delete(n.quarantined, scope)
 	return ""
 }
 
@@ -119,29 +119,29 @@ func (n *Names) quarantinedAt(place store.Scope) string {
 func (n *Names) forget(cluster string) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	for place := range n.quarantined {
-		if place.Cluster == cluster {
-			delete(n.quarantined, place)
+	for scope := range n.quarantined {
+		if scope.Cluster == cluster {
+			delete(n.quarantined, scope)
 		}
 	}
 }
 
-// places adds the names under which clusters are quarantined.
-func (n *Names) places(all map[store.Scope]struct{}) {
+// scopes adds the names under which clusters are quarantined.
+func (n *Names) scopes(all map[store.Scope]struct{}) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	for place := range n.quarantined {
-		all[place] = struct{}{}
+	for scope := range n.quarantined {
+		all[scope] = struct{}{}
 	}
 }
 
 // findings is the cluster that is quarantined under a name.
-func (n *Names) findings(place store.Scope) []Finding {
-	uid := n.quarantinedAt(place)
+func (n *Names) findings(scope store.Scope) []Finding {
+	uid := n.quarantinedAt(scope)
 	if uid == "" {
 		return nil
 	}
-	return []Finding{{Cause: Quarantined, Place: place, Detail: uid}}
+	return []Finding{{Cause: Quarantined, Scope: scope, Detail: uid}}
 }
 
 // anotherCluster is the answer to an agent whose name is another cluster's.

@@ -271,9 +271,9 @@ func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed 
 // Revoke ends that a source vouches for a cluster: something of it left the store without
 // the source's doing. The agents are told how far they are also where the source did not
 // vouch: they hold something else than the store now.
-func (s *Sources) Revoke(place store.Scope, owner string) {
-	s.revoke(store.Scope{DataType: place.DataType, Owner: owner}, place.Cluster, false)
-	s.agents.Recheck(Change{DataType: place.DataType, Clusters: []string{place.Cluster}})
+func (s *Sources) Revoke(scope store.Scope, owner string) {
+	s.revoke(store.Scope{DataType: scope.DataType, Owner: owner}, scope.Cluster, false)
+	s.agents.Recheck(Change{DataType: scope.DataType, Clusters: []string{scope.Cluster}})
 }
 
 // Release forgets everything that a source said of a cluster: what vanishes from the store
@@ -294,20 +294,20 @@ func (s *Sources) Release(owner, cluster string) (tell func()) {
 }
 
 // Vouches reports whether a source has compared what it owns on a cluster.
-func (s *Sources) Vouches(place store.Scope, owner string) bool {
+func (s *Sources) Vouches(scope store.Scope, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.all[store.Scope{DataType: place.DataType, Owner: owner}]
-	return o != nil && o.at(place.Cluster) == vouched
+	o := s.all[store.Scope{DataType: scope.DataType, Owner: owner}]
+	return o != nil && o.at(scope.Cluster) == vouched
 }
 
 // Vouching returns, sorted, the sources that have compared what they own on a cluster.
-func (s *Sources) Vouching(place store.Scope) []string {
+func (s *Sources) Vouching(at store.Scope) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var owners []string
 	for scope, o := range s.all {
-		if scope.DataType == place.DataType && o.at(place.Cluster) == vouched {
+		if scope.DataType == at.DataType && o.at(at.Cluster) == vouched {
 			owners = append(owners, scope.Owner)
 		}
 	}
@@ -365,22 +365,22 @@ func (s *Sources) Withholds(k store.Key, owner string, revision uint64) bool {
 //	t1  an operator approves the last deletion that is withheld
 //	t2  while it is committed, the source releases the cluster
 //	t3  the commit is done; the source vouches for nothing there any more
-func (s *Sources) Approved(place store.Scope, owner string, ids []string) {
+func (s *Sources) Approved(scope store.Scope, owner string, ids []string) {
 	s.mu.Lock()
-	o := s.of(store.Scope{DataType: place.DataType, Owner: owner})
+	o := s.of(store.Scope{DataType: scope.DataType, Owner: owner})
 	for _, id := range ids {
-		s.forget(o, place.Cluster, id)
+		s.forget(o, scope.Cluster, id)
 	}
-	c := o.named[place.Cluster]
-	changed := c != nil && len(c.works) == 0 && s.move(o, place.Cluster, approved)
+	c := o.named[scope.Cluster]
+	changed := c != nil && len(c.works) == 0 && s.move(o, scope.Cluster, approved)
 	s.mu.Unlock()
 	if changed {
-		s.agents.Recheck(Change{DataType: place.DataType, Clusters: []string{place.Cluster}})
+		s.agents.Recheck(Change{DataType: scope.DataType, Clusters: []string{scope.Cluster}})
 	}
 }
 
-// places adds the clusters of which deletions are withheld.
-func (s *Sources) places(all map[store.Scope]struct{}) {
+// scopes adds the clusters of which deletions are withheld.
+func (s *Sources) scopes(all map[store.Scope]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for scope, o := range s.all {
@@ -393,17 +393,17 @@ func (s *Sources) places(all map[store.Scope]struct{}) {
 }
 
 // findings are the deletions that are withheld on a cluster.
-func (s *Sources) findings(place store.Scope) (found []Finding) {
+func (s *Sources) findings(at store.Scope) (found []Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for scope, o := range s.all {
-		c := o.named[place.Cluster]
-		if c == nil || scope.DataType != place.DataType {
+		c := o.named[at.Cluster]
+		if c == nil || scope.DataType != at.DataType {
 			continue
 		}
 		for id, w := range c.works {
 			found = append(found, Finding{
-				Cause: Withheld, Place: place, ResourceID: id, Name: w.Name, Source: scope.Owner, Revision: w.Revision, Detail: c.reason,
+				Cause: Withheld, Scope: at, ResourceID: id, Name: w.Name, Source: scope.Owner, Revision: w.Revision, Detail: c.reason,
 			})
 		}
 	}

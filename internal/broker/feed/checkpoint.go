@@ -282,7 +282,7 @@ func (s *subscription) shown() Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Agent{
-		Place: s.scope, Transport: s.transport, Since: s.since, Pending: s.mail.Len(),
+		Scope: s.scope, Transport: s.transport, Since: s.since, Pending: s.mail.Len(),
 		Acked: s.sync.acked, Proof: s.sync.proof, Applied: s.applied.said,
 	}
 }

@@ -119,12 +119,12 @@ func (f *Feed) route(ctx context.Context) error {
 
 // judge has another look at the clusters of which something has changed.
 func (f *Feed) judge(changes []store.Change) {
-	places := make(map[store.Scope]struct{}, 8)
+	scopes := make(map[store.Scope]struct{}, 8)
 	for i := range changes {
-		places[scopeOf(changes[i].Key)] = struct{}{}
+		scopes[scopeOf(changes[i].Key)] = struct{}{}
 	}
-	for place := range places {
-		f.peers.Refresh(place)
+	for scope := range scopes {
+		f.peers.Refresh(scope)
 	}
 }
 
@@ -198,8 +198,8 @@ func (f *Feed) Recheck(c claims.Change) {
 }
 
 // End ends the subscriptions of a cluster whose agents gave another uid.
-func (f *Feed) End(place store.Scope, uid string, why *transport.Error) {
-	for _, s := range f.registry.of(place) {
+func (f *Feed) End(scope store.Scope, uid string, why *transport.Error) {
+	for _, s := range f.registry.of(scope) {
 		if s.hello.ClusterUID != "" && s.hello.ClusterUID != uid {
 			s.stop(why)
 		}
@@ -208,7 +208,7 @@ func (f *Feed) End(place store.Scope, uid string, why *transport.Error) {
 
 // Agent is one running subscription of an agent, for whoever looks.
 type Agent struct {
-	Place     store.Scope
+	Scope     store.Scope
 	Transport string    // over which it is connected
 	Since     time.Time // when it was opened
 	Pending   int       // works that still have to be sent to it
@@ -232,10 +232,10 @@ func (a *Agent) Standing(head store.ClusterHead) peers.State {
 }
 
 // Standing implements [peers.Agents].
-func (f *Feed) Standing(place store.Scope) (worst peers.State) {
-	for _, s := range f.registry.of(place) {
+func (f *Feed) Standing(scope store.Scope) (worst peers.State) {
+	for _, s := range f.registry.of(scope) {
 		a := s.shown()
-		worst = max(worst, a.Standing(f.cfg.Store.ClusterHead(place.DataType, place.Cluster)))
+		worst = max(worst, a.Standing(f.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
 	}
 	return worst
 }

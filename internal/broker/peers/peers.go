@@ -96,7 +96,7 @@ type peer struct {
 // Agents says how the agents stand that are connected.
 type Agents interface {
 	// Standing returns that of the worst one: InSync, Behind, Unproven or Differs; 0 without one.
-	Standing(place store.Scope) State
+	Standing(scope store.Scope) State
 }
 
 // Peers knows the clusters. Its methods may be called concurrently, by who holds no lock that
@@ -139,15 +139,15 @@ func (p *Peers) Run(ctx context.Context) error {
 
 func (p *Peers) look() {
 	p.mu.Lock()
-	places := slices.Collect(maps.Keys(p.all))
+	scopes := slices.Collect(maps.Keys(p.all))
 	p.mu.Unlock()
 	for _, d := range codec.DataTypes() {
 		for _, c := range p.cfg.Store.Clusters(d) {
-			places = append(places, store.Scope{DataType: d, Cluster: c})
+			scopes = append(scopes, store.Scope{DataType: d, Cluster: c})
 		}
 	}
-	for _, place := range places {
-		p.Refresh(place)
+	for _, scope := range scopes {
+		p.Refresh(scope)
 	}
 }
 
@@ -155,10 +155,10 @@ func (p *Peers) look() {
 func (p *Peers) Began() time.Time { return p.began }
 
 // Of returns what is known of a cluster, and its state; 0 if there is no such cluster.
-func (p *Peers) Of(place store.Scope) (Facts, State) {
+func (p *Peers) Of(scope store.Scope) (Facts, State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e := p.judge(place); e != nil {
+	if e := p.judge(scope); e != nil {
 		return e.Facts, e.state
 	}
 	return Facts{}, 0
@@ -170,15 +170,15 @@ const absentAfter = 5 * time.Minute
 
 // Absent reports whether a cluster has had no agent for a while, since when, whether none ever
 // came, and why, if it is known. What was before the broker was started does not count.
-func (p *Peers) Absent(place store.Scope) (c codec.AbsentCluster, absent bool) {
+func (p *Peers) Absent(scope store.Scope) (c codec.AbsentCluster, absent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := p.judge(place)
+	e := p.judge(scope)
 	if e == nil || e.state > Refused {
 		return c, false
 	}
-	_, came := p.cfg.Store.Subscribed(place.DataType, place.Cluster)
-	c = codec.AbsentCluster{Cluster: place.Cluster, Since: plain.Latest(e.known, e.Seen), Never: !came}
+	_, came := p.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
+	c = codec.AbsentCluster{Cluster: scope.Cluster, Since: plain.Latest(e.known, e.Seen), Never: !came}
 	if e.state == Refused {
 		c.Why = e.Refusal
 	} else if !e.CertificateEnds.IsZero() && e.CertificateEnds.Before(p.cfg.Now()) {
@@ -188,15 +188,15 @@ func (p *Peers) Absent(place store.Scope) (c codec.AbsentCluster, absent bool) {
 }
 
 // Refresh has another look at a cluster of which something has changed.
-func (p *Peers) Refresh(place store.Scope) {
+func (p *Peers) Refresh(scope store.Scope) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.judge(place)
+	p.judge(scope)
 }
 
 // Came takes it that an agent has come, and what is known of it.
-func (p *Peers) Came(place store.Scope, f Facts) {
-	p.change(place, func(had *Facts) {
+func (p *Peers) Came(scope store.Scope, f Facts) {
+	p.change(scope, func(had *Facts) {
 		f.Seen, f.RefusedAt, f.Refusal = p.cfg.Now(), had.RefusedAt, had.Refusal
 		f.Address, f.Version = printable(f.Address, longest), printable(f.Version, longest)
 		*had = f
@@ -204,13 +204,13 @@ func (p *Peers) Came(place store.Scope, f Facts) {
 }
 
 // Left takes it that an agent has gone.
-func (p *Peers) Left(place store.Scope) {
-	p.change(place, func(f *Facts) { f.Seen = p.cfg.Now() })
+func (p *Peers) Left(scope store.Scope) {
+	p.change(scope, func(f *Facts) { f.Seen = p.cfg.Now() })
 }
 
 // Answered takes it that an agent has acknowledged a checkpoint, and how long that was under way.
-func (p *Peers) Answered(place store.Scope, after time.Duration) {
-	p.change(place, func(f *Facts) { f.RoundTrip = after })
+func (p *Peers) Answered(scope store.Scope, after time.Duration) {
+	p.change(scope, func(f *Facts) { f.RoundTrip = after })
 }
 
 // Refused takes it that an agent of a cluster, or one that said so, was refused. Of clusters that
@@ -231,36 +231,36 @@ func (p *Peers) Forget(cluster string) {
 }
 
 // change changes what is known of a cluster, if there is one.
-func (p *Peers) change(place store.Scope, f func(*Facts)) {
+func (p *Peers) change(scope store.Scope, f func(*Facts)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e := p.judge(place); e != nil {
+	if e := p.judge(scope); e != nil {
 		f(&e.Facts)
-		p.judge(place)
+		p.judge(scope)
 	}
 }
 
 // judge brings the state of a cluster up to date, and the counts. It returns nil if there is no
 // such cluster. The caller holds mu: what is looked at later is written later.
-func (p *Peers) judge(place store.Scope) *peer {
-	head := p.cfg.Store.ClusterHead(place.DataType, place.Cluster)
-	_, came := p.cfg.Store.Subscribed(place.DataType, place.Cluster)
-	e := p.all[place]
+func (p *Peers) judge(scope store.Scope) *peer {
+	head := p.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)
+	_, came := p.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
+	e := p.all[scope]
 	if !came && head.Digest.Count == 0 && head.Tombstones == 0 { // as in the Clusters of a store
 		if e != nil {
 			p.counts[e.state]--
-			delete(p.all, place)
+			delete(p.all, scope)
 		}
 		return nil
 	}
 	if e == nil {
 		e = &peer{known: p.cfg.Now()}
-		place.Cluster = strings.Clone(place.Cluster)
-		p.all[place] = e
+		scope.Cluster = strings.Clone(scope.Cluster)
+		p.all[scope] = e
 		p.counts[0]++
 	}
 	p.counts[e.state]--
-	e.state = p.stateOf(e, p.agents.Standing(place), came, head.Failing > 0)
+	e.state = p.stateOf(e, p.agents.Standing(scope), came, head.Failing > 0)
 	p.counts[e.state]++
 	return e
 }

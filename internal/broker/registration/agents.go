@@ -124,7 +124,7 @@ func (s *subscription) leave() {
 // agents is the set of running subscriptions of agents.
 type agents struct {
 	mu       sync.Mutex
-	byPlace  map[place][]*subscription
+	byPlace  map[streamScope][]*subscription
 	byID     map[string]*subscription
 	perShare map[share]int
 	end      *transport.Error
@@ -139,7 +139,7 @@ type share struct {
 }
 
 func newAgents() *agents {
-	return &agents{byPlace: map[place][]*subscription{}, byID: map[string]*subscription{}, perShare: map[share]int{}, empty: make(chan struct{})}
+	return &agents{byPlace: map[streamScope][]*subscription{}, byID: map[string]*subscription{}, perShare: map[share]int{}, empty: make(chan struct{})}
 }
 
 // add adds s, or says why not.
@@ -160,7 +160,7 @@ func (a *agents) add(s *subscription, perParty int) error {
 		a.perShare[sh]++
 	}
 	a.byID[s.id] = s
-	a.byPlace[s.place] = append(a.byPlace[s.place], s)
+	a.byPlace[s.streamScope] = append(a.byPlace[s.streamScope], s)
 	return nil
 }
 
@@ -172,9 +172,9 @@ func (s *subscription) shares() [2]share {
 func (a *agents) remove(s *subscription) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	rest := slices.DeleteFunc(a.byPlace[s.place], func(o *subscription) bool { return o == s })
-	if a.byPlace[s.place] = rest; len(rest) == 0 {
-		delete(a.byPlace, s.place)
+	rest := slices.DeleteFunc(a.byPlace[s.streamScope], func(o *subscription) bool { return o == s })
+	if a.byPlace[s.streamScope] = rest; len(rest) == 0 {
+		delete(a.byPlace, s.streamScope)
 	}
 	delete(a.byID, s.id)
 	for _, sh := range s.shares() {
@@ -224,7 +224,7 @@ func (a *agents) count() int {
 }
 
 // wake tells the subscriptions of a place that something has changed there.
-func (a *agents) wake(p place) {
+func (a *agents) wake(p streamScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.byPlace[p] {
@@ -235,7 +235,7 @@ func (a *agents) wake(p place) {
 // wakeCluster tells all subscriptions of a cluster.
 func (a *agents) wakeCluster(cluster string) {
 	for _, d := range codec.RegistrationTypes() {
-		a.wake(place{d, cluster})
+		a.wake(streamScope{d, cluster})
 	}
 }
 
@@ -250,11 +250,11 @@ func (a *agents) wakeAll() {
 
 // askers returns the subscriptions that an event of a party is about: the one that it names; of a
 // party that names none those of its connection, or else all that it has of the place.
-func (a *agents) askers(p place, e *call.Event) []*subscription {
+func (a *agents) askers(p streamScope, e *call.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.Subscription != "" {
-		if s := a.byID[e.Subscription]; s != nil && s.place == p && s.client == e.From {
+		if s := a.byID[e.Subscription]; s != nil && s.streamScope == p && s.client == e.From {
 			return []*subscription{s}
 		}
 		return nil
@@ -267,7 +267,7 @@ func (a *agents) askers(p place, e *call.Event) []*subscription {
 
 // sameConnection returns those that a party has of a place on the connection of an event; of a
 // party that names one, that alone.
-func (a *agents) sameConnection(p place, e *call.Event) []*subscription {
+func (a *agents) sameConnection(p streamScope, e *call.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.DeleteFunc(a.onConnection(p, e), func(s *subscription) bool {
@@ -276,7 +276,7 @@ func (a *agents) sameConnection(p place, e *call.Event) []*subscription {
 }
 
 // onConnection: the caller has the lock.
-func (a *agents) onConnection(p place, e *call.Event) (same []*subscription) {
+func (a *agents) onConnection(p streamScope, e *call.Event) (same []*subscription) {
 	for _, s := range a.byPlace[p] {
 		if s.conn == e.Conn && s.client == e.From {
 			same = append(same, s)

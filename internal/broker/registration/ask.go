@@ -118,7 +118,7 @@ func (r *Room) handToken(e *call.Event, token []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range r.agents.sameConnection(place{codec.TokenRequests, e.Env.Cluster}, e) {
+	for _, s := range r.agents.sameConnection(streamScope{codec.TokenRequests, e.Env.Cluster}, e) {
 		s.hand(event) // one that takes no more does not read
 	}
 	return nil
@@ -136,7 +136,7 @@ func (r *Room) renew(e *call.Event) error {
 	if lease.Metadata.Name != leaseName || lease.Metadata.Namespace != cluster {
 		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, leaseName))
 	}
-	objects, _, complete := r.mirror.show(place{codec.Leases, cluster})
+	objects, _, complete := r.mirror.show(streamScope{codec.Leases, cluster})
 	uid, known := "", false
 	for _, o := range objects {
 		if o.name == leaseName {
@@ -154,7 +154,7 @@ func (r *Room) renew(e *call.Event) error {
 
 // resync takes what an agent says that it has.
 func (r *Room) resync(e *call.Event) (receipt transport.Receipt, err error) {
-	p := place{e.Env.Type.DataType, e.Env.Cluster}
+	p := streamScope{e.Env.Type.DataType, e.Env.Cluster}
 	askers := r.agents.askers(p, e)
 	if len(askers) == 0 {
 		if e.Subscription != "" {

@@ -19,7 +19,7 @@ import (
 // time it has said everything is gone.
 type mirror struct {
 	mu     sync.Mutex
-	places map[place]map[string]*object // by name
+	scopes map[streamScope]map[string]*object // by name
 	// session is the subscription whose word counts, "" while there is none.
 	session string
 	// complete: the session has said everything.
@@ -34,8 +34,8 @@ type mirror struct {
 	unsaved map[string]struct{}
 }
 
-// place is what one subscription of an agent shows.
-type place struct {
+// streamScope is what one subscription of an agent shows.
+type streamScope struct {
 	dataType codec.DataType
 	cluster  string
 }
@@ -64,7 +64,7 @@ type Facts struct {
 
 // changes are what was not so before.
 type changes struct {
-	places map[place]struct{}
+	scopes map[streamScope]struct{}
 	// accepted and withdrawn are clusters.
 	accepted, withdrawn []string
 	// completed: from now on it is known what the hub does not have.
@@ -73,7 +73,7 @@ type changes struct {
 
 // newMirror returns an empty one. accepted are the clusters of which that was known before.
 func newMirror(accepted []string) *mirror {
-	m := &mirror{places: map[place]map[string]*object{}, accepted: map[string]struct{}{}, unsaved: map[string]struct{}{}}
+	m := &mirror{scopes: map[streamScope]map[string]*object{}, accepted: map[string]struct{}{}, unsaved: map[string]struct{}{}}
 	for _, c := range accepted {
 		m.accepted[c] = struct{}{}
 	}
@@ -100,7 +100,7 @@ func (m *mirror) end(session string) {
 func (m *mirror) apply(session string, said *hawserv1.RegistrationObjects) (changes, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := changes{places: map[place]struct{}{}}
+	c := changes{scopes: map[streamScope]struct{}{}}
 	if session == "" || m.session != session {
 		return c, false
 	}
@@ -121,7 +121,7 @@ func (m *mirror) put(o *hawserv1.RegistrationObject, c *changes) {
 	if err != nil {
 		return // codec has refused it
 	}
-	p := place{d, o.GetCluster()}
+	p := streamScope{d, o.GetCluster()}
 	if len(o.GetJson()) == 0 {
 		m.remove(p, o.GetName(), c)
 		return
@@ -132,19 +132,19 @@ func (m *mirror) put(o *hawserv1.RegistrationObject, c *changes) {
 		facts: Facts{Accepted: f.GetAccepted(), Joined: f.GetJoined(), Available: f.GetAvailable(), AvailableSince: f.GetAvailableSince(), AvailableMessage: f.GetAvailableMessage()},
 		said:  m.session,
 	}
-	had := m.places[p][next.name]
+	had := m.scopes[p][next.name]
 	switch {
 	case had.same(next):
 		next.order = had.order
 	default:
 		m.order++
 		next.order = m.order
-		c.places[p] = struct{}{}
+		c.scopes[p] = struct{}{}
 	}
-	if m.places[p] == nil {
-		m.places[p] = map[string]*object{}
+	if m.scopes[p] == nil {
+		m.scopes[p] = map[string]*object{}
 	}
-	m.places[p][next.name] = next
+	m.scopes[p][next.name] = next
 	if d == codec.ManagedClusters {
 		m.accept(p.cluster, next.facts.Accepted, c)
 	}
@@ -156,24 +156,24 @@ func (o *object) same(p *object) bool {
 }
 
 // remove removes an object. The caller has the lock.
-func (m *mirror) remove(p place, name string, c *changes) {
+func (m *mirror) remove(p streamScope, name string, c *changes) {
 	if p.dataType == codec.ManagedClusters {
 		m.accept(p.cluster, false, c)
 	}
-	if m.places[p][name] == nil {
+	if m.scopes[p][name] == nil {
 		return
 	}
-	delete(m.places[p], name)
-	if len(m.places[p]) == 0 {
-		delete(m.places, p)
+	delete(m.scopes[p], name)
+	if len(m.scopes[p]) == 0 {
+		delete(m.scopes, p)
 	}
-	c.places[p] = struct{}{}
+	c.scopes[p] = struct{}{}
 }
 
 // sweep removes what the session did not say, and the acceptance of clusters that the hub does not
 // have. The caller has the lock.
 func (m *mirror) sweep(c *changes) {
-	for p, objects := range m.places {
+	for p, objects := range m.scopes {
 		for name, o := range objects {
 			if o.said != m.session {
 				m.remove(p, name, c)
@@ -181,7 +181,7 @@ func (m *mirror) sweep(c *changes) {
 		}
 	}
 	for cluster := range m.accepted {
-		if m.places[place{codec.ManagedClusters, cluster}][cluster] == nil {
+		if m.scopes[streamScope{codec.ManagedClusters, cluster}][cluster] == nil {
 			m.accept(cluster, false, c)
 		}
 	}
@@ -212,10 +212,10 @@ func (m *mirror) isAccepted(cluster string) bool {
 
 // show returns what there is at a place, in the order of its changes, whether the cluster is
 // accepted, and whether what is not shown does not exist.
-func (m *mirror) show(p place) (objects []*object, accepted, complete bool) {
+func (m *mirror) show(p streamScope) (objects []*object, accepted, complete bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	objects = slices.SortedFunc(maps.Values(m.places[p]), func(a, b *object) int { return cmp.Compare(a.order, b.order) })
+	objects = slices.SortedFunc(maps.Values(m.scopes[p]), func(a, b *object) int { return cmp.Compare(a.order, b.order) })
 	_, accepted = m.accepted[p.cluster]
 	return objects, accepted, m.complete
 }
@@ -225,7 +225,7 @@ func (m *mirror) clusters() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := maps.Clone(m.accepted)
-	for p := range m.places {
+	for p := range m.scopes {
 		if p.dataType == codec.ManagedClusters {
 			all[p.cluster] = struct{}{}
 		}
@@ -237,7 +237,7 @@ func (m *mirror) clusters() []string {
 func (m *mirror) factsOf(cluster string) Facts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if o := m.places[place{codec.ManagedClusters, cluster}][cluster]; o != nil {
+	if o := m.scopes[streamScope{codec.ManagedClusters, cluster}][cluster]; o != nil {
 		return o.facts
 	}
 	_, accepted := m.accepted[cluster]
@@ -248,7 +248,7 @@ func (m *mirror) factsOf(cluster string) Facts {
 func (m *mirror) size() (objects, accepted int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, at := range m.places {
+	for _, at := range m.scopes {
 		objects += len(at)
 	}
 	return objects, len(m.accepted)

@@ -127,7 +127,7 @@ func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.Dat
 	row, _ := codec.Registration(d)
 	s := &subscription{
 		running: newRunning(r.cfg.NewID(), client), conn: p.Conn,
-		viewer: viewer{place: place{d, raw.Cluster}, early: row.Joining},
+		viewer: viewer{streamScope: streamScope{d, raw.Cluster}, early: row.Joining},
 	}
 	switch {
 	case client.Role == identity.Bootstrap:

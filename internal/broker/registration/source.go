@@ -236,7 +236,7 @@ func (r *Room) takeObjects(ctx context.Context, session string, said *hawserv1.R
 	if !ok {
 		return sourceOver()
 	}
-	for p := range c.places {
+	for p := range c.scopes {
 		r.agents.wake(p)
 	}
 	for _, cluster := range c.accepted {

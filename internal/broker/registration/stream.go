@@ -47,7 +47,7 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	if err := t.beat(ctx); err != nil {
 		return false, err
 	}
-	shown, accepted, complete := t.room.mirror.show(t.sub.place)
+	shown, accepted, complete := t.room.mirror.show(t.sub.streamScope)
 	shut := t.sub.shut(accepted)
 	event, l, why := t.sub.take(complete && !shut)
 	var notes []note

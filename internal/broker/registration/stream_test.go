@@ -48,7 +48,7 @@ type world struct {
 	*rapid.T
 	room    *Room
 	session int
-	hub     map[place]map[string]thing
+	hub     map[streamScope]map[string]thing
 	changes int
 	agents  []*agent
 }
@@ -78,7 +78,7 @@ func (a *agent) Send(parts ...[]byte) error {
 		if len(env.Data) > 0 {
 			a.world.Fatalf("a deletion with data: stock agents would take it for an object")
 		}
-		for name, t := range a.world.hub[a.viewer.place] {
+		for name, t := range a.world.hub[a.viewer.streamScope] {
 			if t.uid == env.ResourceID {
 				a.world.Fatalf("%s is there, and said to be gone", name)
 			}
@@ -164,7 +164,7 @@ var (
 )
 
 // object is how the source says that the hub has something, or does not.
-func (w *world) object(p place, name string) *hawserv1.RegistrationObject {
+func (w *world) object(p streamScope, name string) *hawserv1.RegistrationObject {
 	o := &hawserv1.RegistrationObject{DataType: p.dataType.String(), Cluster: p.cluster, Name: name}
 	if t, ok := w.hub[p][name]; ok {
 		o.Uid, o.ResourceVersion, o.Requester = t.uid, strconv.Itoa(t.version), t.requester
@@ -185,7 +185,7 @@ func (w *world) say(listed bool, objects ...*hawserv1.RegistrationObject) {
 
 // change changes something on the hub. The source says so, unless it is away.
 func (w *world) change() {
-	p := place{rapid.SampledFrom(kinds).Draw(w.T, "kind"), rapid.SampledFrom(clusters).Draw(w.T, "cluster")}
+	p := streamScope{rapid.SampledFrom(kinds).Draw(w.T, "kind"), rapid.SampledFrom(clusters).Draw(w.T, "cluster")}
 	name := p.cluster
 	if p.dataType != codec.ManagedClusters {
 		name = rapid.SampledFrom([]string{"x", "y"}).Draw(w.T, "name")
@@ -238,10 +238,10 @@ func (w *world) check() {
 		}
 		for !a.step() {
 		}
-		if _, accepted, _ := w.room.mirror.show(a.viewer.place); a.viewer.shut(accepted) {
+		if _, accepted, _ := w.room.mirror.show(a.viewer.streamScope); a.viewer.shut(accepted) {
 			continue // it keeps what it has, whatever becomes of it
 		}
-		want := maps.Clone(w.hub[a.viewer.place])
+		want := maps.Clone(w.hub[a.viewer.streamScope])
 		maps.DeleteFunc(want, func(_ string, t thing) bool {
 			return a.viewer.user != "" && a.viewer.dataType != codec.ManagedClusters && t.requester != a.viewer.user
 		})
@@ -256,13 +256,13 @@ func (w *world) check() {
 // order of its versions.
 func TestStream_ShowsWhatTheHubHas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{T: t, room: newRoom(), hub: map[place]map[string]thing{}}
+		w := &world{T: t, room: newRoom(), hub: map[streamScope]map[string]thing{}}
 		for _, d := range kinds {
 			row, _ := codec.Registration(d)
 			for _, c := range clusters {
-				w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: row.Joining}, cache: map[string]thing{}})
+				w.agents = append(w.agents, &agent{world: w, viewer: viewer{streamScope: streamScope{d, c}, early: row.Joining}, cache: map[string]thing{}})
 				if row.Joining {
-					w.agents = append(w.agents, &agent{world: w, viewer: viewer{place: place{d, c}, early: true, user: "boot"}, cache: map[string]thing{}})
+					w.agents = append(w.agents, &agent{world: w, viewer: viewer{streamScope: streamScope{d, c}, early: true, user: "boot"}, cache: map[string]thing{}})
 				}
 			}
 		}

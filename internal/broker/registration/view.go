@@ -9,7 +9,7 @@ import (
 
 // viewer is who looks at a place, and what it may see there.
 type viewer struct {
-	place
+	streamScope
 	// early: what is there is shown before the hub has accepted the cluster.
 	early bool
 	// user is whose requests are shown, "" where all are. Of who has no certificate yet they alone are.

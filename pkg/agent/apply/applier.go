@@ -466,10 +466,10 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 func digest(o *unstructured.Unstructured) [sha256.Size]byte { return digestBesides(o, cut{}) }
 
 // digestBesides is digest without these places.
-func digestBesides(o *unstructured.Unstructured, places cut) [sha256.Size]byte {
+func digestBesides(o *unstructured.Unstructured, fields cut) [sha256.Size]byte {
 	content := any(withoutMetadata(o))
-	if len(places.below) > 0 {
-		content = places.without(content)
+	if len(fields.below) > 0 {
+		content = fields.without(content)
 	}
 	b, err := json.Marshal(content)
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// place is a field within an object, from the top: names of fields (string) and
+// fieldPath is a field within an object, from the top: names of fields (string) and
 // positions in lists (int). The empty place is the object itself.
-type place []any
+type fieldPath []any
 
 // cut is a set of places in one object. nil is the empty set.
 type cut struct {
@@ -17,7 +17,7 @@ type cut struct {
 }
 
 // add puts a place into the set.
-func (c *cut) add(p place) {
+func (c *cut) add(p fieldPath) {
 	for _, step := range p {
 		if c.whole {
 			return

@@ -99,7 +99,7 @@ func lookAt(live, manifest *unstructured.Unstructured, alone func(Foreign) bool)
 			name = *pe.FieldName
 		}
 		if has := live.Object[name]; has != nil && name != "metadata" && name != "apiVersion" && name != "kind" {
-			if got := v.visit(spot{fieldpath.Path{pe}, place{name}, 0, v.ours.at(pe), v.others.all.at(pe)}, has, want.Object[name]); got != nil {
+			if got := v.visit(spot{fieldpath.Path{pe}, fieldPath{name}, 0, v.ours.at(pe), v.others.all.at(pe)}, has, want.Object[name]); got != nil {
 				want.Object[name] = got
 			}
 		}
@@ -112,7 +112,7 @@ func lookAt(live, manifest *unstructured.Unstructured, alone func(Foreign) bool)
 // spot is one place of an object, and who has what there.
 type spot struct {
 	path  fieldpath.Path
-	place place
+	field fieldPath
 	// wanted is how many steps of the path the manifest has.
 	wanted       int
 	ours, theirs managed
@@ -123,7 +123,7 @@ func (s spot) at(pe fieldpath.PathElement, step, want any) spot {
 	if want != nil && s.wanted == len(s.path)-1 {
 		s.wanted++
 	}
-	return spot{append(s.path.Copy(), pe), append(slices.Clone(s.place), step), s.wanted, s.ours.at(pe), s.theirs.at(pe)}
+	return spot{append(s.path.Copy(), pe), append(slices.Clone(s.field), step), s.wanted, s.ours.at(pe), s.theirs.at(pe)}
 }
 
 // visit returns what is wanted at a place, with what stays there; nil is nothing.
@@ -204,7 +204,7 @@ func (v *viewer) items(s spot, live []any, want any) any {
 // judge decides about a foreign field, and returns what stays of it.
 func (v *viewer) judge(s spot, live any) any {
 	f := Foreign{Path: s.path.String(), Manager: v.managers(s.path)}
-	v.foreign.add(s.place)
+	v.foreign.add(s.field)
 	listed := slices.ContainsFunc(v.rows, func(r Filled) bool {
 		steps, ok := r.has(s.path)
 		return ok && s.wanted >= steps-1 && (!r.Whole || steps == len(s.path) || v.agrees(s.path[:steps]))
@@ -217,7 +217,7 @@ func (v *viewer) judge(s spot, live any) any {
 		v.remove = append(v.remove, f)
 		return nil
 	}
-	v.kept.add(s.place)
+	v.kept.add(s.field)
 	v.shared = true
 	return runtime.DeepCopyJSONValue(live)
 }
@@ -242,7 +242,7 @@ func (v *viewer) completed(want *unstructured.Unstructured) {
 	for _, r := range v.rows {
 		names := strings.Split(r.Path, ".")
 		value, _, _ := unstructured.NestedFieldCopy(v.live.Object, names...)
-		p, in := place{}, any(want.Object)
+		p, in := fieldPath{}, any(want.Object)
 		for i, name := range names {
 			if p = append(p, name); i < len(names)-1 {
 				in = child(in, name)

@@ -125,18 +125,18 @@ func ignoredIn(ctx context.Context, fields []workv1.IgnoreField, object map[stri
 		for _, n := range []struct {
 			kind        string
 			expressions []string
-			evaluate    func(context.Context, string, map[string]any, *meter) ([]place, error)
+			evaluate    func(context.Context, string, map[string]any, *meter) ([]fieldPath, error)
 		}{
 			{"JSON path", f.JSONPaths, jsonPathPlaces},
 			{"JSON Pointer", f.JSONPointers, pointerPlaces},
 			{"JQ expression", f.JQPathExpressions, jqPlaces},
 		} {
 			for _, e := range n.expressions {
-				places, err := evaluate(ctx, n.evaluate, e, object, m)
+				paths, err := evaluate(ctx, n.evaluate, e, object, m)
 				if err != nil && (!lenient || limited(err)) {
 					return ignored{}, refusal(fmt.Errorf("%s error in '%s': %w", n.kind, e, err))
 				}
-				for _, p := range places {
+				for _, p := range paths {
 					into.add(p)
 				}
 			}
@@ -145,19 +145,19 @@ func ignoredIn(ctx context.Context, fields []workv1.IgnoreField, object map[stri
 	return i, nil
 }
 
-func evaluate(ctx context.Context, by func(context.Context, string, map[string]any, *meter) ([]place, error), expression string, object map[string]any, m *meter) ([]place, error) {
+func evaluate(ctx context.Context, by func(context.Context, string, map[string]any, *meter) ([]fieldPath, error), expression string, object map[string]any, m *meter) ([]fieldPath, error) {
 	if len(expression) > maxExpression {
 		return nil, errTooLong
 	}
 	if err := m.begin(); err != nil {
 		return nil, timed(err)
 	}
-	places, err := by(ctx, expression, object, m)
+	paths, err := by(ctx, expression, object, m)
 	err = timed(err)
-	if slices.ContainsFunc(places, func(p place) bool { return len(p) == 0 }) {
+	if slices.ContainsFunc(paths, func(p fieldPath) bool { return len(p) == 0 }) {
 		return nil, errWholeObject
 	}
-	return places, err
+	return paths, err
 }
 
 // timed says how long an expression may take, if its time was over.
@@ -183,7 +183,7 @@ func refusal(err error) error {
 
 // pointerPlaces resolves a JSON Pointer (RFC 6901). One that names nothing
 // selects nothing.
-func pointerPlaces(_ context.Context, pointer string, object map[string]any, _ *meter) ([]place, error) {
+func pointerPlaces(_ context.Context, pointer string, object map[string]any, _ *meter) ([]fieldPath, error) {
 	if pointer == "" {
 		return nil, errWholeObject
 	}
@@ -191,7 +191,7 @@ func pointerPlaces(_ context.Context, pointer string, object map[string]any, _ *
 	if tokens[0] != "" {
 		return nil, errors.New(`it must begin with "/"`)
 	}
-	var p place
+	var p fieldPath
 	var at any = object
 	for _, token := range tokens[1:] {
 		token, err := unescape(token)
@@ -218,7 +218,7 @@ func pointerPlaces(_ context.Context, pointer string, object map[string]any, _ *
 			return nil, nil
 		}
 	}
-	return []place{p}, nil
+	return []fieldPath{p}, nil
 }
 
 // unescape turns ~1 into / and ~0 into ~; no other escape exists.

@@ -31,7 +31,7 @@ const maxPattern = 256
 
 // jqPlaces evaluates a jq path expression: the places that del(expression)
 // would remove.
-func jqPlaces(ctx context.Context, expression string, object map[string]any, m *meter) ([]place, error) {
+func jqPlaces(ctx context.Context, expression string, object map[string]any, m *meter) ([]fieldPath, error) {
 	q, err := gojq.Parse(expression)
 	if err != nil {
 		return nil, err
@@ -45,29 +45,29 @@ func jqPlaces(ctx context.Context, expression string, object map[string]any, m *
 	}
 	copied := runtime.DeepCopyJSONValue(object) // jq changes numbers in what it is given
 	iter := code.RunWithContext(&jqContext{Context: ctx, meter: m}, copied)
-	var places []place
+	var paths []fieldPath
 	for {
 		v, more := iter.Next()
 		if !more {
-			return places, nil
+			return paths, nil
 		}
 		switch v := v.(type) {
 		case error:
 			if limited(v) {
 				return nil, v
 			}
-			return places, v
+			return paths, v
 		case []any:
 			steps, err := jqSteps(object, v, m)
 			if limited(err) {
 				return nil, err
 			}
 			if err != nil {
-				return places, err
+				return paths, err
 			}
-			places = append(places, steps...)
+			paths = append(paths, steps...)
 		default:
-			return places, fmt.Errorf("it selects %v, which is no field", v)
+			return paths, fmt.Errorf("it selects %v, which is no field", v)
 		}
 	}
 }
@@ -108,27 +108,27 @@ func (c *jqContext) Err() error {
 
 // jqSteps turns a path of jq into places: positions may count from the end, and
 // a slice stands for several.
-func jqSteps(object any, path []any, m *meter) ([]place, error) {
-	places, at := []place{nil}, []any{object}
+func jqSteps(object any, path []any, m *meter) ([]fieldPath, error) {
+	paths, at := []fieldPath{nil}, []any{object}
 	for _, step := range path {
-		var nextPlaces []place
+		var nextPlaces []fieldPath
 		var next []any
 		for n, v := range at {
 			steps, err := jqStep(v, step)
 			if err == nil {
-				err = m.spend(1 + len(steps)*(foundSteps+len(places[n])))
+				err = m.spend(1 + len(steps)*(foundSteps+len(paths[n])))
 			}
 			if err != nil {
 				return nil, err
 			}
 			for _, s := range steps {
-				nextPlaces = append(nextPlaces, append(slices.Clone(places[n]), s))
+				nextPlaces = append(nextPlaces, append(slices.Clone(paths[n]), s))
 				next = append(next, child(v, s))
 			}
 		}
-		places, at = nextPlaces, next
+		paths, at = nextPlaces, next
 	}
-	return places, nil
+	return paths, nil
 }
 
 // jqStep resolves one step of a path at a value; none if the value has nothing

@@ -18,7 +18,7 @@ import (
 
 // found is a value, and where in the object it is; place is nil for a literal.
 type found struct {
-	place place
+	path  fieldPath
 	value any
 }
 
@@ -26,7 +26,7 @@ var errNoField = errors.New("it must end with the name of a field, as in .spec.r
 
 // jsonPathPlaces evaluates a JSONPath that ends with the name of a field. One
 // that names nothing selects nothing.
-func jsonPathPlaces(_ context.Context, path string, object map[string]any, m *meter) ([]place, error) {
+func jsonPathPlaces(_ context.Context, path string, object map[string]any, m *meter) ([]fieldPath, error) {
 	nodes, err := parseJSONPath(path)
 	if err != nil {
 		return nil, err
@@ -37,15 +37,15 @@ func jsonPathPlaces(_ context.Context, path string, object map[string]any, m *me
 	if _, field := nodes[len(nodes)-1].(*jsonpath.FieldNode); !field {
 		return nil, errNoField
 	}
-	results, err := pathQuery{m}.list(nodes, []found{{place{}, object}})
+	results, err := pathQuery{m}.list(nodes, []found{{fieldPath{}, object}})
 	if err != nil {
 		return nil, err
 	}
-	var places []place
+	var paths []fieldPath
 	for _, r := range results {
-		places = append(places, r.place)
+		paths = append(paths, r.path)
 	}
-	return places, nil
+	return paths, nil
 }
 
 // parseJSONPath takes a path with or without braces, and with or without the
@@ -144,12 +144,12 @@ func (q pathQuery) step(n jsonpath.Node, f found) ([]found, error) {
 }
 
 // pay takes the steps for n values right below one.
-func (q pathQuery) pay(f found, n int) error { return q.spend(1 + n*(foundSteps+len(f.place))) }
+func (q pathQuery) pay(f found, n int) error { return q.spend(1 + n*(foundSteps+len(f.path))) }
 
 // below is a value right below one.
 func (f found) below(step, v any) found {
-	p := make(place, len(f.place), len(f.place)+1)
-	copy(p, f.place)
+	p := make(fieldPath, len(f.path), len(f.path)+1)
+	copy(p, f.path)
 	return found{append(p, step), v}
 }
 

@@ -146,7 +146,7 @@ func (c *cut) foldStringData(manifest map[string]any) {
 	plain, _ := manifest["stringData"].(map[string]any)
 	for k := range plain {
 		if sub.all() || sub.at(k) != nil {
-			c.add(place{"data", k})
+			c.add(fieldPath{"data", k})
 		}
 	}
 }

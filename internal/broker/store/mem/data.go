@@ -18,7 +18,7 @@ type data struct {
 	epoch      string
 	terms      resident.Terms
 	head       uint64
-	places     map[resident.Place]*place
+	clusters   map[resident.ClusterKey]*clusterData
 	tally      *resident.Tally
 	book       *quota.Book
 	subscribed resident.Subscriptions
@@ -30,8 +30,8 @@ type data struct {
 // ringSize is how many changes back the feed tells what is gone.
 const ringSize = 1024
 
-// place is everything of one cluster and data type.
-type place struct {
+// clusterData is everything of one cluster and data type.
+type clusterData struct {
 	records map[string]*record // by resource id
 	names   map[string]string  // name to the id that holds it
 	behind  map[string]string  // id that waits to the id of the tombstone
@@ -44,7 +44,7 @@ type record struct {
 
 func newData(epoch string) data {
 	return data{
-		epoch: epoch, places: make(map[resident.Place]*place), subscribed: make(resident.Subscriptions),
+		epoch: epoch, clusters: make(map[resident.ClusterKey]*clusterData), subscribed: make(resident.Subscriptions),
 		bookmarks: make(resident.Bookmarks), feed: make(map[uint64]store.Change),
 	}
 }
@@ -55,9 +55,9 @@ func (d *data) clone() data {
 	c.subscribed = maps.Clone(d.subscribed)
 	c.tally, c.book, c.ring, c.feed = nil, nil, nil, maps.Clone(d.feed)
 	c.bookmarks = maps.Clone(d.bookmarks)
-	c.places = make(map[resident.Place]*place, len(d.places))
-	for w, p := range d.places {
-		c.places[w] = &place{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
+	c.clusters = make(map[resident.ClusterKey]*clusterData, len(d.clusters))
+	for w, p := range d.clusters {
+		c.clusters[w] = &clusterData{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
 	}
 	return c
 }
@@ -66,7 +66,7 @@ func (d *data) clone() data {
 func (d *data) begin(t resident.Term) {
 	d.terms = d.terms.Begin(t)
 	d.tally, d.book, d.ring = resident.NewTally(), quota.NewBook(), resident.NewRing(ringSize, t.First)
-	for _, p := range d.places {
+	for _, p := range d.clusters {
 		for _, r := range p.records {
 			d.tally.Load(r.meta)
 			d.book.Add(quota.Change{Source: r.meta.Owner, Cluster: r.meta.Cluster, By: store.UseOf(r.meta)})
@@ -76,7 +76,7 @@ func (d *data) begin(t resident.Term) {
 }
 
 func (d *data) record(k store.Key) *record {
-	if p := d.places[resident.Place{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
+	if p := d.clusters[resident.ClusterKey{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		return p.records[k.ResourceID]
 	}
 	return nil
@@ -92,7 +92,7 @@ func (d *data) Meta(k store.Key) (*store.Meta, error) {
 
 // Named implements [store.Reader].
 func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error) {
-	if p := d.places[resident.Place{DataType: dt, Cluster: cluster}]; p != nil {
+	if p := d.clusters[resident.ClusterKey{DataType: dt, Cluster: cluster}]; p != nil {
 		id, ok = p.names[name]
 	}
 	return id, ok, nil
@@ -100,7 +100,7 @@ func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok boo
 
 // Behind implements [store.Reader].
 func (d *data) Behind(k store.Key) (id string, ok bool) {
-	if p := d.places[resident.Place{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
+	if p := d.clusters[resident.ClusterKey{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		id, ok = p.behind[k.ResourceID]
 	}
 	return id, ok
@@ -108,7 +108,7 @@ func (d *data) Behind(k store.Key) (id string, ok bool) {
 
 // Subscribed implements [store.Reader].
 func (d *data) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	uid, ok := d.subscribed[resident.Place{DataType: dt, Cluster: cluster}]
+	uid, ok := d.subscribed[resident.ClusterKey{DataType: dt, Cluster: cluster}]
 	return uid, ok
 }
 
@@ -159,11 +159,11 @@ func (d *data) after(revision uint64, limit int) []store.Change {
 }
 
 func (d *data) write(w store.Write, event, waited []byte) {
-	at := resident.Place{DataType: w.Key.DataType, Cluster: w.Key.Cluster}
-	p := d.places[at]
+	at := resident.ClusterKey{DataType: w.Key.DataType, Cluster: w.Key.Cluster}
+	p := d.clusters[at]
 	if p == nil {
-		p = &place{records: make(map[string]*record), names: make(map[string]string), behind: make(map[string]string)}
-		d.places[at] = p
+		p = &clusterData{records: make(map[string]*record), names: make(map[string]string), behind: make(map[string]string)}
+		d.clusters[at] = p
 	}
 	p.index(w)
 	d.tally.Count(w.Old, w.New)
@@ -194,7 +194,7 @@ func (d *data) write(w store.Write, event, waited []byte) {
 }
 
 // index keeps what is found by something else than the id.
-func (p *place) index(w store.Write) {
+func (p *clusterData) index(w store.Write) {
 	for _, n := range store.Holds(w.Old) {
 		delete(p.names, n)
 	}

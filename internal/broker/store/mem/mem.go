@@ -199,7 +199,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if s.closed {
 		return store.ErrClosed
 	}
-	if p := (resident.Place{DataType: dt, Cluster: cluster}); s.data.subscribed.News(p, uid) {
+	if p := (resident.ClusterKey{DataType: dt, Cluster: cluster}); s.data.subscribed.News(p, uid) {
 		s.data.subscribed[p] = uid
 	}
 	return nil

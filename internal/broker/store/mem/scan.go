@@ -57,7 +57,7 @@ func (d *data) scan(scope store.Scope) []*store.Meta {
 	clusters := []string{scope.Cluster}
 	if scope.Cluster == "" {
 		clusters = clusters[:0]
-		for p := range d.places {
+		for p := range d.clusters {
 			if p.DataType == scope.DataType {
 				clusters = append(clusters, p.Cluster)
 			}
@@ -66,7 +66,7 @@ func (d *data) scan(scope store.Scope) []*store.Meta {
 	}
 	var out []*store.Meta
 	for _, c := range clusters {
-		p := d.places[resident.Place{DataType: scope.DataType, Cluster: c}]
+		p := d.clusters[resident.ClusterKey{DataType: scope.DataType, Cluster: c}]
 		if p == nil {
 			continue
 		}

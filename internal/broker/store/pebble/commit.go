@@ -44,7 +44,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 		return err
 	}
 	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
-		p := resident.Place{DataType: dt, Cluster: cluster}
+		p := resident.ClusterKey{DataType: dt, Cluster: cluster}
 		if s.subscribed.News(p, uid) {
 			b.set(clusterKey(dt, cluster), []byte(uid))
 		}

@@ -44,7 +44,7 @@ func (s *state) load(key, body []byte) (m *store.Meta, err error) {
 	case kind == keyBookmark:
 		s.marks[string(key[1:])] = append([]byte{}, body...)
 	case kind == keyCluster:
-		var p resident.Place
+		var p resident.ClusterKey
 		if p.DataType, p.Cluster, err = parseClusterKey(key); err == nil {
 			s.subscribed[p] = string(body)
 		}
@@ -200,7 +200,7 @@ func (m *memory) ValidCursor(c store.Cursor) bool {
 func (m *memory) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	uid, ok := m.subscribed[resident.Place{DataType: dt, Cluster: cluster}]
+	uid, ok := m.subscribed[resident.ClusterKey{DataType: dt, Cluster: cluster}]
 	return uid, ok
 }
 

@@ -34,25 +34,25 @@ func (t Terms) Valid(head store.Head, c store.Cursor) bool {
 	return c.Epoch == head.Epoch && c.Revision <= head.Revision && i >= 0 && (i+1 == len(t) || c.Revision < t[i+1].First)
 }
 
-// Place is a cluster and a data type.
-type Place struct {
+// ClusterKey is a cluster and a data type.
+type ClusterKey struct {
 	DataType codec.DataType
 	Cluster  string
 }
 
 // Subscriptions are the places to which an agent ever subscribed, with the uid of its
 // cluster, "" where it gave none.
-type Subscriptions map[Place]string
+type Subscriptions map[ClusterKey]string
 
 // News reports whether a subscription says more than is known.
-func (s Subscriptions) News(p Place, uid string) bool {
+func (s Subscriptions) News(p ClusterKey, uid string) bool {
 	known, ok := s[p]
 	return !ok || uid != "" && uid != known
 }
 
 // Forget removes a cluster.
 func (s Subscriptions) Forget(cluster string) {
-	maps.DeleteFunc(s, func(p Place, _ string) bool { return p.Cluster == cluster })
+	maps.DeleteFunc(s, func(p ClusterKey, _ string) bool { return p.Cluster == cluster })
 }
 
 // Clusters as in [store.Store], of a store with the records of t.

@@ -47,7 +47,7 @@ func TestTerms_Valid(t *testing.T) {
 func TestSubscriptions(t *testing.T) {
 	t.Parallel()
 	s := make(Subscriptions)
-	p := Place{DataType: codec.ManifestBundles, Cluster: "c"}
+	p := ClusterKey{DataType: codec.ManifestBundles, Cluster: "c"}
 	for _, c := range []struct {
 		uid  string
 		news bool
