@@ -15,8 +15,8 @@ import (
 // broker is the subscription for which an effect was decided.
 type broker struct {
 	*shell
-	link link
-	on   string
+	session brokerSession
+	on      string
 }
 
 // do publishes the events of an effect, and tells of the answer.
@@ -52,12 +52,12 @@ func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Re
 
 // publish publishes one event within a deadline.
 func (b broker) publish(ctx context.Context, e codec.Event) (r core.Result) {
-	if b.link == nil {
+	if b.session == nil {
 		return core.Result{Err: &transport.Error{Code: transport.CodeUnavailable, Message: "there is no session with the broker"}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	r.Receipt, r.Err = b.link.PublishOn(ctx, b.on, e)
+	r.Receipt, r.Err = b.session.PublishOn(ctx, b.on, e)
 	return r
 }
 

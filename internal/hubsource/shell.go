@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// link is the session with the broker; session.Session is one.
-type link interface {
+// brokerSession is the session with the broker; session.Session is one.
+type brokerSession interface {
 	Run(ctx context.Context) error
 	// PublishOn sends one event, but only on this subscription. The error is a
 	// *transport.Error.
@@ -50,7 +50,7 @@ type shell struct {
 
 	mu      sync.Mutex // guards what follows
 	core    *core.Core
-	broker  link            // of the present life of the hub, nil while there is none
+	broker  brokerSession   // of the present life of the hub, nil while there is none
 	endLife func()          // ends what feeds the core with the life before
 	failing map[string]bool // operations on the hub whose last request failed
 }
@@ -95,7 +95,7 @@ func (s *shell) begin(ctx context.Context) (life int, lives context.Context, end
 }
 
 // use has events sent on this session.
-func (s *shell) use(l link) {
+func (s *shell) use(l brokerSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broker = l
@@ -215,8 +215,8 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 	case core.Withhold:
 		s.tellWithheld(ctx, e)
 	case core.EndSubscription:
-		if to.link != nil {
-			to.link.End(e.ID)
+		if to.session != nil {
+			to.session.End(e.ID)
 		}
 	case core.ForBroker:
 		return to.do(ctx, k, e)

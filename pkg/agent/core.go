@@ -119,7 +119,7 @@ type CoreConfig struct {
 type Core struct {
 	*works
 	*tools
-	link   *link
+	link   *subscriptionState
 	keeper *keeper
 	roles  *roleState
 	// policies is what is known of those of admission.
@@ -167,7 +167,7 @@ func NewCore(c CoreConfig) *Core {
 		states: map[string]*state{},
 		stuck:  map[string]bool{},
 	}
-	l := &link{}
+	l := &subscriptionState{}
 	k, last := newKeeper(w, l), &lastRecord{}
 	return &Core{
 		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},

@@ -40,7 +40,7 @@ const (
 // keeper does what is to be done on disk, and it alone knows what is not there.
 type keeper struct {
 	*works
-	link *link
+	link *subscriptionState
 
 	// disk is locked while a work is written or removed and what follows from that is
 	// noted, so that no record is older than what is held, and while the log is
@@ -72,7 +72,7 @@ type keeper struct {
 	written  written
 }
 
-func newKeeper(w *works, l *link) *keeper {
+func newKeeper(w *works, l *subscriptionState) *keeper {
 	return &keeper{works: w, link: l, unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}}
 }
 

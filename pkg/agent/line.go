@@ -23,7 +23,7 @@ func newLine(c *CoreConfig) *sourceSessions {
 }
 
 // mark gives an event to a source its place.
-func (n *sourceSessions) mark(l *link, source string, e *codec.Event) {
+func (n *sourceSessions) mark(l *subscriptionState, source string, e *codec.Event) {
 	if l.plain {
 		n.Stamp(source).Put(e)
 	}

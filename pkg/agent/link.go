@@ -12,8 +12,8 @@ import (
 // protocol is the version of Hawser's additions to the OCM protocol.
 const protocol = 1
 
-// link is the present subscription and what its checkpoints said. Guarded by works.mu.
-type link struct {
+// subscriptionState is the present subscription and what its checkpoints said. Guarded by works.mu.
+type subscriptionState struct {
 	serial uint64 // counts subscriptions
 	// cursor is where the next one goes on; the zero cursor if it has to list.
 	cursor codec.Cursor
@@ -57,8 +57,8 @@ type link struct {
 
 // begin begins a subscription. resumed says that it goes on from the cursor; else there
 // is none any more, and everything is to be listed.
-func (l *link) begin(a transport.Accepted) (resumed bool) {
-	*l = link{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, plain: a.Plain, limit: a.MaxEventBytes}
+func (l *subscriptionState) begin(a transport.Accepted) (resumed bool) {
+	*l = subscriptionState{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, plain: a.Plain, limit: a.MaxEventBytes}
 	resumed = l.hawser && a.Resync == codec.ResyncCursor && l.cursor != (codec.Cursor{})
 	if !resumed {
 		l.cursor, l.state = codec.Cursor{}, listed
@@ -67,18 +67,18 @@ func (l *link) begin(a transport.Accepted) (resumed bool) {
 }
 
 // end ends it.
-func (l *link) end(err error) {
-	*l = link{serial: l.serial, cursor: l.cursor}
+func (l *subscriptionState) end(err error) {
+	*l = subscriptionState{serial: l.serial, cursor: l.cursor}
 	if refused, ok := errors.AsType[*transport.Error](err); ok && refused.Next == transport.NextResync {
 		l.cursor = codec.Cursor{}
 	}
 }
 
 // move says how far the broker's history is covered.
-func (l *link) move(c codec.Cursor) { l.cursor = c }
+func (l *subscriptionState) move(c codec.Cursor) { l.cursor = c }
 
 // heed lets a checkpoint count. own and late are those of classify.
-func (l *link) heed(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
+func (l *subscriptionState) heed(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
 	event, gap := l.classify(cp, own, late)
 	v := l.step(event, gap)
 	l.orphans, l.compared, l.matched = orphans, cp.ComparedSources, event == equal
@@ -87,25 +87,25 @@ func (l *link) heed(cp codec.Checkpoint, orphans []string, own codec.Digest, lat
 }
 
 // tell reports whether it is to be logged that digests differ.
-func (l *link) tell() bool {
+func (l *subscriptionState) tell() bool {
 	tell := !l.matched && !l.logged
 	l.logged = l.logged || tell
 	return tell
 }
 
 // unexplained reports whether the broker knows nothing of a held work.
-func (l *link) unexplained(id string) bool {
+func (l *subscriptionState) unexplained(id string) bool {
 	_, found := slices.BinarySearch(l.orphans, id)
 	return found
 }
 
 // sameEvidence reports whether the same is known about what nobody wants.
-func (l *link) sameEvidence(o link) bool {
+func (l *subscriptionState) sameEvidence(o subscriptionState) bool {
 	return l.matched == o.matched && slices.Equal(l.compared, o.compared) && slices.Equal(l.orphans, o.orphans)
 }
 
 // acknowledge has an ack sent, if the subscription with this serial is still the one.
-func (l *link) acknowledge(serial uint64, a *codec.Ack) bool {
+func (l *subscriptionState) acknowledge(serial uint64, a *codec.Ack) bool {
 	if l.serial != serial {
 		return false
 	}
@@ -115,7 +115,7 @@ func (l *link) acknowledge(serial uint64, a *codec.Ack) bool {
 
 // news reports whether an ack says something new. awaited is one that is to be sent
 // later; nil if there is none.
-func (l *link) news(awaited *codec.Ack, a codec.Ack) bool {
+func (l *subscriptionState) news(awaited *codec.Ack, a codec.Ack) bool {
 	for _, last := range []*codec.Ack{awaited, l.ack, l.acked} {
 		if last != nil {
 			return !sameAck(*last, a)
@@ -132,16 +132,16 @@ func sameAck(a, b codec.Ack) bool {
 }
 
 // listing says that a list is about to be sent, at this time of the set's clock.
-func (l *link) listing(clock uint64, now time.Time) {
+func (l *subscriptionState) listing(clock uint64, now time.Time) {
 	l.listDue, l.listAt, l.mark, l.listedAt = false, time.Time{}, clock, now
 }
 
 // alive says whether the source is to hear that the agent is there.
-func (l *link) alive(due bool) { l.aliveDue = due }
+func (l *subscriptionState) alive(due bool) { l.aliveDue = due }
 
 // list has a list sent when the last one was so long ago. It says after how long that is, and
 // whether one is due sooner than it was.
-func (l *link) list(now time.Time, every time.Duration) (after time.Duration, sooner bool) {
+func (l *subscriptionState) list(now time.Time, every time.Duration) (after time.Duration, sooner bool) {
 	at := l.listedAt.Add(every)
 	if l.listDue && !at.Before(l.listAt) {
 		return 0, false
@@ -151,26 +151,28 @@ func (l *link) list(now time.Time, every time.Duration) (after time.Duration, so
 }
 
 // lists reports whether a list is to be sent now.
-func (l *link) lists(now time.Time) bool { return l.listDue && !l.listAt.After(now) }
+func (l *subscriptionState) lists(now time.Time) bool { return l.listDue && !l.listAt.After(now) }
 
 // takeAck returns the ack that is about to be sent.
-func (l *link) takeAck() *codec.Ack {
+func (l *subscriptionState) takeAck() *codec.Ack {
 	l.acked, l.ack = l.ack, nil
 	return l.acked
 }
 
 // telling says that the broker is about to be told what no work explains.
-func (l *link) telling(u codec.Unexplained) { l.unexplainedDue, l.lastUnexplained = false, u }
+func (l *subscriptionState) telling(u codec.Unexplained) {
+	l.unexplainedDue, l.lastUnexplained = false, u
+}
 
 // retell has the broker told that, unless it was told the same.
-func (l *link) retell(same func(codec.Unexplained) bool) bool {
+func (l *subscriptionState) retell(same func(codec.Unexplained) bool) bool {
 	due := l.hawser && !l.deaf && !l.unexplainedDue && !same(l.lastUnexplained)
 	l.unexplainedDue = l.unexplainedDue || due
 	return due
 }
 
 // told says what became of a letter.
-func (l *link) told(s SyncLetter, err error) {
+func (l *subscriptionState) told(s SyncLetter, err error) {
 	switch retry := transport.Retryable(err); {
 	case err == nil:
 	case s.unexplained:
@@ -185,6 +187,6 @@ func (l *link) told(s SyncLetter, err error) {
 }
 
 // due reports whether NextSync has something.
-func (l *link) due(now time.Time) bool {
+func (l *subscriptionState) due(now time.Time) bool {
 	return l.lists(now) || l.ack != nil || l.unexplainedDue || l.aliveDue
 }

@@ -16,7 +16,7 @@ import (
 // them. Guarded by works.mu.
 type strays struct {
 	*works
-	link   *link
+	link   *subscriptionState
 	keeper *keeper
 
 	found map[string]stray // by name, as the rest
@@ -27,7 +27,7 @@ type strays struct {
 	neighbours
 }
 
-func newStrays(w *works, l *link, k *keeper) *strays {
+func newStrays(w *works, l *subscriptionState, k *keeper) *strays {
 	return &strays{
 		works: w, link: l, keeper: k, found: map[string]stray{}, graces: map[string]bool{}, resolves: map[string]codec.Resolve{},
 		neighbours: neighbours{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},

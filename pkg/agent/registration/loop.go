@@ -17,7 +17,7 @@ type loop struct {
 	*Registration
 	ctx  context.Context //nolint:containedctx // of the one run that the loop is for
 	core *Core
-	link *link // nil before the first
+	link *sessions // nil before the first
 	// work is what is under way besides sessions.
 	work sync.WaitGroup
 	// taken is why the Secret is no longer this process's.
@@ -132,8 +132,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// link is the sessions by one identity.
-type link struct {
+// sessions is the sessions by one identity.
+type sessions struct {
 	loop     *loop
 	ctx      context.Context //nolint:containedctx // ends the sessions
 	cancel   context.CancelFunc
@@ -145,7 +145,7 @@ type link struct {
 // connect replaces the sessions.
 func (l *loop) connect(as As) {
 	l.link.end()
-	n := &link{loop: l}
+	n := &sessions{loop: l}
 	n.ctx, n.cancel = context.WithCancel(l.ctx)
 	dialer, streams := l.c.Registered, []Kind{Clusters, Requests, Leases}
 	if as == Bootstrapping {
@@ -168,7 +168,7 @@ func (l *loop) connect(as As) {
 }
 
 // end stops the sessions and what they publish, and waits for it.
-func (n *link) end() {
+func (n *sessions) end() {
 	if n != nil {
 		n.cancel()
 		n.running.Wait()
@@ -176,7 +176,7 @@ func (n *link) end() {
 }
 
 // hurry has sessions that wait try at once.
-func (n *link) hurry() {
+func (n *sessions) hurry() {
 	if n == nil {
 		return
 	}
@@ -186,7 +186,7 @@ func (n *link) hurry() {
 }
 
 // publish asks the hub, and tells the core what became of it.
-func (n *link) publish(p Publish) {
+func (n *sessions) publish(p Publish) {
 	l := n.loop
 	n.running.Go(func() {
 		e, err := newEnvelope(l.c.Cluster).event(p)
@@ -208,7 +208,7 @@ func (n *link) publish(p Publish) {
 
 // sessionHandler is one stream.
 type sessionHandler struct {
-	link *link
+	link *sessions
 	kind Kind
 }
 

@@ -21,7 +21,7 @@ import (
 type Conn struct {
 	dialer    *Dialer
 	client    *paho.Client
-	link      *link
+	state     *sessionState
 	pinger    *pinger
 	maxPacket int // that we take
 	roots     []string
@@ -78,7 +78,7 @@ func (c *Conn) Close() error {
 		<-c.client.Done()
 		return nil
 	}
-	c.link.stream.leave()
+	c.state.stream.leave()
 	goodbye := property.Success
 	if c.will && !c.hawser {
 		goodbye = property.DisconnectWithWill
@@ -111,9 +111,9 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	case ctx.Err() != nil:
 		return transport.Receipt{}, transport.GaveUp(ctx, "the event was not published")
 	case callCtx.Err() != nil:
-		if c.link.window.stuck(size, o.PublishTimeout) {
+		if c.state.window.stuck(size, o.PublishTimeout) {
 			// MQTT repeats nothing on a connection: what is lost would take its room for ever.
-			c.link.stream.fail(fmt.Errorf("it acknowledges nothing, for %v", o.PublishTimeout))
+			c.state.stream.fail(fmt.Errorf("it acknowledges nothing, for %v", o.PublishTimeout))
 		}
 		return transport.Receipt{}, &transport.Error{
 			Code: transport.CodeDeadline, Message: "the broker did not acknowledge the event within " + o.PublishTimeout.String(),
@@ -135,7 +135,7 @@ func (c *Conn) fits(p *packets.Publish) (size int, err error) {
 			Hint:    "make the work smaller or split it",
 		}
 	}
-	if c.link.managed {
+	if c.state.managed {
 		return size, checkManaged(p)
 	}
 	return size, nil
@@ -178,7 +178,7 @@ func (c *Conn) ended() *transport.Error {
 }
 
 func (c *Conn) whyEnded() *transport.Error {
-	broker, farewell, cause := c.dialer.opts.Broker, c.link.end(), c.link.stream.failure()
+	broker, farewell, cause := c.dialer.opts.Broker, c.state.end(), c.state.stream.failure()
 	lived := time.Since(c.since)
 	switch {
 	case c.closed.Load():

@@ -411,7 +411,7 @@ func TestPublish_TooLargeForABrokerThatDidNotSay(t *testing.T) {
 	c := dial(t, newDialer(t, options(f)))
 	s := subscribe(t, c, agentSubscription(), acceptAll)
 	waitFor(t, "SUBSCRIBE on its way", func() bool { return len(c.turn) == 1 })
-	waitFor(t, "the request", func() bool { c.link.mu.Lock(); defer c.link.mu.Unlock(); return len(c.link.requests) == 1 })
+	waitFor(t, "the request", func() bool { c.state.mu.Lock(); defer c.state.mu.Unlock(); return len(c.state.requests) == 1 })
 	big := newEvent(1)
 	big.DataEncoded = make([]byte, 5000)
 	one, two := publishAsync(t, c, big), publishAsync(t, c, newEvent(2))
@@ -515,9 +515,9 @@ func TestPublish_InFlight(t *testing.T) {
 				ids = append(ids, await(t, got, "a publish"))
 			}
 			waitFor(t, "two that wait", func() bool {
-				conn.link.window.mu.Lock()
-				defer conn.link.window.mu.Unlock()
-				return len(conn.link.window.waiting) == 2
+				conn.state.window.mu.Lock()
+				defer conn.state.window.mu.Unlock()
+				return len(conn.state.window.waiting) == 2
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()

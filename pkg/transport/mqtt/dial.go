@@ -90,7 +90,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 		}
 		return nil, d.refused(ca, connect.PasswordFlag)
 	case err != nil:
-		if cause := c.link.stream.failure(); cause != nil && dialCtx.Err() == nil {
+		if cause := c.state.stream.failure(); cause != nil && dialCtx.Err() == nil {
 			err = cause
 		}
 		return nil, d.explain(ctx, dialCtx, err)
@@ -188,11 +188,11 @@ func (d *Dialer) newConn(raw net.Conn) *Conn {
 			c.drop(dropTopic, p.Topic, errors.New("nobody here has subscribed to it"))
 		},
 	}
-	c.link = newLink(s, in)
+	c.state = newLink(s, in)
 	c.pinger = &pinger{stream: s, interval: min(o.KeepAlive, askAfter), stalled: in.full}
 	s.heard = c.pinger.PacketReceived
 	c.client = paho.NewClient(paho.ClientConfig{
-		ClientID: o.ClientID, Conn: s, Session: c.link, PingHandler: c.pinger, AuthHandler: noAuth{}, PacketTimeout: never,
+		ClientID: o.ClientID, Conn: s, Session: c.state, PingHandler: c.pinger, AuthHandler: noAuth{}, PacketTimeout: never,
 		// What has QoS 0 comes this way; what has more goes to the link.
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
 			in.push(p.Packet.Packet())

@@ -133,10 +133,10 @@ func TestMosquitto_NoRules(t *testing.T) {
 	for n := range uint16(flood) {
 		evil.publish(n+10, specTopic, m)
 	}
-	waitFor(t, "a full inbox", agent.link.inbox.full)
-	agent.link.inbox.mu.Lock()
-	held := agent.link.inbox.bytes
-	agent.link.inbox.mu.Unlock()
+	waitFor(t, "a full inbox", agent.state.inbox.full)
+	agent.state.inbox.mu.Lock()
+	held := agent.state.inbox.bytes
+	agent.state.inbox.mu.Unlock()
 	if held > maxQueued+2<<20 {
 		t.Errorf("%d bytes are held", held)
 	}

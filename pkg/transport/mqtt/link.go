@@ -20,11 +20,11 @@ var errLost = session.ErrNoConnection
 // errProtocol is the error about a broker that does not keep to MQTT 5.
 var errProtocol = errors.New("it does not keep to MQTT 5")
 
-// link is the state of one MQTT connection: what we asked and the broker has not answered, and
+// sessionState is the state of one MQTT connection: what we asked and the broker has not answered, and
 // what arrived and is not accepted yet. It takes the place of paho's session state, which lives
 // longer than a connection, sends again what may never fit, counts wrongly then, and leaves
 // calls waiting whose answer cannot come.
-type link struct {
+type sessionState struct {
 	stream *stream
 	inbox  *inbox
 	window window
@@ -43,7 +43,7 @@ type link struct {
 	over     chan struct{}       // closed when ended
 }
 
-var _ session.SessionManager = (*link)(nil)
+var _ session.SessionManager = (*sessionState)(nil)
 
 // request is what the broker has not answered yet.
 type request struct {
@@ -52,8 +52,8 @@ type request struct {
 	size   int // of a PUBLISH
 }
 
-func newLink(s *stream, in *inbox) *link {
-	return &link{stream: s, inbox: in, requests: map[uint16]request{}, over: make(chan struct{})}
+func newLink(s *stream, in *inbox) *sessionState {
+	return &sessionState{stream: s, inbox: in, requests: map[uint16]request{}, over: make(chan struct{})}
 }
 
 // What may be on its way to a stock broker, whatever larger numbers it allows: every stock broker
@@ -64,7 +64,7 @@ const (
 )
 
 // ConAckReceived implements [session.SessionManager].
-func (l *link) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packets.Connack) error {
+func (l *sessionState) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packets.Connack) error {
 	count := math.MaxUint16
 	if ca.Properties.ReceiveMaximum != nil {
 		count = int(*ca.Properties.ReceiveMaximum)
@@ -86,7 +86,7 @@ func (l *link) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packets.Conna
 // AddToSession implements [session.SessionManager]: it waits for room if packet is a PUBLISH,
 // and gives it a packet id. answer is sent the answer, or an empty packet when there will be
 // none.
-func (l *link) AddToSession(ctx context.Context, packet session.Packet, answer chan<- packets.ControlPacket) error {
+func (l *sessionState) AddToSession(ctx context.Context, packet session.Packet, answer chan<- packets.ControlPacket) error {
 	r := request{answer: answer}
 	switch p := packet.(type) {
 	case *packets.Publish:
@@ -118,7 +118,7 @@ func (l *link) AddToSession(ctx context.Context, packet session.Packet, answer c
 	return nil
 }
 
-func (l *link) register(r request) (uint16, error) {
+func (l *sessionState) register(r request) (uint16, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
@@ -139,7 +139,7 @@ func (l *link) register(r request) (uint16, error) {
 }
 
 // PacketReceived implements [session.SessionManager].
-func (l *link) PacketReceived(recv *packets.ControlPacket, _ chan<- *packets.Publish) error {
+func (l *sessionState) PacketReceived(recv *packets.ControlPacket, _ chan<- *packets.Publish) error {
 	switch p := recv.Content.(type) {
 	case *packets.Publish:
 		if p.QoS != 1 || p.PacketID == 0 {
@@ -153,7 +153,7 @@ func (l *link) PacketReceived(recv *packets.ControlPacket, _ chan<- *packets.Pub
 	return l.violated() // those of QoS 2
 }
 
-func (l *link) answered(recv *packets.ControlPacket) error {
+func (l *sessionState) answered(recv *packets.ControlPacket) error {
 	l.mu.Lock()
 	id := recv.PacketID()
 	r, known := l.requests[id]
@@ -174,14 +174,14 @@ func (l *link) answered(recv *packets.ControlPacket) error {
 	return nil
 }
 
-func (l *link) violated() error {
+func (l *sessionState) violated() error {
 	l.stream.fail(errProtocol)
 	return errProtocol
 }
 
 // ConnectionLost implements [session.SessionManager]: it ends all calls. paho calls it at once
 // with the broker's DISCONNECT if there is one, and when the connection is closed.
-func (l *link) ConnectionLost(farewell *packets.Disconnect) error {
+func (l *sessionState) ConnectionLost(farewell *packets.Disconnect) error {
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
@@ -221,20 +221,20 @@ func largestOf(requests map[uint16]request) (id uint16) {
 }
 
 // end returns the broker's DISCONNECT, nil if there was none.
-func (l *link) end() *packets.Disconnect {
+func (l *sessionState) end() *packets.Disconnect {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.farewell
 }
 
 // Ack implements [session.SessionManager]. The inbox acknowledges.
-func (l *link) Ack(*packets.Publish) error { return nil }
+func (l *sessionState) Ack(*packets.Publish) error { return nil }
 
 // Close implements [session.SessionManager].
-func (l *link) Close() error { return l.ConnectionLost(nil) }
+func (l *sessionState) Close() error { return l.ConnectionLost(nil) }
 
 // SetErrorLogger implements [session.SessionManager].
-func (l *link) SetErrorLogger(log.Logger) {}
+func (l *sessionState) SetErrorLogger(log.Logger) {}
 
 // SetDebugLogger implements [session.SessionManager].
-func (l *link) SetDebugLogger(log.Logger) {}
+func (l *sessionState) SetDebugLogger(log.Logger) {}

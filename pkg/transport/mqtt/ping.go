@@ -111,13 +111,13 @@ func (c *Conn) Ping(ctx context.Context) error {
 	c.pinger.mu.Lock()
 	c.pinger.waiting = append(c.pinger.waiting, answered)
 	c.pinger.mu.Unlock()
-	if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(c.link.stream); err == nil {
+	if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(c.state.stream); err == nil {
 		c.pinger.PacketSent()
 	} // else the connection ends, with the reason
 	select {
 	case <-answered:
 		return nil
-	case <-c.link.over:
+	case <-c.state.over:
 		return c.ended()
 	case <-ctx.Done():
 		return transport.GaveUp(ctx, "the broker did not answer a ping")

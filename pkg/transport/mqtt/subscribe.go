@@ -32,14 +32,14 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 		return err
 	}
 	// Messages may come on the heels of the answer.
-	sub := c.link.inbox.add(filters)
+	sub := c.state.inbox.add(filters)
 	accepted, err := c.ask(ctx, s, filters)
 	<-c.turn
 	if err != nil {
 		c.leave(sub)
 		return err
 	}
-	c.link.inbox.accepted(sub)
+	c.state.inbox.accepted(sub)
 	ready(accepted)
 	err = c.deliver(ctx, sub, s, h)
 	c.leave(sub)
@@ -76,7 +76,7 @@ func (c *Conn) ask(ctx context.Context, s transport.Subscription, filters []stri
 	if answer == nil && callCtx.Err() == nil && !errors.Is(err, paho.ErrInvalidArguments) {
 		// t1 writing fails, t2 the reader finds out why, therefore the reason is asked for then.
 		select {
-		case <-c.link.over:
+		case <-c.state.over:
 		case <-callCtx.Done():
 		}
 	}
@@ -132,18 +132,18 @@ func (c *Conn) deliver(ctx context.Context, sub *subscription, s transport.Subsc
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if c.isOver() && c.link.end() == nil {
+		if c.isOver() && c.state.end() == nil {
 			return c.ended() // the network broke: what is left comes again
 		}
-		m, p, ok := c.link.inbox.next(sub)
+		m, p, ok := c.state.inbox.next(sub)
 		if ok {
 			if e, good := c.event(p, s.Filter); good {
 				if err := h(ctx, e); err != nil {
-					c.link.inbox.refused(sub, m)
+					c.state.inbox.refused(sub, m)
 					return err
 				}
 			}
-			c.link.inbox.handled(sub, m)
+			c.state.inbox.handled(sub, m)
 			continue
 		}
 		if c.isOver() {
@@ -152,14 +152,14 @@ func (c *Conn) deliver(ctx context.Context, sub *subscription, s transport.Subsc
 		select {
 		case <-sub.wake:
 		case <-ctx.Done():
-		case <-c.link.over:
+		case <-c.state.over:
 		}
 	}
 }
 
 func (c *Conn) isOver() bool {
 	select {
-	case <-c.link.over:
+	case <-c.state.over:
 		return true
 	default:
 		return false
@@ -170,7 +170,7 @@ func (c *Conn) isOver() bool {
 // connection goes on. A stock broker is not: it would forget what it keeps for the next
 // connection.
 func (c *Conn) leave(sub *subscription) {
-	c.link.inbox.remove(sub)
+	c.state.inbox.remove(sub)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.hawser || c.closed.Load() || c.isOver() {
@@ -181,11 +181,11 @@ func (c *Conn) leave(sub *subscription) {
 		defer c.tasks.Done()
 		select {
 		case c.turn <- struct{}{}:
-		case <-c.link.over:
+		case <-c.state.over:
 			return
 		}
 		// Another subscription may have come meanwhile that has the same filters.
-		if orphaned := c.link.inbox.orphaned(sub); len(orphaned) > 0 {
+		if orphaned := c.state.inbox.orphaned(sub); len(orphaned) > 0 {
 			_, _ = c.client.Unsubscribe(context.Background(), &paho.Unsubscribe{Topics: orphaned}) // of no consequence if it fails
 		}
 		<-c.turn

@@ -98,9 +98,9 @@ func TestSubscribe_KeptSession(t *testing.T) {
 	})
 	c := dial(t, newDialer(t, options(f)))
 	waitFor(t, "what the broker kept", func() bool {
-		c.link.inbox.mu.Lock()
-		defer c.link.inbox.mu.Unlock()
-		return len(c.link.inbox.order) == 2
+		c.state.inbox.mu.Lock()
+		defer c.state.inbox.mu.Unlock()
+		return len(c.state.inbox.order) == 2
 	})
 	got := make(chan string, 3)
 	ready := false
@@ -181,12 +181,12 @@ func TestSubscribe_BrokerThatSendsMoreThanItMay(t *testing.T) {
 		if handled++; handled == 1 {
 			<-stuck
 		}
-		c.link.inbox.mu.Lock()
-		defer c.link.inbox.mu.Unlock()
-		most = max(most, c.link.inbox.bytes)
+		c.state.inbox.mu.Lock()
+		defer c.state.inbox.mu.Unlock()
+		most = max(most, c.state.inbox.bytes)
 		return nil
 	})
-	waitFor(t, "a full inbox", c.link.inbox.full)
+	waitFor(t, "a full inbox", c.state.inbox.full)
 	close(stuck)
 	wantCode(t, await(t, s.ended, "end"), transport.CodeUnavailable)
 	if handled != count || most > maxQueued+2<<20 {
