@@ -50,7 +50,7 @@ type Broker struct {
 	intake *intake.Intake
 	feed   *feed.Feed
 	// registration is nil where no source serves it.
-	registration *registration.Room
+	registration *registration.Service
 	// reading is for what is being read of lists and sync events.
 	reading *call.Budget
 
@@ -152,7 +152,7 @@ func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 }
 
 // Registration is the room in which clusters join; nil where no source serves registration.
-func (b *Broker) Registration() *registration.Room { return b.registration }
+func (b *Broker) Registration() *registration.Service { return b.registration }
 
 // recovered turns a panic of one call into its error; it must be deferred directly.
 func (b *Broker) recovered(err *error) {

@@ -47,7 +47,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if e.From, err = b.admit(p, env); err != nil {
 		return r, err
 	}
-	if e.Payload, err = b.room(e); err != nil {
+	if e.Payload, err = b.reserveMemory(e); err != nil {
 		return r, err
 	}
 	defer b.reading.Free(e.From, e.Payload)
@@ -68,9 +68,9 @@ func (b *Broker) worded(env *codec.Envelope, err error) error {
 	return err
 }
 
-// room reserves the memory that reading a list or a sync event takes. It has nothing to do
+// reserveMemory reserves the memory that reading a list or a sync event takes. It has nothing to do
 // with the number of bytes that came: two of them make an empty entry.
-func (b *Broker) room(e *call.Event) (int, error) {
+func (b *Broker) reserveMemory(e *call.Event) (int, error) {
 	n, err := e.Env.PayloadBytes()
 	switch {
 	case err != nil:

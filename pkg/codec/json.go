@@ -24,8 +24,8 @@ type jsonReader struct {
 	at    int
 	depth int
 	// counts: there may be room objects and lists more.
-	counts bool
-	room   int
+	counts          bool
+	remainingValues int
 }
 
 // jsonError is what is wrong with JSON: the end of a sentence
@@ -101,7 +101,7 @@ func (r *jsonReader) enter() error {
 	if r.depth++; r.depth > maxDepth {
 		return jsonError("is nested deeper than " + strconv.Itoa(maxDepth) + " levels")
 	}
-	if r.room--; r.counts && r.room < 0 {
+	if r.remainingValues--; r.counts && r.remainingValues < 0 {
 		return atMost(MaxParts, "objects and lists")
 	}
 	return nil

@@ -242,7 +242,7 @@ func VerdictOf(data []byte) (v StatusSummary, err error) {
 	if len(data) == 0 {
 		return StatusSummary{}, nil
 	}
-	r := &jsonReader{b: data, counts: true, room: MaxParts}
+	r := &jsonReader{b: data, counts: true, remainingValues: MaxParts}
 	conditions, found := 0, [len(verdictConditions)]condition{}
 	err = r.object(statusMembers, func(int) error {
 		return r.list(func() error {
@@ -333,7 +333,7 @@ func (r *jsonReader) condition() (c condition, err error) {
 // it does not. The error is an *AttributeError about "data"; what is no work otherwise is
 // not its business.
 func CheckSpec(data []byte) error {
-	r := &jsonReader{b: data, counts: true, room: MaxParts}
+	r := &jsonReader{b: data, counts: true, remainingValues: MaxParts}
 	manifests := 0
 	err := r.object(specMembers, func(int) error {
 		r.counts = false // manifests stay as they are
@@ -343,7 +343,7 @@ func CheckSpec(data []byte) error {
 			}
 			return r.skip()
 		})
-		r.counts, r.room = true, MaxParts
+		r.counts, r.remainingValues = true, MaxParts
 		return err
 	})
 	return problemWith("data", `must be the JSON object {"manifests":[...],...}`, err)

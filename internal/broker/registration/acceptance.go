@@ -25,7 +25,7 @@ const (
 )
 
 // save saves which clusters are accepted when that has changed, at the end once more.
-func (r *Room) save(ctx context.Context) error {
+func (r *Service) save(ctx context.Context) error {
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
@@ -48,10 +48,10 @@ func (r *Room) save(ctx context.Context) error {
 }
 
 // saveSoon says that there is something to save.
-func (r *Room) saveSoon() { r.unsaved.Ring() }
+func (r *Service) saveSoon() { r.unsaved.Ring() }
 
 // saveChanges saves what has changed.
-func (r *Room) saveChanges(ctx context.Context) error {
+func (r *Service) saveChanges(ctx context.Context) error {
 	for {
 		taken := r.mirror.takeUnsaved(savedAtOnce)
 		if len(taken) == 0 {

@@ -26,7 +26,7 @@ const (
 
 // Publish takes an event of an agent, or of the source. That of an agent returns when the hub has
 // answered. Of what is not the hub's error the caller makes a [Refusal].
-func (r *Room) Publish(ctx context.Context, e *call.Event) (transport.Receipt, error) {
+func (r *Service) Publish(ctx context.Context, e *call.Event) (transport.Receipt, error) {
 	switch {
 	case codec.RegistrationEvent(e.Env.RawType):
 		return r.fromSource(ctx, e)
@@ -42,7 +42,7 @@ func (r *Room) Publish(ctx context.Context, e *call.Event) (transport.Receipt, e
 }
 
 // fromAgent does what an agent asks for.
-func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
+func (r *Service) fromAgent(ctx context.Context, e *call.Event) error {
 	d, cluster := e.Env.Type.DataType, e.Env.Cluster
 	row, _ := codec.Registration(d)
 	joins := row.Joining && e.Env.Type.Action == codec.CreateRequest
@@ -78,7 +78,7 @@ func (r *Room) fromAgent(ctx context.Context, e *call.Event) error {
 var answerless = codec.APIError{Code: 500, Reason: "InternalError", Message: "the source's answer does not have what was asked for"}
 
 // await puts a request to the source and waits for the answer.
-func (r *Room) await(ctx context.Context, a *ask) (*hawserv1.RegistrationAnswer, error) {
+func (r *Service) await(ctx context.Context, a *ask) (*hawserv1.RegistrationAnswer, error) {
 	a.id, a.done = r.cfg.NewID(), make(chan outcome, 1)
 	a.request.Id = a.id
 	if err := r.desk.put(a); err != nil {
@@ -105,7 +105,7 @@ func (r *Room) await(ctx context.Context, a *ask) (*hawserv1.RegistrationAnswer,
 
 // handToken hands a token to who asked for it, on the connection on which it asked: nobody else
 // gets it, and nobody gets it again.
-func (r *Room) handToken(e *call.Event, token []byte) error {
+func (r *Service) handToken(e *call.Event, token []byte) error {
 	if len(token) == 0 {
 		return apiError(answerless)
 	}
@@ -125,7 +125,7 @@ func (r *Room) handToken(e *call.Event, token []byte) error {
 }
 
 // renew notes that an agent has renewed its Lease, and answers in the place of the hub.
-func (r *Room) renew(e *call.Event) error {
+func (r *Service) renew(e *call.Event) error {
 	cluster := e.Env.Cluster
 	var lease struct {
 		Metadata struct{ Name, Namespace string }
@@ -153,7 +153,7 @@ func (r *Room) renew(e *call.Event) error {
 }
 
 // resync takes what an agent says that it has.
-func (r *Room) resync(e *call.Event) (receipt transport.Receipt, err error) {
+func (r *Service) resync(e *call.Event) (receipt transport.Receipt, err error) {
 	p := streamScope{e.Env.Type.DataType, e.Env.Cluster}
 	askers := r.agents.askers(p, e)
 	if len(askers) == 0 {

@@ -15,7 +15,7 @@ var reviewer = identity.Identity{Role: "broker", Name: "tokens"}
 // Review asks the hub whether it knows a bearer token, for one of the audiences; none is the hub's
 // own. It waits as a publish of an agent does. The error is a *transport.Error: the hub did not
 // say.
-func (r *Room) Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error) {
+func (r *Service) Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error) {
 	request := &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Review{
 		Review: &hawserv1.TokenReview{Token: token, Audiences: audiences},
 	}}
@@ -50,7 +50,7 @@ func (k *keys) set(next *hawserv1.RegistrationKeys) {
 // OnKeys has f called with the keys by which tokens are verified: at once if they are known, and
 // whenever the source says new ones, one after the other. f must not call OnKeys. The keys are
 // nobody's to change.
-func (r *Room) OnKeys(f func(*hawserv1.RegistrationKeys)) {
+func (r *Service) OnKeys(f func(*hawserv1.RegistrationKeys)) {
 	r.keys.mu.Lock()
 	defer r.keys.mu.Unlock()
 	r.keys.heard = append(r.keys.heard, f)

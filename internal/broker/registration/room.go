@@ -35,8 +35,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Room serves registration. Its methods may be called concurrently.
-type Room struct {
+// Service serves registration. Its methods may be called concurrently.
+type Service struct {
 	cfg      *call.Config
 	endWorks func(cluster string, why *transport.Error)
 	raise    func(ctx context.Context, earliest map[string]time.Time) error
@@ -59,8 +59,8 @@ type Room struct {
 // New returns the room of the source that cfg.Registration names. It starts nothing. endWorks ends
 // the subscriptions to works of a cluster whose acceptance is withdrawn, raise has its certificates count
 // from a time on.
-func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Room {
-	r := &Room{
+func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
+	r := &Service{
 		cfg: cfg, endWorks: endWorks, raise: raise, mirror: newMirror(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
 		lists: call.NewBudget(cfg.QueueBytes), unsaved: run.NewBell(),
 	}
@@ -70,7 +70,7 @@ func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error), 
 }
 
 // Tasks are what has to run.
-func (r *Room) Tasks() []run.Task {
+func (r *Service) Tasks() []run.Task {
 	return []run.Task{{Name: "acceptance", Run: r.save}, {Name: "registration", Run: r.drain}}
 }
 
@@ -82,7 +82,7 @@ func Serves(d codec.DataType) bool {
 
 // Subscribe runs a subscription of an agent, or of the source, until ctx ends, the room drains or
 // out fails.
-func (r *Room) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(err, codec.CheckName("source", raw.Source), codec.CheckName("cluster_name", raw.Cluster)); err != nil {
 		return call.Undecodable(err)
@@ -115,7 +115,7 @@ func (r *Room) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 }
 
 // open checks who asks, and for what.
-func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.DataType) (*subscription, error) {
+func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.DataType) (*subscription, error) {
 	asked := authz.Call{
 		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: codec.Spec},
 		Source: raw.Source, Cluster: raw.Cluster,
@@ -140,7 +140,7 @@ func (r *Room) open(p transport.Peer, raw transport.RawSubscription, d codec.Dat
 
 // Accepted returns nil where the hub has accepted a cluster, else why it gets no works. Before
 // anybody has said so, no cluster is accepted.
-func (r *Room) Accepted(cluster string) error {
+func (r *Service) Accepted(cluster string) error {
 	if r.mirror.isAccepted(cluster) {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (r *Room) Accepted(cluster string) error {
 
 // notAccepted is the error of a cluster that the hub has not accepted, or does not have. Clusters come
 // back at different times, each after ten seconds to a minute.
-func (r *Room) notAccepted(cluster string) *transport.Error {
+func (r *Service) notAccepted(cluster string) *transport.Error {
 	message, advice := "the hub has not accepted cluster "+cluster, "hawser accept "+cluster
 	if r.Facts(cluster).Absent {
 		message, advice = "the hub has no ManagedCluster "+cluster, "hawser token create prints how it joins"
@@ -165,14 +165,14 @@ func (r *Room) notAccepted(cluster string) *transport.Error {
 }
 
 // Clusters returns the names of the clusters that the hub knows, sorted.
-func (r *Room) Clusters() []string { return r.mirror.clusters() }
+func (r *Service) Clusters() []string { return r.mirror.clusters() }
 
 // Facts returns what the hub says of a cluster.
-func (r *Room) Facts(cluster string) Facts { return r.mirror.factsOf(cluster) }
+func (r *Service) Facts(cluster string) Facts { return r.mirror.factsOf(cluster) }
 
 // drain waits for ctx to end, then refuses new calls and ends those that wait, and the streams one
 // after the other.
-func (r *Room) drain(ctx context.Context) error {
+func (r *Service) drain(ctx context.Context) error {
 	<-ctx.Done()
 	r.desk.close(unavailable("the broker is shutting down"))
 	streams := r.agents.close(call.GoingAway())
@@ -191,7 +191,7 @@ type metrics struct {
 	told             prometheus.Counter
 }
 
-func newMetrics(m telemetry.Meter, r *Room) *metrics {
+func newMetrics(m telemetry.Meter, r *Service) *metrics {
 	m.Shown("registration_source", "1 while the source that serves registration is connected, else 0.", nil, func() float64 {
 		if r.source.Load() == nil {
 			return 0

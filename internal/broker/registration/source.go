@@ -16,7 +16,7 @@ import (
 // last one that came.
 type sourceStream struct {
 	running
-	room *Room
+	room *Service
 	out  transport.Stream
 
 	// Of the goroutine that serves it: when these are due.
@@ -31,7 +31,7 @@ func (s *sourceStream) ended() *transport.Error {
 }
 
 // subscribeSource serves the source. Its requests go out over the stream, one at a time.
-func (r *Room) subscribeSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
 	asked := authz.Call{
 		Method: authz.Subscribe, Type: codec.EventType{DataType: codec.Registrations, Subresource: codec.Status},
 		Source: raw.Source, Cluster: raw.Cluster,
@@ -60,7 +60,7 @@ func (r *Room) subscribeSource(ctx context.Context, p transport.Peer, raw transp
 }
 
 // enter makes a subscription the one that counts, and ends the one before.
-func (r *Room) enter(s *sourceStream) error {
+func (r *Service) enter(s *sourceStream) error {
 	r.serving.Lock()
 	defer r.serving.Unlock()
 	if err := r.agents.closing(); err != nil {
@@ -77,7 +77,7 @@ func (r *Room) enter(s *sourceStream) error {
 
 // leave is the end of a subscription that has entered. One that was followed by another has
 // nothing left to end.
-func (r *Room) leave(s *sourceStream) {
+func (r *Service) leave(s *sourceStream) {
 	r.serving.Lock()
 	defer r.serving.Unlock()
 	if !r.source.CompareAndSwap(s, nil) {
@@ -156,14 +156,14 @@ func (s *sourceStream) send(request *hawserv1.RegistrationRequest) error {
 }
 
 // wakeSource says that there is something for the source.
-func (r *Room) wakeSource() {
+func (r *Service) wakeSource() {
 	if s := r.source.Load(); s != nil {
 		s.wake.Ring()
 	}
 }
 
 // fromSource takes an event of the source. It counts if it is of the subscription that counts.
-func (r *Room) fromSource(ctx context.Context, e *call.Event) (receipt transport.Receipt, err error) {
+func (r *Service) fromSource(ctx context.Context, e *call.Event) (receipt transport.Receipt, err error) {
 	s := r.source.Load()
 	if s == nil || e.Subscription != s.id || e.From != s.client {
 		return receipt, sourceOver()
@@ -209,7 +209,7 @@ func sourceOver() *transport.Error {
 // takeEarliest takes from when on certificates of clusters count. When it returns, those from before
 // have no connection. A time that lies ahead is that of a clock that is wrong: it would keep a cluster
 // out until then.
-func (r *Room) takeEarliest(ctx context.Context, said *hawserv1.RegistrationObjects) error {
+func (r *Service) takeEarliest(ctx context.Context, said *hawserv1.RegistrationObjects) error {
 	to := map[string]time.Time{}
 	for cluster, at := range said.GetEarliestIssues() {
 		if to[cluster] = at.AsTime(); !earliest.Sound(at.AsTime(), r.cfg.Now()) {
@@ -228,7 +228,7 @@ func (r *Room) takeEarliest(ctx context.Context, said *hawserv1.RegistrationObje
 
 // takeObjects brings the mirror up to date, and tells whom it concerns. The word of a subscription may
 // count no longer.
-func (r *Room) takeObjects(ctx context.Context, session string, said *hawserv1.RegistrationObjects) error {
+func (r *Service) takeObjects(ctx context.Context, session string, said *hawserv1.RegistrationObjects) error {
 	if err := r.takeEarliest(ctx, said); err != nil {
 		return err
 	}

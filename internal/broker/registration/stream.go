@@ -13,7 +13,7 @@ import (
 // name, and looks at the mirror again when something has changed there: of what changes while it
 // sends, or while the agent does not read, the last state is told. Nobody waits for it.
 type stream struct {
-	room     *Room
+	room     *Service
 	sub      *subscription
 	out      transport.Stream
 	told     map[string]sent

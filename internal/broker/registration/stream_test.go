@@ -24,7 +24,7 @@ import (
 )
 
 // newRoom returns a room on which nothing runs.
-func newRoom() *Room {
+func newRoom() *Service {
 	ids := 0
 	newID := func() string {
 		ids++
@@ -46,7 +46,7 @@ type thing struct {
 // world is a hub, a source that may know less of it, and agents that know less still.
 type world struct {
 	*rapid.T
-	room    *Room
+	room    *Service
 	session int
 	hub     map[streamScope]map[string]thing
 	changes int

@@ -135,12 +135,12 @@ func (u *undecided) release(k made) {
 	delete(u.made, k)
 }
 
-// room is what there is already where one more of an ask would count: of such askers for the cluster itself,
+// csrCapacity is what there is already where one more of an ask would count: of such askers for the cluster itself,
 // for the add-on that the ask names, for all add-ons of the cluster, of the account, and of all accounts.
-type room struct{ asker, addOn, addOns, account, all counts }
+type csrCapacity struct{ asker, addOn, addOns, account, all counts }
 
-func (u *undecided) roomOf(a ask) room {
-	return room{
+func (u *undecided) roomOf(a ask) csrCapacity {
+	return csrCapacity{
 		asker:  u.by[askerOf(a.cluster, a.user, "")],
 		addOn:  u.by[askerOf(a.cluster, a.user, a.sent.Metadata.Labels[addOnLabel])],
 		addOns: u.by[asker{cluster: a.cluster, own: true, addOns: true}], account: u.by[asker{account: a.user}], all: u.by[asker{}],
@@ -148,7 +148,7 @@ func (u *undecided) roomOf(a ask) room {
 }
 
 // takes refuses one more object, of so many bytes, where there are too many.
-func (r room) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
+func (r csrCapacity) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
 	const requests, decide = "certificate requests of %s are undecided", "approve, deny or delete some on the hub first"
 	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour: ask again then"
 	cluster, account := "cluster "+a.cluster, "clusters that join with the token of "+a.user

@@ -31,23 +31,23 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 	const agent, boot = identityPrefix + "c1:agent", "system:serviceaccount:ocm:boot"
 	for name, c := range map[string]struct {
 		username, requester string
-		addOns              []string // of each CSR
-		want                room     // for a CSR of the agent, or of its add-on a
+		addOns              []string    // of each CSR
+		want                csrCapacity // for a CSR of the agent, or of its add-on a
 		wantBoot            int
 	}{
-		"by a bootstrap token":            {Registrar, boot, make([]string, 20), room{all: undecidedOf(20)}, 20},
-		"of the cluster itself":           {Registrar, agent, make([]string, 20), room{asker: undecidedOf(20)}, 0},
-		"of an agent without a name":      {Registrar, identityPrefix + "c1", make([]string, 20), room{asker: undecidedOf(20)}, 0},
-		"of an agent of another cluster":  {Registrar, identityPrefix + "c10:agent", make([]string, 20), room{all: undecidedOf(20)}, 20},
-		"of its add-ons":                  {Registrar, agent, []string{"a", "a", "b", "c"}, room{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
-		"of add-ons, by others":           {Registrar, boot, []string{"a", "a"}, room{all: undecidedOf(2)}, 2},
-		"past the broker":                 {agent, "", []string{"", "a"}, room{asker: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
-		"past the broker, in its name":    {boot, agent, []string{"", "a"}, room{all: undecidedOf(2)}, 2},
-		"past the broker, by nobody's":    {"", agent, []string{""}, room{all: undecidedOf(1)}, 1},
-		"through the broker, by nobody's": {Registrar, "", []string{""}, room{all: undecidedOf(1)}, 1},
+		"by a bootstrap token":            {Registrar, boot, make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
+		"of the cluster itself":           {Registrar, agent, make([]string, 20), csrCapacity{asker: undecidedOf(20)}, 0},
+		"of an agent without a name":      {Registrar, identityPrefix + "c1", make([]string, 20), csrCapacity{asker: undecidedOf(20)}, 0},
+		"of an agent of another cluster":  {Registrar, identityPrefix + "c10:agent", make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
+		"of its add-ons":                  {Registrar, agent, []string{"a", "a", "b", "c"}, csrCapacity{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
+		"of add-ons, by others":           {Registrar, boot, []string{"a", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
+		"past the broker":                 {agent, "", []string{"", "a"}, csrCapacity{asker: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
+		"past the broker, in its name":    {boot, agent, []string{"", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
+		"past the broker, by nobody's":    {"", agent, []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
+		"through the broker, by nobody's": {Registrar, "", []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
 	} {
 		var s Server
-		roomOf := func(user string) room {
+		roomOf := func(user string) csrCapacity {
 			a := ask{cluster: "c1", user: user}
 			a.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}
 			r := s.undecided.roomOf(a)
@@ -82,34 +82,34 @@ func TestRoom_Takes(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask   ask
 		addOn bool
-		room  room
+		room  csrCapacity
 		want  bool
 	}{
-		"a renewal":                                       {agent, false, room{asker: undecidedOf(maxUndecided - 1)}, true},
-		"renewals nobody decides about":                   {agent, false, room{asker: undecidedOf(maxUndecided)}, false},
-		"a renewal, beside all add-ons that can be":       {agent, false, room{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecidedAddOns), all: undecidedOf(most)}, true},
-		"an add-on's, beside all others'":                 {agent, true, room{asker: undecidedOf(maxUndecided), addOn: undecidedOf(maxUndecided - 1), addOns: undecidedOf(maxUndecidedAddOns - 1), all: undecidedOf(most)}, true},
-		"too many of an add-on":                           {agent, true, room{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecided)}, false},
-		"too many add-ons, whose names a cluster invents": {agent, true, room{addOns: undecidedOf(maxUndecidedAddOns)}, false},
-		"a first request":                                 {boot, false, room{asker: undecidedOf(maxUndecided - 1), account: undecidedOf(most - 1), all: undecidedOf(inAll*most - 1)}, true},
-		"too many in the name of one cluster":             {boot, false, room{asker: undecidedOf(maxUndecided), all: undecidedOf(maxUndecided)}, false},
-		"too many in the names of many":                   {boot, false, room{account: undecidedOf(most)}, false},
-		"too many of all accounts":                        {boot, false, room{all: undecidedOf(inAll * most)}, false},
-		"a renewal after many that were decided":          {agent, false, room{asker: counts{csrs: decidedToo*maxUndecided - 1}}, true},
-		"a renewal after all that there may be":           {agent, false, room{asker: counts{csrs: decidedToo * maxUndecided}}, false},
-		"an add-on's after all that there may be":         {agent, true, room{addOn: counts{csrs: decidedToo * maxUndecided}}, false},
-		"add-ons after all that there may be":             {agent, true, room{addOns: counts{csrs: decidedToo * maxUndecidedAddOns}}, false},
-		"a first request beside what is large":            {boot, false, room{account: counts{bytes: most*bytesEach - 1000}}, true},
-		"a first request that is too large":               {boot, false, room{account: counts{bytes: most*bytesEach - 999}}, false},
-		"a first request, and all accounts have too much": {boot, false, room{all: counts{bytes: inAll*most*bytesEach - 999}}, false},
-		"a renewal, and all accounts have too much":       {agent, false, room{all: counts{bytes: inAll * most * bytesEach}}, true},
+		"a renewal":                                       {agent, false, csrCapacity{asker: undecidedOf(maxUndecided - 1)}, true},
+		"renewals nobody decides about":                   {agent, false, csrCapacity{asker: undecidedOf(maxUndecided)}, false},
+		"a renewal, beside all add-ons that can be":       {agent, false, csrCapacity{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecidedAddOns), all: undecidedOf(most)}, true},
+		"an add-on's, beside all others'":                 {agent, true, csrCapacity{asker: undecidedOf(maxUndecided), addOn: undecidedOf(maxUndecided - 1), addOns: undecidedOf(maxUndecidedAddOns - 1), all: undecidedOf(most)}, true},
+		"too many of an add-on":                           {agent, true, csrCapacity{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecided)}, false},
+		"too many add-ons, whose names a cluster invents": {agent, true, csrCapacity{addOns: undecidedOf(maxUndecidedAddOns)}, false},
+		"a first request":                                 {boot, false, csrCapacity{asker: undecidedOf(maxUndecided - 1), account: undecidedOf(most - 1), all: undecidedOf(inAll*most - 1)}, true},
+		"too many in the name of one cluster":             {boot, false, csrCapacity{asker: undecidedOf(maxUndecided), all: undecidedOf(maxUndecided)}, false},
+		"too many in the names of many":                   {boot, false, csrCapacity{account: undecidedOf(most)}, false},
+		"too many of all accounts":                        {boot, false, csrCapacity{all: undecidedOf(inAll * most)}, false},
+		"a renewal after many that were decided":          {agent, false, csrCapacity{asker: counts{csrs: decidedToo*maxUndecided - 1}}, true},
+		"a renewal after all that there may be":           {agent, false, csrCapacity{asker: counts{csrs: decidedToo * maxUndecided}}, false},
+		"an add-on's after all that there may be":         {agent, true, csrCapacity{addOn: counts{csrs: decidedToo * maxUndecided}}, false},
+		"add-ons after all that there may be":             {agent, true, csrCapacity{addOns: counts{csrs: decidedToo * maxUndecidedAddOns}}, false},
+		"a first request beside what is large":            {boot, false, csrCapacity{account: counts{bytes: most*bytesEach - 1000}}, true},
+		"a first request that is too large":               {boot, false, csrCapacity{account: counts{bytes: most*bytesEach - 999}}, false},
+		"a first request, and all accounts have too much": {boot, false, csrCapacity{all: counts{bytes: inAll*most*bytesEach - 999}}, false},
+		"a renewal, and all accounts have too much":       {agent, false, csrCapacity{all: counts{bytes: inAll * most * bytesEach}}, true},
 	} {
 		err := c.room.takes(c.ask, c.addOn, 1000, most)
 		if (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got := fmt.Sprint(room{addOn: undecidedOf(maxUndecided)}.takes(agent, true, 0, most)); got != "20 certificate requests of add-on a of cluster c1 are undecided, at most 20 may: approve, deny or delete some on the hub first" {
+	if got := fmt.Sprint(csrCapacity{addOn: undecidedOf(maxUndecided)}.takes(agent, true, 0, most)); got != "20 certificate requests of add-on a of cluster c1 are undecided, at most 20 may: approve, deny or delete some on the hub first" {
 		t.Error(got)
 	}
 }

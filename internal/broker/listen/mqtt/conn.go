@@ -202,7 +202,7 @@ func (c *conn) aside(p *packet) bool {
 	if p.kind() != packets.Puback || !c.woken.CompareAndSwap(0, 1) {
 		return false
 	}
-	waited := !c.room() || c.ending != nil
+	waited := !c.canSend() || c.ending != nil
 	err := c.guarded(func() error {
 		if err := check(p.header, p.body); err != nil {
 			return err
@@ -250,7 +250,7 @@ func (c *conn) next() (more bool, err error) {
 		return false, c.ending
 	}
 	deliveries := c.deliveries
-	if !c.room() {
+	if !c.canSend() {
 		deliveries = nil
 	}
 	select {

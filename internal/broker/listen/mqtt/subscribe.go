@@ -371,8 +371,8 @@ func (c *conn) deliver(d *delivery) error {
 	return c.write(packet)
 }
 
-// room tells whether more may be sent that has to be acknowledged.
-func (c *conn) room() bool { return len(c.unacked) < c.terms.window && c.held < mostHeld }
+// canSend tells whether more may be sent that has to be acknowledged.
+func (c *conn) canSend() bool { return len(c.unacked) < c.terms.window && c.held < mostHeld }
 
 // acknowledged takes the PUBACK of a delivery. A peer that could not take an event has no way
 // to get it but to subscribe again.

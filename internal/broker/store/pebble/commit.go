@@ -92,7 +92,7 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 		return err
 	}
 	defer leave()
-	if err := s.room.none(); err != nil {
+	if err := s.space.none(); err != nil {
 		return err // and does not wait for the one that met it
 	}
 	s.commit.Lock()
@@ -114,7 +114,7 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 		return err
 	}
 	s.publish(newView(s.db, s.failure), apply)
-	s.room.written.Store(true)
+	s.space.written.Store(true)
 	return nil
 }
 

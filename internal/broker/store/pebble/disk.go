@@ -166,7 +166,7 @@ func (f *failure) listener() *engine.EventListener {
 type disk struct {
 	vfs.FS
 	failure *failure
-	room    *room
+	space   *spaceGuard
 	// staging is the directory of a backup in the making. An error there is one
 	// of the backup.
 	staging string
@@ -193,7 +193,7 @@ func named(op, name string, err error) error { return fmt.Errorf("store: %s %s: 
 func (d *disk) patient(op, name string, call func() error) error {
 	err := call()
 	if exhausted(err) && !d.staged(name) {
-		err = d.room.retry(named(op, name, err), call)
+		err = d.space.retry(named(op, name, err), call)
 	}
 	return err
 }
@@ -259,7 +259,7 @@ func (f *diskFile) Write(p []byte) (n int, err error) {
 
 // Preallocate takes room before it is needed, but not of what little is left.
 func (f *diskFile) Preallocate(offset, length int64) error {
-	if f.disk.room.ample() {
+	if f.disk.space.ample() {
 		return f.File.Preallocate(offset, length)
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/run"
 )
 
-// room is what a store knows of the room that disk and process have for it. It comes
+// spaceGuard is what a store knows of the room that disk and process have for it. It comes
 // and goes without a fault of the disk, so nobody has to start anything again:
 //
 //	      begins when                          ends when                          the store takes
@@ -34,7 +34,7 @@ import (
 // through. The reserve is a file that only takes room. It is given up for a call
 // that finds none, so that a store can be opened on a full disk, and what makes room
 // goes on.
-type room struct {
+type spaceGuard struct {
 	fs  vfs.FS
 	dir string
 	log *slog.Logger
@@ -78,7 +78,7 @@ func isAny(err error, all ...syscall.Errno) bool {
 }
 
 // err is nil while there is ample room.
-func (r *room) err() error {
+func (r *spaceGuard) err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting > 0 {
@@ -87,10 +87,10 @@ func (r *room) err() error {
 	return r.low
 }
 
-func (r *room) ample() bool { return r.err() == nil }
+func (r *spaceGuard) ample() bool { return r.err() == nil }
 
 // none is why nothing is written at the moment.
-func (r *room) none() error {
+func (r *spaceGuard) none() error {
 	if err := r.err(); errors.Is(err, store.ErrNoRoom) {
 		return err
 	}
@@ -98,7 +98,7 @@ func (r *room) none() error {
 }
 
 // retry makes a call, that just ended with err, until there is room for it.
-func (r *room) retry(err error, call func() error) error {
+func (r *spaceGuard) retry(err error, call func() error) error {
 	r.begin(err)
 	for err = call(); exhausted(err) && r.wait(); err = call() {
 	}
@@ -106,7 +106,7 @@ func (r *room) retry(err error, call func() error) error {
 	return err
 }
 
-func (r *room) begin(err error) {
+func (r *spaceGuard) begin(err error) {
 	r.mu.Lock()
 	if r.waiting++; r.waiting == 1 {
 		r.log.Error("store has no room or no file descriptor; it takes nothing until there is", "error", err)
@@ -121,7 +121,7 @@ func (r *room) begin(err error) {
 	}
 }
 
-func (r *room) end(err error) {
+func (r *spaceGuard) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting--; r.waiting == 0 && !exhausted(err) {
@@ -130,7 +130,7 @@ func (r *room) end(err error) {
 }
 
 // wait returns after a while; false: nothing is waited for any more.
-func (r *room) wait() bool {
+func (r *spaceGuard) wait() bool {
 	select {
 	case <-r.stop:
 	case <-r.closing:
@@ -142,7 +142,7 @@ func (r *room) wait() bool {
 
 // look measures what is free, and makes the reserve where there is room for it. A file
 // system that does not say what is free is full when a write fails.
-func (r *room) look() {
+func (r *spaceGuard) look() {
 	u, err := r.fs.GetDiskUsage(r.dir)
 	if err != nil {
 		return
@@ -181,7 +181,7 @@ func lowFor(why error) error { return fmt.Errorf("%w: %w", store.ErrLow, why) }
 var errGivenUp = errors.New("its disk was full, and its reserve was given up")
 
 // keep returns why there is no reserve of that size, and makes one if it may.
-func (r *room) keep(size uint64, may bool) error {
+func (r *spaceGuard) keep(size uint64, may bool) error {
 	r.file.Lock()
 	defer r.file.Unlock()
 	if r.reserved {
@@ -217,7 +217,7 @@ func fillFile(files vfs.FS, path string, size uint64) error {
 }
 
 // giveUp makes the room of the reserve that of the store.
-func (r *room) giveUp() {
+func (r *spaceGuard) giveUp() {
 	r.file.Lock()
 	defer r.file.Unlock()
 	r.reserved = false
@@ -236,8 +236,8 @@ func (s *Store) watch() {
 	var next time.Time // when room is given back
 	run.Every(ctx, lookEvery, func() {
 		now := time.Now()
-		s.room.look()
-		if errors.Is(s.room.err(), store.ErrLow) && now.After(next) && s.room.written.Swap(false) {
+		s.space.look()
+		if errors.Is(s.space.err(), store.ErrLow) && now.After(next) && s.space.written.Swap(false) {
 			s.reclaim(ctx)
 			next = time.Now().Add(compactPart * time.Since(now))
 		}
@@ -249,6 +249,6 @@ func (s *Store) watch() {
 func (s *Store) reclaim(ctx context.Context) {
 	err := s.failure.call(func() error { return s.db.Compact(ctx, []byte{0}, []byte{0xff}, false) })
 	if err != nil && ctx.Err() == nil {
-		s.room.log.Warn("store could not give back the room of what is deleted", "error", err)
+		s.space.log.Warn("store could not give back the room of what is deleted", "error", err)
 	}
 }

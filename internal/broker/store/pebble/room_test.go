@@ -226,7 +226,7 @@ func TestRoom_OpensOnAFullDisk(t *testing.T) {
 		t.Errorf("deletion: %+v, %v", out, err)
 	}
 	measured(t, mem, 1<<19)
-	s.room.look()
+	s.space.look()
 	if err := s.Err(); err != nil {
 		t.Errorf("with room: %v", err)
 	}
@@ -288,7 +288,7 @@ func TestRoom_IsGivenBack(t *testing.T) {
 	}
 	before := tables(t, mem)
 	measured(t, mem, 0)
-	s.room.look()
+	s.space.look()
 	if _, err := s.Commit(t.Context(), drops); err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ type Store struct {
 	db      *engine.DB
 	lock    *engine.Lock
 	failure *failure
-	room    *room
+	space   *spaceGuard
 	fs      vfs.FS
 	dir     string
 	closed  *clean     // how it was, before it was opened
@@ -114,11 +114,11 @@ func Open(o Options) (*Store, error) {
 		failure: newFailure(o.Log), closing: make(chan struct{}),
 		memory: memory{state: newState(), metas: newMetas(), events: newEvents(), commits: make(chan struct{})},
 	}
-	s.room = &room{fs: o.FS, dir: o.Dir, log: o.Log, stop: o.Stop, closing: s.closing}
+	s.space = &spaceGuard{fs: o.FS, dir: o.Dir, log: o.Log, stop: o.Stop, closing: s.closing}
 	if err := s.open(&o); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", o.Dir, err)
 	}
-	s.room.look()
+	s.space.look()
 	s.failure.calls.Go(s.watch)
 	return s, nil
 }
@@ -149,7 +149,7 @@ func (s *Store) tidy(o *Options) error {
 }
 
 func (s *Store) openEngine(o *Options) error {
-	e := engineOptions(o, &disk{FS: o.FS, failure: s.failure, room: s.room, staging: s.staging}, s.failure)
+	e := engineOptions(o, &disk{FS: o.FS, failure: s.failure, space: s.space, staging: s.staging}, s.failure)
 	e.Lock = s.lock
 	err := s.failure.attempt(func() (err error) {
 		s.db, err = openEngine(o.Dir, e)
@@ -246,7 +246,7 @@ func (s *Store) begin(o *Options) error {
 }
 
 // Err implements [store.Store].
-func (s *Store) Err() error { return cmp.Or(s.failure.refusal(), s.room.err()) }
+func (s *Store) Err() error { return cmp.Or(s.failure.refusal(), s.space.err()) }
 
 // Fatal implements [store.Store]. A full disk and too many open files are no
 // such errors: then the store waits, and [Store.Err] has the cause.
