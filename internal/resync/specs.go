@@ -59,8 +59,8 @@ const (
 	SpecThenDeletion
 )
 
-// held is one entry of an agent's list.
-type held struct {
+// listedSpec is one entry of an agent's list.
+type listedSpec struct {
 	version int64
 	tag     string // as listed; "" when the agent lists none
 	seen    bool
@@ -70,15 +70,15 @@ type held struct {
 // cluster: [NewSpecs], then [Specs.Decide] once per record, then
 // [Specs.Unexplained]. It is for one goroutine.
 type Specs struct {
-	held map[string]held
+	held map[string]listedSpec
 }
 
 // NewSpecs begins a comparison with what an agent lists. An empty list is an
 // agent that holds nothing. An id listed twice counts with its lowest version.
 func NewSpecs(list []codec.ResourceVersion) *Specs {
-	s := &Specs{held: make(map[string]held, len(list))}
+	s := &Specs{held: make(map[string]listedSpec, len(list))}
 	for _, v := range list {
-		h := held{version: v.ResourceVersion, tag: v.Tag}
+		h := listedSpec{version: v.ResourceVersion, tag: v.Tag}
 		if old, twice := s.held[v.ResourceID]; twice && old.version < h.version {
 			h = old
 		}
@@ -118,7 +118,7 @@ func Newer(listed, version int64, supersedes bool) bool {
 	return version != 0 && !supersedes && listed > version
 }
 
-func decideLive(r Spec, h held, has bool) Decision {
+func decideLive(r Spec, h listedSpec, has bool) Decision {
 	switch {
 	case !has:
 		return Send
@@ -134,7 +134,7 @@ func decideLive(r Spec, h held, has bool) Decision {
 	return Skip
 }
 
-func decideDeleted(r Spec, h held, has bool) Decision {
+func decideDeleted(r Spec, h listedSpec, has bool) Decision {
 	if has && Newer(h.version, r.Version, r.Supersedes) {
 		return Ahead // it may have been undone, in a history that the broker lost
 	}

@@ -98,7 +98,7 @@ func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result 
 		return apply.Remembered(m, k.Known)
 	}
 	s := c.recorder.applier.Plan(ctx, m, owner, k.Known)
-	return s.Held()
+	return s.SkippedResult()
 }
 
 // saysComplete reports whether a manifest has a word in whether the work is

@@ -159,7 +159,7 @@ func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
 	if h.withholds == nil {
 		h.withholds = withheldError{h.why(h.unrecorded)} // which looks through all works
 	}
-	res = s.Held()
+	res = s.SkippedResult()
 	res.Action, res.Err = apply.Refuse, h.withholds
 	return res, true
 }
@@ -240,7 +240,7 @@ func (h *hindrance) blame(w *desired.Work, said []conditions.Manifest) {
 		for _, i := range brings(w, by) {
 			if i < len(said) && said[i].ApplyErr == nil {
 				said[i].ApplyErr = &conditions.CutOffError{Err: fmt.Errorf("%s of this manifest refuses what the agent itself writes, which keeps it from applying works: %w", by, err)}
-				said[i].Held = false
+				said[i].ApplySkipped = false
 			}
 		}
 	}

@@ -105,8 +105,8 @@ func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) cond
 	o := r.observer.observe(ctx, res)
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(ofKind(res.Manifest, res.Err)), Presence: res.Presence, ReadErr: explained(ofKind(res.Manifest, res.ReadErr)),
-		Missing: res.Known.Missing(),
-		Held:    r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known), Contest: r.contests.said(res.Ref),
+		Missing:      res.Known.Missing(),
+		ApplySkipped: r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known), Contest: r.contests.said(res.Ref),
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
 		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
 	}
@@ -163,7 +163,7 @@ func (r *reconciliation) postpone(i int, s apply.Step) apply.Result {
 		r.postponed = map[int]bool{}
 	}
 	r.postponed[i] = true
-	return s.Held()
+	return s.SkippedResult()
 }
 
 // rememberObserved adds to what is remembered of an object, if anything is.

@@ -282,18 +282,18 @@ func (s *statuses) nextAsk(cl *cluster) *todo {
 }
 
 // heldOf returns what the hub holds of the statuses of works.
-func heldOf(cl *cluster, uids []types.UID) []Held {
-	var held []Held
+func heldOf(cl *cluster, uids []types.UID) []StatusRef {
+	var held []StatusRef
 	for _, uid := range uids {
 		w := cl.works[uid]
 		if w == nil || w.hub.object == nil || w.hub.ended != alive {
 			continue
 		}
-		h := Held{UID: uid, Work: w.hub.object}
+		h := StatusRef{UID: uid, Work: w.hub.object}
 		if p := w.report.pending; p != nil && p.Hash != "" {
-			h = Held{UID: uid, Hash: p.Hash}
+			h = StatusRef{UID: uid, Hash: p.Hash}
 		} else if w.blame.status != nil {
-			h = Held{UID: uid, Hash: "none"} // also what the hub shows is news: it ends what Delivered says
+			h = StatusRef{UID: uid, Hash: "none"} // also what the hub shows is news: it ends what Delivered says
 		}
 		held = append(held, h)
 	}

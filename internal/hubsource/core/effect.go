@@ -99,8 +99,8 @@ type Publish struct {
 	// Supersedes is the revision of the record that the work replaces although
 	// that looks newer, 0 for none.
 	Supersedes uint64
-	// Held: the cluster may have the work although the broker never heard so.
-	Held bool
+	// RequireConfirmation: the cluster may have the work although the broker never heard so.
+	RequireConfirmation bool
 	// Order is the number of the event, 0 for a broker that knows none.
 	Order uint64
 	// Stamp is the place of the event where no broker keeps anything, First what goes out
@@ -132,15 +132,15 @@ type Release struct {
 type Ask struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
-	Held  []Held
+	Held  []StatusRef
 	Stamp plain.Stamp // as in [Publish]
 	// Limit is the largest event that fits, 0 if nobody knows.
 	Limit int
 }
 
-// Held is what the hub holds of a work's status. Exactly one of Hash (of a
+// StatusRef is what the hub holds of a work's status. Exactly one of Hash (of a
 // report that waits for its patch) and Work is set.
-type Held struct {
+type StatusRef struct {
 	UID  types.UID
 	Hash string
 	Work *workv1.ManifestWork
@@ -327,7 +327,7 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 	}
 	e, err := manifestwork.EncodeSpec(o, manifestwork.SpecParams{
 		ID: newID(), Now: now, Source: source, Action: action, DeletionWithData: action == codec.DeleteRequest,
-		Reported: p.Held || isReported(o.Status),
+		Reported: p.RequireConfirmation || isReported(o.Status),
 	})
 	if err == nil && p.Supersedes != 0 {
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))

@@ -159,9 +159,9 @@ func (p *plains) withheldOf(cl *cluster) Effect {
 // askFor asks an agent for the statuses of works: they say whose they are, and how they are
 // called.
 func (p *plains) askFor(cl *cluster, ids []string) *todo {
-	var held []Held
+	var held []StatusRef
 	for _, id := range ids {
-		held = append(held, Held{UID: types.UID(id), Hash: "none"})
+		held = append(held, StatusRef{UID: types.UID(id), Hash: "none"})
 	}
 	return p.ask(cl, Ask{Cluster: cl.name, Held: held, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
 		if !p.f.brokerFailed(cl.key(), &cl.far.retry, r.Err) {

@@ -150,7 +150,7 @@ func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(32 * time.Minute)
 	asks := f.asked("cluster1")
-	if len(asks) != 2 || asks[0].Held[0] != (Held{UID: "uid-x", Hash: "none"}) {
+	if len(asks) != 2 || asks[0].Held[0] != (StatusRef{UID: "uid-x", Hash: "none"}) {
 		t.Errorf("asks %+v", asks)
 	}
 	if v := f.core.Report(r); v != Taken {

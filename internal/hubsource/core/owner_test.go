@@ -52,7 +52,7 @@ func TestCore_KnowsItsOwnFinalizer(t *testing.T) {
 			}
 			f.now = f.now.Add(longestSpec)
 			f.seen(newWork("w", 1, deleting, version("300")))
-			if p := next[Publish](f, SpecLane, "uid-w"); p.Held != c.held || p.Action != codec.DeleteRequest {
+			if p := next[Publish](f, SpecLane, "uid-w"); p.RequireConfirmation != c.held || p.Action != codec.DeleteRequest {
 				t.Errorf("the deletion is %+v", p)
 			}
 		})

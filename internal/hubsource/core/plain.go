@@ -261,7 +261,7 @@ func (p *plains) next(cl *cluster) *todo {
 }
 
 // ofNobody is a list of statuses that asks for none.
-var ofNobody = []Held{{UID: "none", Hash: "none"}}
+var ofNobody = []StatusRef{{UID: "none", Hash: "none"}}
 
 // nextGreeting tells an agent of this session, with a request for its statuses or, where there are
 // no works, for none. One that comes too early after the last is owed:

@@ -255,7 +255,7 @@ func (s *specs) publish(w *work, m mark) *todo {
 	}
 	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder()}
 	p.Unversioned = m.deleting && w.spec.staleRuns > 0
-	p.Held = m.deleting && w.spec.elsewhere
+	p.RequireConfirmation = m.deleting && w.spec.elsewhere
 	if s.f.plain {
 		p.Stamp, p.First = s.f.stamp(w.cl), s.plains.first(w, m)
 		w.spec.retry.goes()

@@ -546,7 +546,7 @@ func TestCore_DeletionAfterALostStore(t *testing.T) {
 		for w, want := range map[*workv1.ManifestWork]bool{before: c.wantBefore, after: false} {
 			gone := newWork(w.Name, 1, deleting, version("300"))
 			f.seen(gone)
-			if p := next[Publish](f, SpecLane, w.UID); p.Held != want || p.Action != codec.DeleteRequest {
+			if p := next[Publish](f, SpecLane, w.UID); p.RequireConfirmation != want || p.Action != codec.DeleteRequest {
 				t.Errorf("%s: the deletion of the work published %s it is %+v", name, w.Name, p)
 			}
 		}

@@ -95,10 +95,10 @@ type Manifest struct {
 	Presence Presence
 	// ReadErr is set when Presence is Unreadable.
 	ReadErr error
-	// Held: the manifest was not applied in this reconciliation, on purpose: the work is
+	// ApplySkipped: the manifest was not applied in this reconciliation, on purpose: the work is
 	// complete, or somebody keeps undoing it. What is said about applying it stays
 	// as it was.
-	Held bool
+	ApplySkipped bool
 	// Unsent: a write or a read of the object was not sent, because requests before it take
 	// long. The conditions about applying it stay as they were, and those about the object
 	// too, unless that was read.
@@ -145,12 +145,12 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	held, unsent, failed := true, false, false
 	for _, m := range manifests {
 		before := old.find(m.Meta)
-		unsent, m.Held = unsent || m.Unsent, m.Held || m.Unsent
-		if held = held && m.Held; m.Held && before == nil {
+		unsent, m.ApplySkipped = unsent || m.Unsent, m.ApplySkipped || m.Unsent
+		if held = held && m.ApplySkipped; m.ApplySkipped && before == nil {
 			continue // never applied, and not to be: there is nothing to say
 		}
 		entries = append(entries, nextManifest(before, generation, m, stamp(now)))
-		failed = failed || !m.Held && m.ApplyErr != nil
+		failed = failed || !m.ApplySkipped && m.ApplyErr != nil
 	}
 	next.ResourceStatus.Manifests = entries
 	if len(manifests) > 0 && !held && (failed || !unsent) {
@@ -175,7 +175,7 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 		old := indexHistory(prev.ResourceStatus.Manifests)
 		entries := make([]workv1.ManifestCondition, 0, len(manifests))
 		for _, m := range manifests {
-			m.Held = true
+			m.ApplySkipped = true
 			entries = append(entries, nextManifest(old.find(m.Meta), generation, m, stamp(now)))
 		}
 		next.ResourceStatus.Manifests = entries
@@ -214,7 +214,7 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 		next.Conditions = slices.Clone(old.Conditions)
 		next.StatusFeedbacks = *old.StatusFeedbacks.DeepCopy()
 	}
-	if !m.Held {
+	if !m.ApplySkipped {
 		setApplied(&next.Conditions, generation, m, now)
 		setContested(&next.Conditions, generation, m, now)
 	}

@@ -33,11 +33,11 @@ func TestNext_Contested(t *testing.T) {
 	if c := find(s); c.LastTransitionTime != first.LastTransitionTime || len(c.Message) > 3000 || !strings.Contains(c.Message, ", and 16 more. ") {
 		t.Errorf("got %v", c)
 	}
-	m.Others, m.Held = nil, true
+	m.Others, m.ApplySkipped = nil, true
 	if s = conditions.Next(s, 1, []conditions.Manifest{m}, at); find(s) == nil {
 		t.Error("a manifest that is held says nothing new")
 	}
-	m.Held = false
+	m.ApplySkipped = false
 	if s = conditions.Next(s, 1, []conditions.Manifest{m}, at); find(s) != nil {
 		t.Errorf("got %v", find(s))
 	}

@@ -197,7 +197,7 @@ func TestNext_CompleteWork(t *testing.T) {
 	failed.ApplyErr = errors.New("boom")
 	first := next(workv1.ManifestWorkStatus{}, 1, t0, ruled(present(a), done), failed)
 	held := func(m conditions.Manifest) conditions.Manifest {
-		m.Held = true
+		m.ApplySkipped = true
 		return m
 	}
 	t1, _ := later(time.Minute)
@@ -215,7 +215,7 @@ func TestNext_HeldManifest(t *testing.T) {
 	first := next(workv1.ManifestWorkStatus{}, 1, t0, present(configMap(0, "a")), failed)
 	t1, _ := later(time.Minute)
 	held := with(present(configMap(1, "b")), integer("x", 1))
-	held.Held = true
+	held.ApplySkipped = true
 	got := next(first, 1, t1, present(configMap(0, "a")), held)
 	diff(t, first.Conditions, got.Conditions)
 	diff(t, first.ResourceStatus.Manifests[1].Conditions[0], got.ResourceStatus.Manifests[1].Conditions[0])
