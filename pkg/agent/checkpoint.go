@@ -75,9 +75,9 @@ func (c *Core) heed(cp codec.Checkpoint, at time.Time) (f findings, ok bool) {
 	c.outbox.Clock(at, c.config.Now())
 	f.send, f.sequenceErr = c.outbox.Observe(cp.HighestSequenceID)
 	slices.Sort(cp.Orphans)
-	orphans := c.set.Lacks(slices.Compact(cp.Orphans), c.link.mark)
+	orphans := c.set.Lacks(slices.Compact(cp.Orphans), c.link.listClock)
 	f.own, f.orphans = c.set.Digest(orphans), len(orphans)
-	f.action = c.link.heed(cp, orphans, f.own, c.set.Clock() > c.link.mark)
+	f.action = c.link.heed(cp, orphans, f.own, c.set.Clock() > c.link.listClock)
 	switch f.action {
 	case list:
 		f.sync = true

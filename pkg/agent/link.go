@@ -31,9 +31,9 @@ type subscriptionState struct {
 	resyncProgress
 	// listDue: a list is about to be sent, at listAt if that is ahead. What was received after
 	// the mark of the set's clock was not on the latest.
-	listDue bool
-	listAt  time.Time
-	mark    uint64
+	listDue   bool
+	listAt    time.Time
+	listClock uint64
 	// logged: it was logged that the digests differ after a list.
 	logged bool
 
@@ -133,7 +133,7 @@ func sameAck(a, b codec.Ack) bool {
 
 // listing says that a list is about to be sent, at this time of the set's clock.
 func (l *subscriptionState) listing(clock uint64, now time.Time) {
-	l.listDue, l.listAt, l.mark, l.listedAt = false, time.Time{}, clock, now
+	l.listDue, l.listAt, l.listClock, l.listedAt = false, time.Time{}, clock, now
 }
 
 // alive says whether the source is to hear that the agent is there.

@@ -141,7 +141,7 @@ func (s *strays) vouched(id string) bool {
 	case !s.link.hawser:
 		return s.connected
 	}
-	return s.link.matched && !s.link.unexplained(id) || len(s.set.Lacks([]string{id}, s.link.mark)) == 0
+	return s.link.matched && !s.link.unexplained(id) || len(s.set.Lacks([]string{id}, s.link.listClock)) == 0
 }
 
 // suspects returns the keys whose eviction begins, goes on or ends now that the

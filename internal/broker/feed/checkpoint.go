@@ -59,8 +59,8 @@ type toldDigest struct {
 	at       time.Time
 }
 
-// mark is a checkpoint to be sent.
-type mark struct {
+// pendingCheckpoint is a checkpoint to be sent.
+type pendingCheckpoint struct {
 	revision uint64
 	// complete: the mailbox was empty, and every change up to position had been put into it
 	// before.
@@ -78,31 +78,31 @@ func (s *subscription) rechecks() bool {
 
 // completeMark returns the checkpoint that is due when nothing is left to send. position is
 // that of the registry before the lock was locked.
-func (s *subscription) completeMark(now time.Time, position uint64) (mark, bool) {
+func (s *subscription) completeMark(now time.Time, position uint64) (pendingCheckpoint, bool) {
 	if s.mail.Len() > 0 || len(s.rests.later) > 0 || !s.phase.idle() {
-		return mark{}, false
+		return pendingCheckpoint{}, false
 	}
 	revision, ok := s.sync.progress.Complete(now, position)
 	if !ok {
-		return mark{}, false
+		return pendingCheckpoint{}, false
 	}
 	// What there is to tell from now on is for the next one.
 	s.sync.progress.Done()
-	return mark{revision: revision, complete: true, position: position}, true
+	return pendingCheckpoint{revision: revision, complete: true, position: position}, true
 }
 
 // partialMark returns the checkpoint that is due while something is left to send.
-func (s *subscription) partialMark(now time.Time, position uint64) (mark, bool) {
+func (s *subscription) partialMark(now time.Time, position uint64) (pendingCheckpoint, bool) {
 	if !s.sync.progress.MayBePartial(now) {
-		return mark{}, false
+		return pendingCheckpoint{}, false
 	}
 	if oldest, ok := s.oldest(); ok && s.phase.idle() {
 		if revision, ok := s.sync.progress.Partial(now, position, oldest); ok {
-			return mark{revision: revision}, true
+			return pendingCheckpoint{revision: revision}, true
 		}
 	}
 	s.sync.progress.Postpone(now.Add(partialPause))
-	return mark{}, false
+	return pendingCheckpoint{}, false
 }
 
 // oldest returns a revision below which every record was sent; false: nothing is left to
@@ -161,7 +161,7 @@ func (s *subscription) await(position uint64) {
 }
 
 // checkpoint tells a party how far it is.
-func (t *stream) checkpoint(m mark) error {
+func (t *stream) checkpoint(m pendingCheckpoint) error {
 	s := t.sub
 	head := t.cfg.Store.Head()
 	c := codec.Checkpoint{Cursor: codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: m.revision}}
@@ -188,7 +188,7 @@ func (t *stream) checkpoint(m mark) error {
 
 // tell fills in what the subscription itself knows of a checkpoint, and remembers that the checkpoint goes
 // out.
-func (s *subscription) tell(now time.Time, pause time.Duration, m mark, c *codec.Checkpoint) {
+func (s *subscription) tell(now time.Time, pause time.Duration, m pendingCheckpoint, c *codec.Checkpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	y := &s.sync

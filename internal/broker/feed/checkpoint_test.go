@@ -36,7 +36,7 @@ func TestSubscription_FillComesFirst(t *testing.T) {
 		t.Errorf("%+v, want the comparison", st)
 	}
 	s.sub.complete(at(0), &list{})
-	if st := s.nextFrom(0, 9); st.kind != checkpoint || st.mark != (mark{revision: 9, complete: true, position: 9}) {
+	if st := s.nextFrom(0, 9); st.kind != checkpoint || st.mark != (pendingCheckpoint{revision: 9, complete: true, position: 9}) {
 		t.Errorf("%+v, want a checkpoint", st)
 	}
 }
@@ -119,7 +119,7 @@ func TestSubscription_WhatRestsWasNotSent(t *testing.T) {
 	if oldest, ok := s.sub.oldest(); !ok || oldest != 5 {
 		t.Errorf("oldest %d, %v", oldest, ok)
 	}
-	if st := s.nextFrom(6, 9); st.kind != checkpoint || st.mark != (mark{revision: 4}) {
+	if st := s.nextFrom(6, 9); st.kind != checkpoint || st.mark != (pendingCheckpoint{revision: 4}) {
 		t.Errorf("%+v, want a checkpoint below what rests", st)
 	}
 	s.sub.sync.progress.Told(4, at(7), at(11))

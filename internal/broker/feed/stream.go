@@ -310,7 +310,7 @@ type step struct {
 	list    *list
 	page    *pageRequest
 	chunk   []codec.StatusHash
-	mark    mark
+	mark    pendingCheckpoint
 	resolve codec.Resolve
 	err     *transport.Error
 	until   time.Time

@@ -157,7 +157,7 @@ func (p *plan) takeBack(m *Meta) {
 	case !p.wins(m.Waiting.Version):
 		p.stale(m, m.SpecRevision, detailOlderVersion)
 	case p.op.Version > m.Version:
-		p.mark(m, Keep, Clear)
+		p.updateTombstone(m, Keep, Clear)
 	default:
 		p.slot(m, nil, Clear)
 		p.say(Accepted, m, m.SpecRevision)

@@ -52,11 +52,11 @@ func (p *plan) entomb(m *Meta) {
 		p.giveUp(m, p.revised(m), "", Clear)
 		return
 	}
-	p.mark(m, p.eventOr(Keep), Keep)
+	p.updateTombstone(m, p.eventOr(Keep), Keep)
 }
 
-// mark makes a tombstone of m, or a later one.
-func (p *plan) mark(m *Meta, spec, waiting Payload) {
+// updateTombstone makes a tombstone of m, or a later one.
+func (p *plan) updateTombstone(m *Meta, spec, waiting Payload) {
 	p.wrote(Accepted, p.revise(m, Tombstone, spec, waiting))
 	p.d.Outcome.Replaced = m.SpecRevision
 }

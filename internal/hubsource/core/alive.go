@@ -71,7 +71,7 @@ func (p *plains) nextSum(cl *cluster) *todo {
 		s.gap = gap{}
 		for _, w := range cl.works {
 			if w.comparable() != nil {
-				w.spec.redelivery.listed(w.hub.mark(), true)
+				w.spec.redelivery.listed(w.hub.fingerprint(), true)
 			}
 		}
 		p.rejudge(cl)
@@ -92,7 +92,7 @@ func (p *plains) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 		if w.comparable() == nil {
 			continue
 		}
-		sent = sent && w.hub.isTagged() && w.broker.on(p.f.sub) == holds && w.broker.mark.equal(w.hub.mark())
+		sent = sent && w.hub.isTagged() && w.broker.on(p.f.sub) == holds && w.broker.fingerprint.equal(w.hub.fingerprint())
 		d.Add(codec.RecordHash(string(w.uid), w.hub.tag))
 	}
 	return d, sent

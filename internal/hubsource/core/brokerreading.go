@@ -12,9 +12,9 @@ type brokerReading struct {
 	what     knowledge
 	revision uint64
 	heard    int // when
-	// mark is the state that it holds or refuses, row what it listed.
-	mark mark
-	row  codec.InventoryRecord
+	// fingerprint is the state that it holds or refuses, row what it listed.
+	fingerprint specFingerprint
+	row         codec.InventoryRecord
 	// displaces: the work takes the name of another record when it is published.
 	displaces bool
 }
@@ -52,7 +52,7 @@ func (b *brokerReading) on(sub int) knowledge {
 // answer takes what a receipt or a report says, unless something later is known; it
 // reports whether that counts. Where it is not told which is the later, a deletion that
 // is accepted is never later than that it is confirmed.
-func (b *brokerReading) answer(sub int, what knowledge, m mark, revision uint64, tick int) bool {
+func (b *brokerReading) answer(sub int, what knowledge, m specFingerprint, revision uint64, tick int) bool {
 	was, dated := b.on(sub), revision != 0 && b.revision != 0
 	switch {
 	case dated && was != unknown && b.revision > revision && what != refused:
@@ -61,7 +61,7 @@ func (b *brokerReading) answer(sub int, what knowledge, m mark, revision uint64,
 		return false
 	}
 	displaces := b.displaces && b.sub == sub && m.deleting
-	*b = brokerReading{sub: sub, what: what, mark: m, revision: revision, heard: tick, displaces: displaces}
+	*b = brokerReading{sub: sub, what: what, fingerprint: m, revision: revision, heard: tick, displaces: displaces}
 	return true
 }
 
@@ -98,8 +98,8 @@ func (b *brokerReading) list(sub int, revision uint64, r *codec.InventoryRecord,
 }
 
 // sync takes it that the broker has exactly the state with a mark.
-func (b *brokerReading) sync(sub int, m mark, revision uint64, tick int) {
-	*b = brokerReading{sub: sub, what: holds, mark: m, revision: revision, heard: tick}
+func (b *brokerReading) sync(sub int, m specFingerprint, revision uint64, tick int) {
+	*b = brokerReading{sub: sub, what: holds, fingerprint: m, revision: revision, heard: tick}
 }
 
 // replace takes it that another record has the work's name since a revision, or
@@ -117,4 +117,4 @@ func (b *brokerReading) replace(sub int, revision uint64, tick int) {
 }
 
 // setMark lets go of an older object's maps.
-func (b *brokerReading) setMark(m mark) { b.mark = m }
+func (b *brokerReading) setMark(m specFingerprint) { b.fingerprint = m }

@@ -16,9 +16,9 @@ import (
 // nothing changed. So it is looked for here, and by
 // TestCore_PublishesAgainWhatLostItsName.
 func TestBrokerReading_BelievesWhatIsLater(t *testing.T) {
-	live, deleting := mark{generation: 1}, mark{generation: 2, deleting: true}
+	live, deleting := specFingerprint{generation: 1}, specFingerprint{generation: 2, deleting: true}
 	row := func(revision uint64) *codec.InventoryRecord { return &codec.InventoryRecord{Revision: revision} }
-	answer := func(what knowledge, m mark, revision uint64) func(b *brokerReading) {
+	answer := func(what knowledge, m specFingerprint, revision uint64) func(b *brokerReading) {
 		return func(b *brokerReading) { b.answer(1, what, m, revision, 0) }
 	}
 	list := func(revision uint64, r *codec.InventoryRecord) func(b *brokerReading) {

@@ -258,7 +258,7 @@ func (c *comparisons) compareDigest(cl *cluster) {
 
 // inSync takes it that the broker has exactly the present state of a work.
 func (c *comparisons) inSync(w *work, revision uint64) {
-	w.broker.sync(c.f.sub, w.hub.mark(), revision, c.f.tick())
+	w.broker.sync(c.f.sub, w.hub.fingerprint(), revision, c.f.tick())
 	w.spec.agreed()
 	c.f.blameSpec(w, nil)
 	c.f.recount(w)

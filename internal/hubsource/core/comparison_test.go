@@ -319,7 +319,7 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{c.record}})
 			f.now = f.now.Add(longestHub)
 			p := next[Publish](f, SpecLane, w.UID)
-			if !p.mark().deleting {
+			if !p.fingerprint().deleting {
 				t.Errorf("published %+v", p)
 			}
 			if c.again {

@@ -237,7 +237,7 @@ func (f *fleet) wakeJudged() {
 func (w *work) isUpToDate(sub int) bool {
 	switch w.broker.on(sub) {
 	case holds:
-		return w.broker.mark.equal(w.hub.mark())
+		return w.broker.fingerprint.equal(w.hub.fingerprint())
 	case buried:
 		return true
 	case unknown, differs, unsure, lacks, listed, refused:

@@ -37,7 +37,7 @@ type hubReading struct {
 	asking   bool
 	retry    retry
 	// tag is that of the object as it was when its mark was tagged.
-	tagged mark
+	tagged specFingerprint
 	tag    codec.Tag
 }
 
@@ -204,29 +204,29 @@ func (h *hubReading) setTag(o *workv1.ManifestWork, t codec.Tag) { h.tagged, h.t
 
 // untag takes it that what the broker has may have other finalizers than what was
 // tagged.
-func (h *hubReading) untag() { h.tagged = mark{} }
+func (h *hubReading) untag() { h.tagged = specFingerprint{} }
 
 func (h *hubReading) isTagged() bool { return h.tagged.equal(markOf(h.object)) }
 
-// mark is what the broker is to have.
-func (h *hubReading) mark() mark {
+// fingerprint is what the broker is to have.
+func (h *hubReading) fingerprint() specFingerprint {
 	m := markOf(h.object)
 	m.deleting = m.deleting || h.ended != alive
 	return m
 }
 
-// mark says whether two states of a work differ for the broker.
-type mark struct {
+// specFingerprint says whether two states of a work differ for the broker.
+type specFingerprint struct {
 	generation          int64
 	deleting            bool
 	labels, annotations map[string]string
 }
 
-func markOf(o *workv1.ManifestWork) mark {
-	return mark{generation: o.Generation, deleting: o.DeletionTimestamp != nil, labels: o.Labels, annotations: o.Annotations}
+func markOf(o *workv1.ManifestWork) specFingerprint {
+	return specFingerprint{generation: o.Generation, deleting: o.DeletionTimestamp != nil, labels: o.Labels, annotations: o.Annotations}
 }
 
-func (m mark) equal(n mark) bool {
+func (m specFingerprint) equal(n specFingerprint) bool {
 	return m.generation == n.generation && m.deleting == n.deleting &&
 		maps.Equal(m.labels, n.labels) && maps.Equal(m.annotations, n.annotations)
 }

@@ -151,26 +151,26 @@ func (w *world) get(namespace, name string) Result {
 
 func (w *world) publish(e Publish) Result {
 	o := e.Work
-	if !hasFinalizer(o) && !e.mark().deleting {
+	if !hasFinalizer(o) && !e.fingerprint().deleting {
 		w.t.Fatalf("published %s without the finalizer", o.Name)
 	}
-	if live := w.hub[o.Namespace+"/"+o.Name]; e.mark().deleting && live != nil && live.UID == o.UID && live.DeletionTimestamp == nil {
+	if live := w.hub[o.Namespace+"/"+o.Name]; e.fingerprint().deleting && live != nil && live.UID == o.UID && live.DeletionTimestamp == nil {
 		w.t.Fatalf("published the deletion of %s, which lives", o.Name)
 	}
 	r := w.records[o.UID]
 	switch {
-	case r == nil && e.mark().deleting && !w.onCluster(o):
+	case r == nil && e.fingerprint().deleting && !w.onCluster(o):
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed}}
 	case r == nil:
 		r = &record{}
 		w.records[o.UID] = r
-	case o.Generation < r.version || r.deleting && !e.mark().deleting:
+	case o.Generation < r.version || r.deleting && !e.fingerprint().deleting:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}}
 	}
-	if r.work == nil || !markOf(r.work).equal(e.mark()) || r.deleting != e.mark().deleting {
+	if r.work == nil || !markOf(r.work).equal(e.fingerprint()) || r.deleting != e.fingerprint().deleting {
 		r.reported = false
 	}
-	r.work, r.version, r.deleting = o, o.Generation, e.mark().deleting
+	r.work, r.version, r.deleting = o, o.Generation, e.fingerprint().deleting
 	return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}}
 }
 

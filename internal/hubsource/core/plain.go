@@ -80,9 +80,9 @@ var repairs = fair.Rate{PerSecond: 50, Burst: 100}
 // redelivery says when a state of a work is published once more, because nobody has said that it
 // arrived.
 type redelivery struct {
-	mark  mark
-	times int
-	at    time.Time
+	fingerprint specFingerprint
+	times       int
+	at          time.Time
 	// since is when the state went out first.
 	since time.Time
 	// known: an agent has listed this state.
@@ -110,15 +110,15 @@ func (a *agenda) jitteredAbout(d time.Duration) time.Duration { return d - d/20 
 
 // goes takes it that a state is about to be published.
 func (g *redelivery) goes(e Publish) {
-	m, goes := e.mark(), aSpec
+	m, goes := e.fingerprint(), aSpec
 	switch {
 	case e.First == LastSpec:
 		goes = theLastSpec
 	case m.deleting:
 		goes = aDeletion
 	}
-	if !g.mark.equal(m) || g.went != goes {
-		*g = redelivery{mark: m, went: goes}
+	if !g.fingerprint.equal(m) || g.went != goes {
+		*g = redelivery{fingerprint: m, went: goes}
 	}
 }
 
@@ -132,9 +132,9 @@ func (g *redelivery) sent(a *agenda) {
 }
 
 // listed takes it that an agent lists a state, or something else.
-func (g *redelivery) listed(m mark, has bool) {
-	if g.known = has; !g.mark.equal(m) {
-		*g = redelivery{mark: m, known: has, went: g.went}
+func (g *redelivery) listed(m specFingerprint, has bool) {
+	if g.known = has; !g.fingerprint.equal(m) {
+		*g = redelivery{fingerprint: m, known: has, went: g.went}
 	}
 }
 
@@ -144,11 +144,11 @@ func (g *redelivery) restart() { *g = redelivery{} }
 // arrived reports whether its cluster has said something of the present state of a work. A hub
 // in doubt may count a generation once more.
 func (p *plains) arrived(w *work) bool {
-	m := w.hub.mark()
+	m := w.hub.fingerprint()
 	switch {
 	case m.deleting:
 		return false // then it says that it is gone
-	case w.spec.redelivery.known && w.spec.redelivery.mark.equal(m):
+	case w.spec.redelivery.known && w.spec.redelivery.fingerprint.equal(m):
 		return true
 	case p.lives.doubts(everywhere) != "":
 		return w.report.last == w.hub.object.Generation
@@ -161,7 +161,7 @@ func (p *plains) dueAgain(w *work) bool {
 	switch {
 	case !p.f.plain, p.arrived(w):
 		return false
-	case w.spec.redelivery.went == theLastSpec && p.first(w, w.hub.mark()) == Nothing:
+	case w.spec.redelivery.went == theLastSpec && p.first(w, w.hub.fingerprint()) == Nothing:
 		return true
 	}
 	return !p.f.until(SpecLane, w.key(), w.spec.redelivery.at)
@@ -180,7 +180,7 @@ func (p *plains) isDropped(cl *cluster, m plain.Stamp) bool {
 // paced reports whether it is the turn of a work that the broker may be told already.
 func (p *plains) paced(w *work) bool {
 	has := w.broker.on(p.f.sub)
-	if repeats := has == unknown || has == holds && w.broker.mark.equal(w.hub.mark()); !p.f.plain || !repeats {
+	if repeats := has == unknown || has == holds && w.broker.fingerprint.equal(w.hub.fingerprint()); !p.f.plain || !repeats {
 		return true
 	}
 	w.spec.retry.plan(func() time.Time { return p.f.Now().Add(p.f.repaired.Reserve(repairs, p.f.Now(), 1)) })
@@ -368,7 +368,7 @@ func (p *plains) answer(cl *cluster, s *resync.Specs, has Present) {
 
 // answerOf decides about one work of an agent's list.
 func (p *plains) answerOf(w *work, s *resync.Specs) {
-	id, m := string(w.uid), w.hub.mark()
+	id, m := string(w.uid), w.hub.fingerprint()
 	spec := resync.Spec{ID: id, State: resync.Live, Version: m.generation, Tag: w.hub.tag, Reported: reportedVersion(w) > 0, ReportedVersion: reportedVersion(w)}
 	if m.deleting {
 		spec.State = resync.Deleted
@@ -427,7 +427,7 @@ func (p *plains) heard(w *work) {
 // first says what an agent of OCM has to have before what is published now. The last spec says
 // what deletion means, and a deletion that it has means nothing without: so it has to say first
 // that it has that. After the deletion went out the spec would bring the work back.
-func (p *plains) first(w *work, m mark) Before {
+func (p *plains) first(w *work, m specFingerprint) Before {
 	switch behind := w.isBehind(p.f.sub) || p.lives.doubts(everywhere) != ""; {
 	case !m.deleting && behind:
 		return Unversioned

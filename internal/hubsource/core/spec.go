@@ -79,7 +79,7 @@ func (s *specs) next(w *work) *todo {
 	case !s.f.mayTell(w.cl) || w.hub.asking: // what is in question is not told
 		return nil
 	}
-	o, m := w.hub.object, w.hub.mark()
+	o, m := w.hub.object, w.hub.fingerprint()
 	switch has := w.broker.on(s.f.sub); {
 	case isLarge(o) && !m.deleting:
 		s.f.blameSpec(w, tooLarge(o))
@@ -87,7 +87,7 @@ func (s *specs) next(w *work) *todo {
 		return nil
 	case has == buried && m.deleting:
 		return nil // the finalizer goes
-	case has == holds && w.broker.mark.equal(m) && !s.plains.dueAgain(w):
+	case has == holds && w.broker.fingerprint.equal(m) && !s.plains.dueAgain(w):
 		w.broker.setMark(m) // lets go of an older object's maps
 		return s.nextHeld(w)
 	case m.deleting:
@@ -152,7 +152,7 @@ func (s *specs) adopt(w *work, bare *workv1.ManifestWork) {
 // contradicts the broker's records is taken for true only when the hub itself
 // said so after they were heard: the informer may lag, also behind a deletion
 // that an earlier process saw to its end; or the hub went back in time.
-func (s *specs) nextPublish(w *work, m mark) *todo {
+func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	o := w.hub.object
 	behind := w.isBehind(s.f.sub)
 	switch {
@@ -214,7 +214,7 @@ func (s *specs) nextEnded(w *work) *todo {
 		s.compare.forget(w)
 		return nil
 	}
-	return s.publish(w, w.hub.mark())
+	return s.publish(w, w.hub.fingerprint())
 }
 
 // owesDeletion reports whether the broker may hold a work that left the hub,
@@ -224,7 +224,7 @@ func (s *specs) owesDeletion(w *work) bool {
 	case lacks, buried:
 		return false
 	case holds:
-		if w.broker.mark.deleting && !s.f.plain {
+		if w.broker.fingerprint.deleting && !s.f.plain {
 			return false
 		}
 	case unknown, differs, unsure, listed, refused:
@@ -235,8 +235,8 @@ func (s *specs) owesDeletion(w *work) bool {
 
 // stillRefused reports whether m is what the broker refused and there is no
 // reason yet to ask again.
-func (s *specs) stillRefused(w *work, m mark) bool {
-	if w.broker.on(s.f.sub) != refused || !w.broker.mark.equal(m) {
+func (s *specs) stillRefused(w *work, m specFingerprint) bool {
+	if w.broker.on(s.f.sub) != refused || !w.broker.fingerprint.equal(m) {
 		return false
 	}
 	return w.spec.tryAgain.IsZero() || s.f.until(SpecLane, w.key(), w.spec.tryAgain)
@@ -244,7 +244,7 @@ func (s *specs) stillRefused(w *work, m mark) bool {
 
 // publish publishes the current state of a work. A broker that knows of its
 // deletion takes a create_request for a new life, so that needs the hub's word.
-func (s *specs) publish(w *work, m mark) *todo {
+func (s *specs) publish(w *work, m specFingerprint) *todo {
 	if !s.plains.paced(w) {
 		return nil
 	}
@@ -278,8 +278,8 @@ func (s *specs) publish(w *work, m mark) *todo {
 	return &todo{p, func(r Result) { s.donePublish(w, p, r) }}
 }
 
-// mark is that of the state which is published.
-func (p Publish) mark() mark { return markOf(p.Work) }
+// fingerprint is that of the state which is published.
+func (p Publish) fingerprint() specFingerprint { return markOf(p.Work) }
 
 func (s *specs) donePublish(w *work, e Publish, r Result) {
 	cl := w.cl
@@ -317,7 +317,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
-	case said.Code == transport.CodeOverloaded && said.Attribute != "" && !e.mark().deleting: // over a quota, which says nothing about other works
+	case said.Code == transport.CodeOverloaded && said.Attribute != "" && !e.fingerprint().deleting: // over a quota, which says nothing about other works
 		s.refused(w, e, r)
 		s.tryAgainAfter(w, said.Delay)
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
@@ -342,18 +342,18 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 		s.compare.cursor.askFor(w) // it has the work from another life of the hub
 	}
 	what := holds
-	if e.mark().deleting && r.Outcome == codec.OutcomeConfirmed {
+	if e.fingerprint().deleting && r.Outcome == codec.OutcomeConfirmed {
 		what = buried
 	}
-	w.broker.answer(s.f.sub, what, e.mark(), r.Revision, s.f.tick())
+	w.broker.answer(s.f.sub, what, e.fingerprint(), r.Revision, s.f.tick())
 	w.spec.agreed()
 	w.spec.redelivery.sent(&s.f.agenda)
 	w.hub.untag()
 	s.f.blameSpec(w, nil)
-	if !e.mark().deleting {
+	if !e.fingerprint().deleting {
 		w.turnaround.Accepted(e.Work.Generation, r.Outcome != "" && r.Outcome != codec.OutcomeAccepted, s.f.Now())
 	}
-	if p := w.report.pending; p != nil && p.Deleted && !e.mark().deleting {
+	if p := w.report.pending; p != nil && p.Deleted && !e.fingerprint().deleting {
 		w.report.drop(s.f, s.compare.cursor) // it was the end of an earlier life of the work
 	}
 	s.nameTaken(w, e)
@@ -370,11 +370,11 @@ func (s *specs) nameTaken(w *work, e Publish) {
 // refused takes a refusal that stays until something changes.
 func (s *specs) refused(w *work, e Publish, r Result) {
 	code := transport.CodeOf(r.Err)
-	if e.mark().deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
+	if e.fingerprint().deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
 		// Nobody is left to tell (the shell has logged it), or another source has the
 		// name on this cluster: the work never became a record, and there is nothing to
 		// clean up.
-		w.broker.answer(s.f.sub, buried, e.mark(), 0, s.f.tick())
+		w.broker.answer(s.f.sub, buried, e.fingerprint(), 0, s.f.tick())
 		return
 	}
 	s.refuse(w, e, r.Receipt.Revision)
@@ -395,7 +395,7 @@ const shownStaleRuns = 3
 // often it was changed.
 func (s *specs) stale(w *work, e Publish, revision uint64) {
 	w.spec.staleRuns++
-	if s.compare.on && !e.mark().deleting {
+	if s.compare.on && !e.fingerprint().deleting {
 		if w.spec.staleRuns >= shownStaleRuns {
 			s.f.blameSpec(w, staleSpec(e.Work))
 		}
@@ -413,7 +413,7 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 }
 
 func (s *specs) refuse(w *work, e Publish, revision uint64) {
-	w.broker.answer(s.f.sub, refused, e.mark(), revision, s.f.tick())
+	w.broker.answer(s.f.sub, refused, e.fingerprint(), revision, s.f.tick())
 	w.spec.retry.reset()
 	s.tryAgainAfter(w, refusedDelay)
 }
@@ -431,7 +431,7 @@ func (s *specs) changed(w *work, before *workv1.ManifestWork) {
 	w.spec.retry.changed()
 	s.adopt(w, before)
 	w.spec.late = w.spec.late || before == nil && s.f.begun && !hasFinalizer(w.hub.object)
-	if before == nil || !markOf(before).equal(w.hub.mark()) {
+	if before == nil || !markOf(before).equal(w.hub.fingerprint()) {
 		if w.broker.on(s.f.sub) == unknown && s.f.mayTell(w.cl) && (s.compare.on || s.f.plain) {
 			w.broker.assume(differs, s.f.sub, s.f.tick())
 		}

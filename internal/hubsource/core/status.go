@@ -247,7 +247,7 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 	}
 	// The informer may lag behind the end, or the hub went back: the broker is about to
 	// forget the work.
-	if w.broker.answer(s.f.sub, lacks, mark{}, r.Revision, s.f.tick()) {
+	if w.broker.answer(s.f.sub, lacks, specFingerprint{}, r.Revision, s.f.tick()) {
 		s.f.recount(w)
 		s.f.wake(SpecLane, w.key(), 0)
 	}
@@ -267,7 +267,7 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 // since is about an earlier deletion, as of a work that a restore of the hub brought
 // back.
 func (s *statuses) confirm(w *work, r *Report) ReportResult {
-	if !w.broker.answer(s.f.sub, buried, w.hub.mark(), r.Revision, s.f.tick()) {
+	if !w.broker.answer(s.f.sub, buried, w.hub.fingerprint(), r.Revision, s.f.tick()) {
 		w.report.drop(s.f, s.cursor)
 		return Stale
 	}

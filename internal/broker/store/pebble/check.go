@@ -210,7 +210,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.note([]byte(cleanName), err); err != nil {
 		return err
 	}
-	r.Epoch, r.Revision, r.Bookmarks = c.head.Epoch, c.head.Revision, len(c.marks)
+	r.Epoch, r.Revision, r.Bookmarks = c.head.Epoch, c.head.Revision, len(c.bookmarks)
 	c.tally.Sort()
 	for i := range r.Clusters {
 		in := &r.Clusters[i]

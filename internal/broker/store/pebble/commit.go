@@ -71,7 +71,7 @@ func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) e
 	}
 	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
 		for name, value := range bookmarks {
-			known, ok := s.marks[name]
+			known, ok := s.bookmarks[name]
 			switch {
 			case ok && value == nil:
 				b.remove(bookmarkKey(name))
@@ -79,7 +79,7 @@ func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) e
 				b.set(bookmarkKey(name), value)
 			}
 		}
-		return func() { s.marks.Set(bookmarks) }, nil
+		return func() { s.bookmarks.Set(bookmarks) }, nil
 	})
 }
 

@@ -16,7 +16,7 @@ type state struct {
 	head       store.Head
 	terms      resident.Terms
 	subscribed resident.Subscriptions
-	marks      resident.Bookmarks
+	bookmarks  resident.Bookmarks
 	tally      *resident.Tally
 	book       *quota.Book
 	behind     map[store.Key]string // id that waits to the id of its tombstone
@@ -29,7 +29,7 @@ type state struct {
 func newState() state {
 	return state{
 		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), book: quota.NewBook(), behind: make(map[store.Key]string),
-		marks: make(resident.Bookmarks),
+		bookmarks: make(resident.Bookmarks),
 	}
 }
 
@@ -42,7 +42,7 @@ var loaded = [...]byte{keyBookmark, keyCluster, keyTerm, keyHead, keyEpoch, keyM
 func (s *state) load(key, body []byte) (m *store.Meta, err error) {
 	switch kind, alone := key[0], len(key) == 1; {
 	case kind == keyBookmark:
-		s.marks[string(key[1:])] = append([]byte{}, body...)
+		s.bookmarks[string(key[1:])] = append([]byte{}, body...)
 	case kind == keyCluster:
 		var p resident.ClusterKey
 		if p.DataType, p.Cluster, err = parseClusterKey(key); err == nil {
@@ -208,7 +208,7 @@ func (m *memory) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 func (m *memory) Bookmarks(prefix string) map[string][]byte {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.marks.Under(prefix)
+	return m.bookmarks.Under(prefix)
 }
 
 // What the two recents of a store keep in each half.
