@@ -332,7 +332,7 @@ func (p *process) registrationReady() error {
 	if r == nil {
 		return errNotYet
 	}
-	state := r.registration.State()
+	state := r.registration.Progress()
 	if state.Waits == nil && state.Trouble != nil {
 		return telemetry.Notice(state.Trouble)
 	}

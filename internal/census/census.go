@@ -11,14 +11,14 @@ import (
 // Conditions are the condition types that are counted.
 var Conditions = [...]string{workv1.WorkApplied, workv1.WorkAvailable}
 
-// State is that of one condition of a work. The zero State is that of a work that is not
+// ConditionState is that of one condition of a work. The zero ConditionState is that of a work that is not
 // counted.
-type State uint8
+type ConditionState uint8
 
 // The states.
 const (
 	// Missing: nobody has said anything yet.
-	Missing State = iota + 1
+	Missing ConditionState = iota + 1
 	// Outdated: it is about an earlier generation.
 	Outdated
 	// True, False and Unknown are what it says of the present generation.
@@ -32,16 +32,16 @@ const (
 )
 
 // States lists them.
-var States = [...]State{Missing, Outdated, True, False, Unknown, Deleting}
+var States = [...]ConditionState{Missing, Outdated, True, False, Unknown, Deleting}
 
 // String is the name of a state as metrics have it.
-func (s State) String() string {
+func (s ConditionState) String() string {
 	return [states]string{"", "missing", "outdated", "true", "false", "unknown", "deleting"}[s]
 }
 
 // Class is what the conditions of one work say. The zero Class is that of a work that is not
 // counted.
-type Class [len(Conditions)]State
+type Class [len(Conditions)]ConditionState
 
 // Of returns the class of a work.
 func Of(o *workv1.ManifestWork) (c Class) {
@@ -51,7 +51,7 @@ func Of(o *workv1.ManifestWork) (c Class) {
 	return c
 }
 
-func stateOf(o *workv1.ManifestWork, typ string) State {
+func stateOf(o *workv1.ManifestWork, typ string) ConditionState {
 	cond := meta.FindStatusCondition(o.Status.Conditions, typ)
 	switch {
 	case o.DeletionTimestamp != nil:
@@ -80,7 +80,7 @@ func (n *Counts) Move(was *Class, is Class) {
 	*was = is
 }
 
-func (n *Counts) add(i int, s State, by int) {
+func (n *Counts) add(i int, s ConditionState, by int) {
 	if s != 0 {
 		n[i][s] += by
 	}

@@ -106,7 +106,7 @@ func (b *bench) putFormer(resource, key, file string) {
 
 // TestFormer_State: what a former hub-source kept is read by value.
 func TestFormer_State(t *testing.T) {
-	for file, want := range map[string]core.State{
+	for file, want := range map[string]core.SavedState{
 		formerSynced:  {Cursor: "store-1/store-2/4"},
 		formerDoubt:   {Cursor: "store-1/store-2/15", Withheld: []string{"*"}, Against: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "117"}},
 		formerSettled: {Cursor: "store-1/store-2/19", Trusted: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "114"}},

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// StateName returns the name of the ConfigMap that keeps the [core.State] of a
+// StateName returns the name of the ConfigMap that keeps the [core.SavedState] of a
 // source.
 func StateName(sourceID string) string { return fieldManager + "-" + sourceID }
 
@@ -28,7 +28,7 @@ type keeper struct {
 }
 
 // load returns what was saved last, the zero State when nothing was.
-func (k *keeper) load(ctx context.Context) (s core.State, err error) {
+func (k *keeper) load(ctx context.Context) (s core.SavedState, err error) {
 	if k.maps == nil {
 		if k.last != nil {
 			s = core.StateOf(k.last.Data)
@@ -59,7 +59,7 @@ func (k *keeper) version(ctx context.Context) (string, error) {
 // save replaces what is there, unless somebody else has changed it since: the
 // error is a conflict then, or that it is not found, and the next save goes by what it
 // finds. It returns the resource version.
-func (k *keeper) save(ctx context.Context, s core.State) (version string, err error) {
+func (k *keeper) save(ctx context.Context, s core.SavedState) (version string, err error) {
 	if k.maps == nil {
 		k.last = &corev1.ConfigMap{Data: s.Data()}
 		return "", nil

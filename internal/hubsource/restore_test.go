@@ -36,7 +36,7 @@ func (h *fakeHub) backUp() (restore func()) {
 }
 
 // state is what the source has left on the hub.
-func (b *bench) state() core.State {
+func (b *bench) state() core.SavedState {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
 	data := map[string]string{}
@@ -219,7 +219,7 @@ func TestSource_TellsWhatItNeedsOnTheHub(t *testing.T) {
 
 func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
 	k := &keeper{}
-	if _, err := k.save(t.Context(), core.State{Cursor: "e/t/7", Withheld: []string{"c1"}}); err != nil {
+	if _, err := k.save(t.Context(), core.SavedState{Cursor: "e/t/7", Withheld: []string{"c1"}}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := k.load(t.Context())
@@ -239,7 +239,7 @@ func TestKeeper_TellsTheVersionOfWhatTheHubKeeps(t *testing.T) {
 			}
 		}
 		is("")
-		first, err := k.save(t.Context(), core.State{Cursor: "e/t/7"})
+		first, err := k.save(t.Context(), core.SavedState{Cursor: "e/t/7"})
 		if err != nil || first == "" {
 			t.Fatalf("saved as %q, error %v", first, err)
 		}

@@ -63,7 +63,7 @@ type shellConfig struct {
 	hub     Hub
 	teller  *teller // nil: no Events
 	keeper  *keeper
-	state   core.State // saved last
+	state   core.SavedState // saved last
 	log     *slog.Logger
 	metrics *metrics
 }

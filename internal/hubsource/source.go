@@ -148,7 +148,7 @@ func (s *Source) lead(ctx context.Context, first *watch) error {
 // serve does the work of the leader: it begins with an empty core, which the
 // informers fill before the session with the broker starts.
 func (s *Source) serve(ctx context.Context, first *watch) error {
-	state, err := ask(ctx, s, func() (core.State, error) { return s.keeper.load(ctx) })
+	state, err := ask(ctx, s, func() (core.SavedState, error) { return s.keeper.load(ctx) })
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ type authority struct {
 type rights struct {
 	config *CoreConfig
 	roles  *roleState
-	*state
+	*keyState
 	pass
 	// authority is in whose name manifests are applied; nil: in that of the agent.
 	authority *authority

@@ -36,7 +36,7 @@ type Tracker interface {
 	Track(key string, expected map[cluster.Ref]drift.Signature)
 	// Seen returns the state in which an object was last seen, if that is known;
 	// the zero State is absence.
-	Seen(ref cluster.Ref) (s drift.State, ok bool)
+	Seen(ref cluster.Ref) (s drift.ObservedObject, ok bool)
 	// Begin and End enclose the writes of a key. Wrote tells the state that each of them left,
 	// by its exact signature: it is no news, whether the watch shows it before or after. The
 	// key is told of other changes at End.
@@ -141,7 +141,7 @@ type works struct {
 	history    int // of the cluster: how often it was another one
 	set        *desired.Set
 	outbox     report.Outbox
-	states     map[string]*state
+	states     map[string]*keyState
 	connected  bool
 	stuck      map[string]bool // keys, see noteStuck
 }
@@ -164,7 +164,7 @@ func NewCore(c CoreConfig) *Core {
 		config: &c,
 		set:    desired.New(),
 		outbox: report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
-		states: map[string]*state{},
+		states: map[string]*keyState{},
 		stuck:  map[string]bool{},
 	}
 	l := &subscriptionState{}

@@ -16,7 +16,7 @@ import (
 // Journal is where what is wanted outlives the process; a *journal.Journal is
 // one. What its methods promise is said there.
 type Journal interface {
-	Load(b journal.Binding, put func(codec.Event) error, removed func(id string)) (journal.State, error)
+	Load(b journal.Binding, put func(codec.Event) error, removed func(id string)) (journal.LoadResult, error)
 	Put(e codec.Event) error
 	Remove(id string) error
 	Checkpoint(c codec.Cursor) error

@@ -335,8 +335,8 @@ func TestCore_JournalThatCannotBeLoaded(t *testing.T) {
 
 type newerJournal struct{ Journal }
 
-func (newerJournal) Load(journal.Binding, func(codec.Event) error, func(string)) (journal.State, error) {
-	return journal.State{}, &journal.FormatError{Path: "/state/binding", Format: 9}
+func (newerJournal) Load(journal.Binding, func(codec.Event) error, func(string)) (journal.LoadResult, error) {
+	return journal.LoadResult{}, &journal.FormatError{Path: "/state/binding", Format: 9}
 }
 
 // A status of the process before may arrive after those of this one, whose clock

@@ -57,7 +57,7 @@ var errLimited = errors.New("admission keeps the agent from its leader lease, an
 type hindrance struct {
 	*works
 	*tools
-	*state
+	*keyState
 	pass
 	// unrecorded is why nothing that needs a new entry is made, withholds the same, explained;
 	// narrow says that only admission configurations are corrected and removed then. failed is

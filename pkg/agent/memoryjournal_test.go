@@ -55,7 +55,7 @@ func (j *memoryJournal) do(op, id string) error {
 	return nil
 }
 
-func (j *memoryJournal) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.State, error) {
+func (j *memoryJournal) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.LoadResult, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.loaded, j.broken = true, nil
@@ -63,7 +63,7 @@ func (j *memoryJournal) Load(b journal.Binding, put func(codec.Event) error, _ f
 		j.binding, j.cursor, j.reported, j.left = b, codec.Cursor{}, journal.Reported{}, nil
 		clear(j.entries)
 	}
-	s := journal.State{Cursor: j.cursor, Reported: j.reported, Reserved: j.reserved, Left: maps.Clone(j.left)}
+	s := journal.LoadResult{Cursor: j.cursor, Reported: j.reported, Reserved: j.reserved, Left: maps.Clone(j.left)}
 	written := func(id string) time.Time { // the order in which they were put
 		e, err := codec.Unmarshal(j.entries[id])
 		if err != nil {

@@ -34,7 +34,7 @@ type observer struct {
 	config *CoreConfig
 	rules  *rule.Evaluator
 	rights *rights
-	*state
+	*keyState
 	pass
 	// found is what was found, took how long the rules took.
 	found map[cluster.Ref]observation

@@ -47,7 +47,7 @@ type pass struct {
 // wanted, what is known of the key, and who does what.
 type reconciliation struct {
 	*works
-	*state
+	*keyState
 	*tools
 	strays *strays
 	keeper *keeper
@@ -127,17 +127,17 @@ func (c *Core) begin(key string) *reconciliation {
 	defer c.mu.Unlock()
 	kept := c.states[key]
 	if kept == nil {
-		kept = &state{known: map[cluster.Ref]remembered{}, contests: contests{}}
+		kept = &keyState{known: map[cluster.Ref]remembered{}, contests: contests{}}
 		c.states[key] = kept
 	}
 	kept.follow(c.history)
 	now := c.config.Now()
 	p := pass{key: key, now: now, full: !now.Before(kept.look), log: c.config.Log.With("applied_manifest_work", key)}
-	r := &reconciliation{works: c.works, state: kept, tools: c.tools.withOwn(c.config, key), strays: c.strays, keeper: c.keeper, policies: c.policies, pass: p}
-	r.recorder = recorder{config: c.config, tools: r.tools, strays: c.strays, state: kept, pass: p}
-	r.rights = rights{config: c.config, roles: c.roles, state: kept, pass: p}
-	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, state: kept, pass: p}
-	r.hindrance = hindrance{works: c.works, tools: r.tools, state: kept, pass: p}
+	r := &reconciliation{works: c.works, keyState: kept, tools: c.tools.withOwn(c.config, key), strays: c.strays, keeper: c.keeper, policies: c.policies, pass: p}
+	r.recorder = recorder{config: c.config, tools: r.tools, strays: c.strays, keyState: kept, pass: p}
+	r.rights = rights{config: c.config, roles: c.roles, keyState: kept, pass: p}
+	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, keyState: kept, pass: p}
+	r.hindrance = hindrance{works: c.works, tools: r.tools, keyState: kept, pass: p}
 	r.completion = completion{recorder: &r.recorder, observer: &r.observer}
 	if name, ours := c.workName(key); ours {
 		r.review(name)

@@ -19,7 +19,7 @@ type recorder struct {
 	config *CoreConfig
 	*tools
 	strays *strays
-	*state
+	*keyState
 	pass
 	// seen are the objects that were about to be removed as they were read, by what
 	// names them whatever the version; nil for those that there are not.

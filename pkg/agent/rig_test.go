@@ -85,7 +85,7 @@ func newRig(t *testing.T) *rig {
 		statuses: map[string]manifestwork.StatusReport{},
 	}
 	r.f.Now = func() time.Time { return r.now }
-	r.watches = &watches{seen: map[cluster.Ref]drift.State{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }, core: func() *Core { return r.core }}
+	r.watches = &watches{seen: map[cluster.Ref]drift.ObservedObject{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }, core: func() *Core { return r.core }}
 	r.f.Changed = r.watches.changed
 	r.restart()
 	return r
@@ -304,7 +304,7 @@ func (r *rig) saveNow() {
 // watches is a Tracker that sees everything at once, except in kinds that are
 // denied.
 type watches struct {
-	seen     map[cluster.Ref]drift.State
+	seen     map[cluster.Ref]drift.ObservedObject
 	expected map[string]map[cluster.Ref]drift.Signature
 	denied   string // a resource
 	own      drift.Own
@@ -317,7 +317,7 @@ type watches struct {
 }
 
 func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
-	var s drift.State
+	var s drift.ObservedObject
 	if o != nil {
 		s = drift.StateOf(ref.GroupVersionResource, o)
 	}
@@ -374,7 +374,7 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 	for ref, s := range expected { // as package drift, of an object that has not changed since it is tracked
 		before, tracked := w.expected[key][ref]
 		if _, seen := w.seen[ref]; !seen && tracked && s != drift.Unknown && s != before {
-			w.seen[ref] = drift.State{Content: s, Exact: s}
+			w.seen[ref] = drift.ObservedObject{Content: s, Exact: s}
 		}
 	}
 	w.expected[key] = maps.Clone(expected)
@@ -383,7 +383,7 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 	}
 }
 
-func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
+func (w *watches) Seen(ref cluster.Ref) (drift.ObservedObject, bool) {
 	s, ok := w.seen[ref]
 	if f := w.asked; f != nil && ref.Resource == w.askedKind {
 		w.asked = nil

@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
-// state is what is remembered of one key between reconciliations. Only the reconciliation that
+// keyState is what is remembered of one key between reconciliations. Only the reconciliation that
 // has the key touches it, except where noted.
-type state struct {
+type keyState struct {
 	// history is that of the cluster in which all this is known.
 	history int
 	// record is the AppliedManifestWork as last read or written; nil if there is
@@ -61,7 +61,7 @@ type state struct {
 
 // follow forgets what was read of the cluster in another history than this one. What was told of
 // the works stays.
-func (s *state) follow(history int) {
+func (s *keyState) follow(history int) {
 	if s.history == history {
 		return
 	}
@@ -72,7 +72,7 @@ func (s *state) follow(history int) {
 }
 
 // previous is what was reported last of a work; nothing if the key was another work's.
-func (s *state) previous(w *desired.Work) workv1.ManifestWorkStatus {
+func (s *keyState) previous(w *desired.Work) workv1.ManifestWorkStatus {
 	if s.about != w.ResourceID {
 		return workv1.ManifestWorkStatus{}
 	}
@@ -80,12 +80,12 @@ func (s *state) previous(w *desired.Work) workv1.ManifestWorkStatus {
 }
 
 // say notes what is reported of a work.
-func (s *state) say(w *desired.Work, status workv1.ManifestWorkStatus) {
+func (s *keyState) say(w *desired.Work, status workv1.ManifestWorkStatus) {
 	s.status, s.about = status, w.ResourceID
 }
 
 // unsay forgets that: what is made anew begins anew.
-func (s *state) unsay(w *desired.Work) (last workv1.ManifestWorkStatus) {
+func (s *keyState) unsay(w *desired.Work) (last workv1.ManifestWorkStatus) {
 	if last = s.previous(w); s.about == w.ResourceID {
 		s.status, s.about = workv1.ManifestWorkStatus{}, ""
 	}
@@ -93,24 +93,24 @@ func (s *state) unsay(w *desired.Work) (last workv1.ManifestWorkStatus) {
 }
 
 // forgetObjects has all objects read again, and returns what was remembered.
-func (s *state) forgetObjects() (before map[cluster.Ref]remembered) {
+func (s *keyState) forgetObjects() (before map[cluster.Ref]remembered) {
 	before, s.known = s.known, map[cluster.Ref]remembered{}
 	return before
 }
 
 // removalWait is how long to wait for objects to go, this time.
-func (s *state) removalWait() time.Duration {
+func (s *keyState) removalWait() time.Duration {
 	wait := firstRemovalWait << min(s.removals, 20)
 	s.removals++
 	return min(wait, lastRemovalWait)
 }
 
 // removed: none is waited for any more.
-func (s *state) removed() { s.removals = 0 }
+func (s *keyState) removed() { s.removals = 0 }
 
 // noteSpec notes which spec went through a whole reconciliation, "" if none is in force,
 // and whether all its objects were as they should be then.
-func (s *state) noteSpec(applied string, asWanted bool) { s.applied, s.asWanted = applied, asWanted }
+func (s *keyState) noteSpec(applied string, asWanted bool) { s.applied, s.asWanted = applied, asWanted }
 
 // remembered is an object that was as it should be, and its state then.
 type remembered struct {

@@ -372,13 +372,13 @@ type watches struct {
 }
 
 type watched struct {
-	seen  drift.State
+	seen  drift.ObservedObject
 	known bool
 }
 
 type sighting struct {
 	ref    cluster.Ref
-	state  drift.State
+	state  drift.ObservedObject
 	object *unstructured.Unstructured // nil if it is gone
 }
 
@@ -454,10 +454,10 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 }
 
 // Seen implements agent.Tracker.
-func (w *watches) Seen(ref cluster.Ref) (drift.State, bool) {
+func (w *watches) Seen(ref cluster.Ref) (drift.ObservedObject, bool) {
 	o := w.objects[ref]
 	if o == nil || !o.known {
-		return drift.State{}, false
+		return drift.ObservedObject{}, false
 	}
 	return o.seen, true
 }

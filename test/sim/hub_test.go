@@ -306,7 +306,7 @@ func (h *hub) present(namespace string) (core.Present, error) {
 }
 
 // kept is the state of the hub source, as it reads it.
-func (h *hub) kept() core.State {
+func (h *hub) kept() core.SavedState {
 	s := core.StateOf(h.state)
 	if h.stateRV > 0 {
 		s.Version = strconv.Itoa(h.stateRV)

@@ -322,7 +322,7 @@ const tokenTime = 20 * time.Second
 // askForToken is an add-on that asks for a token, and others of the cluster who listen.
 func askForToken(a *joinAgent, b uint32) string {
 	j := a.j
-	if !a.imposter && (a.reg.State().Waits != nil || b%4 > 0) {
+	if !a.imposter && (a.reg.Progress().Waits != nil || b%4 > 0) {
 		j.decide()
 		j.pass(time.Minute)
 	}

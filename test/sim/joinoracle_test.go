@@ -428,7 +428,7 @@ func (j *join) decide() {
 			continue
 		}
 		// It keeps a certificate that has ended, which the broker does not take.
-		if own := a.reg.State().Credential; (own == nil || !time.Now().Before(own.NotAfter)) && a.isRevoked() {
+		if own := a.reg.Progress().Credential; (own == nil || !time.Now().Before(own.NotAfter)) && a.isRevoked() {
 			a.invite()
 		}
 		j.approve(a)
@@ -466,7 +466,7 @@ func (j *join) tidy(a *joinAgent) {
 func (j *join) wrong() (all []string) {
 	j.oracle.look()
 	for _, a := range j.agents {
-		s := a.reg.State()
+		s := a.reg.Progress()
 		switch {
 		case s.Waits != nil:
 			all = append(all, fmt.Sprintf("agent %s waits: %v", a.name, s.Waits))

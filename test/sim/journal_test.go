@@ -103,14 +103,14 @@ func (d *stateDir) room() error {
 }
 
 // Load implements agent.Journal.
-func (d *stateDir) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.State, error) {
+func (d *stateDir) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.LoadResult, error) {
 	d.loaded, d.due, d.broken = true, true, nil
 	if d.binding != b {
 		d.binding, d.torn, d.broken = b, false, d.room()
 		d.seen, d.stable = files{entries: map[string][]byte{}}, files{entries: map[string][]byte{}}
 		clear(d.unsynced)
 	}
-	s := journal.State{Cursor: d.seen.cursor, Reported: d.seen.reported, Reserved: d.seen.reserved, Left: maps.Clone(d.seen.left)}
+	s := journal.LoadResult{Cursor: d.seen.cursor, Reported: d.seen.reported, Reserved: d.seen.reserved, Left: maps.Clone(d.seen.left)}
 	for _, id := range slices.Sorted(maps.Keys(d.seen.entries)) {
 		e, err := codec.Unmarshal(d.seen.entries[id])
 		if err == nil {

@@ -19,7 +19,7 @@ import (
 // that was lost has to learn them from the sources.
 const maxNamed = 1 << 16
 
-// state is what a source has said of its works on one cluster since the store was opened:
+// sourceState is what a source has said of its works on one cluster since the store was opened:
 //
 //	                compared, or all                 withholds
 //	┌────────┐ ─────────────────────► ┌─────────┐ ──────────────► ┌──────────┐
@@ -34,10 +34,10 @@ const maxNamed = 1 << 16
 //
 // A store may have gone back in time when it is opened, so nothing is known then. unsaid
 // is also what was released, or what an operator changed: it is not the source's word.
-type state uint8
+type sourceState uint8
 
 const (
-	unsaid state = iota
+	unsaid sourceState = iota
 	// vouched: the records of its works there are as it wants them.
 	vouched
 	// withheld: all but the deletions that it withholds.
@@ -58,7 +58,7 @@ const (
 )
 
 // transitions: what was said before × what is said now.
-var transitions = [...][everything]state{
+var transitions = [...][everything]sourceState{
 	unsaid:   {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: unsaid},
 	vouched:  {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: vouched},
 	withheld: {compared: vouched, withholds: withheld, allHere: withheld, allElse: vouched, revoked: unsaid, approved: vouched},
@@ -85,7 +85,7 @@ type Sources struct {
 // source is what one source has said.
 type source struct {
 	// rest is the state of every cluster that is not in named.
-	rest  state
+	rest  sourceState
 	named map[string]*claim
 	// serial counts how often it began to say something, and how often that was revoked on
 	// some cluster: what is said is void when it changed meanwhile.
@@ -94,7 +94,7 @@ type source struct {
 
 // claim is what a source has said of one cluster.
 type claim struct {
-	state state
+	state sourceState
 	// subscription is the one on which it withholds works, and reason why.
 	subscription string
 	reason       string
@@ -120,7 +120,7 @@ func (s *Sources) of(owner store.Scope) *source {
 	return o
 }
 
-func (o *source) at(cluster string) state {
+func (o *source) at(cluster string) sourceState {
 	if c := o.named[cluster]; c != nil {
 		return c.state
 	}

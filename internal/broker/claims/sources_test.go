@@ -81,7 +81,7 @@ func (s *Sources) say(t *testing.T, st statement) Change {
 func TestTransitions(t *testing.T) {
 	for from := unsaid; from <= withheld; from++ {
 		for what := compared; what < everything; what++ {
-			want := map[said]state{compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: from}[what]
+			want := map[said]sourceState{compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: from}[what]
 			switch {
 			case from == withheld && what == allHere:
 				want = withheld

@@ -61,7 +61,7 @@ func TestBrokerReading_BelievesWhatIsLater(t *testing.T) {
 func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		w := newWork("w", 2, deleting)
-		f := comparingFixture(t, State{}, w)
+		f := comparingFixture(t, SavedState{}, w)
 		f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{})
 		p := next[Publish](f, SpecLane, w.UID)
 		earlier, answer := report(w, 1, applied(1)), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 10}}
@@ -89,7 +89,7 @@ func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
 // finalizer goes: nobody says t3 once more.
 func TestCore_TakesTheEndOfADeletionBeforeItsAnswer(t *testing.T) {
 	w := newWork("w", 2, deleting)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{})
 	p := next[Publish](f, SpecLane, w.UID)
 	for _, revision := range []uint64{6, 11} {
@@ -106,7 +106,7 @@ func TestCore_TakesTheEndOfADeletionBeforeItsAnswer(t *testing.T) {
 // broker's store may be another, and the cursor has not passed it.
 func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{Cursor: cursorAt(5).String()}, w)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()}, w)
 	end := report(newWork("w", 2), 1, applied(1))
 	end.Deleted = true
 	f.core.Report(end)
@@ -127,7 +127,7 @@ func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 // cursor passes it. t3 the hub is replaced by a later copy, which has the work as it was
 // before its status. t4 the broker continues from the cursor. Therefore the source asks.
 func TestCore_AsksAboutAWorkThatComesBack(t *testing.T) {
-	f := comparingFixture(t, State{Cursor: cursorAt(5).String()})
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 	f.core.Disconnected()
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
@@ -140,7 +140,7 @@ func TestCore_AsksAboutAWorkThatComesBack(t *testing.T) {
 // says in a listing, or when the work is published.
 func TestCore_AsksAboutAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 	for _, listed := range []bool{false, true} {
-		f := comparingFixture(t, State{Cursor: cursorAt(5).String()})
+		f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 		f.seen(newWork("w", 1, withoutFinalizer, version("100")))
 		f.clusterIdle("cluster1")
 		if listed {
@@ -164,7 +164,7 @@ func TestCore_AsksAboutAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 // t3 another cluster has a work that the hub lacks. Therefore a person is asked about
 // that one at once.
 func TestCore_AsksAPersonAlthoughAWorkStaysBehind(t *testing.T) {
-	f := behindOf(t, State{Withheld: []string{everywhere}},
+	f := behindOf(t, SavedState{Withheld: []string{everywhere}},
 		codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
 	f.clusterIdle("cluster2")
 	f.now = f.now.Add(time.Minute)
@@ -176,7 +176,7 @@ func TestCore_AsksAPersonAlthoughAWorkStaysBehind(t *testing.T) {
 
 // behindOf is a source of two clusters, with a work on cluster1 that is older than its
 // record.
-func behindOf(t *testing.T, s State, records ...codec.InventoryRecord) *fixture {
+func behindOf(t *testing.T, s SavedState, records ...codec.InventoryRecord) *fixture {
 	t.Helper()
 	f := comparingCore(t, Config{All: true, State: s})
 	f.seen(newWork("w", 1))
@@ -194,7 +194,7 @@ func behindOf(t *testing.T, s State, records ...codec.InventoryRecord) *fixture 
 // A work that is older than its record may show that the hub went back: what is missing
 // on another cluster is not deleted before the hub was asked about it.
 func TestCore_DeletesNothingBeforeItIsKnownWhetherTheHubWentBack(t *testing.T) {
-	f := behindOf(t, State{}, codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
+	f := behindOf(t, SavedState{}, codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
 	f.clusterIdle("cluster2")
 	f.answer("uid-w", Result{Work: newWork("w", 1)})
 	f.idle(SpecLane, "uid-w")
@@ -205,7 +205,7 @@ func TestCore_DeletesNothingBeforeItIsKnownWhetherTheHubWentBack(t *testing.T) {
 // The doubt stays as long as a work is older than its record: else each look at it would
 // end another life.
 func TestCore_GoesOnDoubtingWhileAWorkIsBehind(t *testing.T) {
-	f := behindOf(t, State{Withheld: []string{everywhere}})
+	f := behindOf(t, SavedState{Withheld: []string{everywhere}})
 	f.now = f.now.Add(time.Minute)
 	f.clusterIdle("cluster2")
 	f.clusterIdle("cluster1")

@@ -14,7 +14,7 @@ import (
 
 // comparingFixture is a core that compares, serves every namespace and knows
 // these works; the broker has told nothing yet.
-func comparingFixture(t *testing.T, state State, works ...*workv1.ManifestWork) *fixture {
+func comparingFixture(t *testing.T, state SavedState, works ...*workv1.ManifestWork) *fixture {
 	f := comparingCore(t, Config{All: true, State: state})
 	for _, w := range works {
 		f.seen(w)
@@ -114,7 +114,7 @@ func (f *fixture) told() codec.Compared {
 
 func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 3)
-	f := comparingFixture(t, State{}, w, v)
+	f := comparingFixture(t, SavedState{}, w, v)
 	f.idle(SpecLane, w.UID) // nobody knows yet
 	if r := f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w, v)}}); len(r.Clusters) != 0 {
 		t.Fatalf("asked for %v first", r.Clusters)
@@ -141,7 +141,7 @@ func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 
 func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
 	same, old, fresh := newWork("same", 1), newWork("old", 2), newWork("fresh", 1)
-	f := comparingFixture(t, State{}, same, old, fresh)
+	f := comparingFixture(t, SavedState{}, same, old, fresh)
 	before := newWork("old", 1)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, same, before)}})
 	f.tag()
@@ -168,7 +168,7 @@ func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
 }
 
 func TestCore_AsksAgainForAPageThatIsLost(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 1))
+	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	first := nextOf[AskInventory](f, SpecLane, Key{})
 	f.done(first, Result{})
 	if e := f.core.Next(SpecLane, Key{}); e != nil {
@@ -189,7 +189,7 @@ func TestCore_AsksAgainForAPageThatIsLost(t *testing.T) {
 }
 
 func TestCore_PublishesEverythingAtABrokerThatTellsNothing(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 1))
+	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{Err: &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop}})
 	f.deliver("uid-w")
 	if e := f.core.Next(SpecLane, Key{}); e != nil {
@@ -201,7 +201,7 @@ func TestCore_PublishesEverythingAtABrokerThatTellsNothing(t *testing.T) {
 }
 
 func TestCore_DoesNotLetADeletionWaitForAComparison(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 2, deleting))
+	f := comparingFixture(t, SavedState{}, newWork("w", 2, deleting))
 	if p := f.deliver("uid-w"); p.Action != codec.DeleteRequest {
 		t.Errorf("published %s", p.Action)
 	}
@@ -209,7 +209,7 @@ func TestCore_DoesNotLetADeletionWaitForAComparison(t *testing.T) {
 
 func TestCore_LetsAFreshChangeWaitForDigestsOnly(t *testing.T) {
 	w, other := newWork("w", 1), newWork("other", 1)
-	f := comparingFixture(t, State{}, w, other)
+	f := comparingFixture(t, SavedState{}, w, other)
 	f.seen(newWork("w", 2))
 	f.idle(SpecLane, w.UID)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
@@ -225,7 +225,7 @@ func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
 		"deleted":        {Version: 1, Tombstone: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := comparingFixture(t, State{}, w)
+			f := comparingFixture(t, SavedState{}, w)
 			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 			f.tag()
 			record.Cluster, record.ResourceID, record.Name, record.Revision = "cluster1", "uid-w", "w", 7
@@ -263,7 +263,7 @@ func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
 }
 
 func TestCore_BelievesTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 2))
+	f := comparingFixture(t, SavedState{}, newWork("w", 2))
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 	f.tag()
 	newer := newWork("w", 5, version("150"))
@@ -279,7 +279,7 @@ func TestCore_BelievesTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
 
 func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	f.locate("200")
 	f.done(next[Publish](f, SpecLane, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
@@ -307,7 +307,7 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 		"it is deleted too": {codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 2, Revision: 4, Tombstone: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := comparingFixture(t, State{}, w)
+			f := comparingFixture(t, SavedState{}, w)
 			f.deliver(w.UID)
 			f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
 			f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errHubDown()})
@@ -339,7 +339,7 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
 	w := newWork("w", 1)
 	for _, c := range []struct{ accepted, late, listed uint64 }{{4, 7, 8}, {7, 4, 8}, {7, 4, 6}} {
-		f := comparingFixture(t, State{}, w)
+		f := comparingFixture(t, SavedState{}, w)
 		f.page(codec.Inventory{})
 		f.done(next[Publish](f, SpecLane, w.UID), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: c.accepted}})
 		f.core.Report(&Report{UID: "uid-late", Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1)})
@@ -368,7 +368,7 @@ func TestCore_OrdersWhatTheBrokerSays(t *testing.T) {
 	accepted := func(f *fixture, revision uint64) {
 		f.done(next[Publish](f, SpecLane, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: revision}})
 	}
-	f := comparingFixture(t, State{}, newWork("w", 1))
+	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.page(codec.Inventory{Revision: 3})
 	accepted(f, 5)
 	relist := func(revision uint64) {

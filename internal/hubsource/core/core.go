@@ -31,7 +31,7 @@ type Config struct {
 	// CleanUp deletes completed works when their time to live is over.
 	CleanUp bool
 	// State is what an earlier process saved.
-	State State
+	State SavedState
 	// Answered is told how long it took from when the broker accepted a version of a work to
 	// when the first status about it came. It must not block, and may be nil.
 	Answered func(took time.Duration)
@@ -87,7 +87,7 @@ func New(cfg Config) *Core {
 }
 
 // begin begins a life of the hub, of which nothing is known but what is saved.
-func (c *Core) begin(f *fleet, s State, reason string) {
+func (c *Core) begin(f *fleet, s SavedState, reason string) {
 	c.life++
 	cur := newCursor(f, s.Cursor)
 	l := newLives(f, cur, s, reason)
@@ -285,7 +285,7 @@ func (c *Core) Stats() Stats {
 
 // State returns what is to be saved, and whether that is something new. A shell
 // that ends saves it.
-func (c *Core) State() (s State, unsaved bool) { return c.lives.state() }
+func (c *Core) State() (s SavedState, unsaved bool) { return c.lives.state() }
 
 // WorkSeen takes the newest object that the informer of a life has of a work. The
 // core keeps o and never changes it.

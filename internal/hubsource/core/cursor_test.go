@@ -30,7 +30,7 @@ func (f *fixture) checkpoint(revision, lists uint64) {
 
 func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w, v)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
 	if h := f.core.Hello(); h.Cursor != cursorAt(1).String() {
 		t.Errorf("says hello with %q", h.Cursor)
 	}
@@ -59,7 +59,7 @@ func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
 }
 
 func TestCore_AcknowledgesAndSavesNowAndThen(t *testing.T) {
-	f := comparingFixture(t, State{})
+	f := comparingFixture(t, SavedState{})
 	f.page(codec.Inventory{})
 	f.locate("200")
 	f.told()
@@ -89,7 +89,7 @@ func TestCore_AcknowledgesAndSavesNowAndThen(t *testing.T) {
 
 func TestCore_HoldsTheCursorUntilTheFinalizerIsOff(t *testing.T) {
 	w := newWork("w", 2, deleting)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.deliver(w.UID)
 	f.core.Report(&Report{UID: w.UID, Cluster: w.Namespace, Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
 	f.checkpoint(2, 0)
@@ -100,7 +100,7 @@ func TestCore_HoldsTheCursorUntilTheFinalizerIsOff(t *testing.T) {
 
 func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{Cursor: cursorAt(9).String()}, w)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(9).String()}, w)
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList}) // the store is another one
 	f.at(0)
@@ -116,7 +116,7 @@ func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 }
 
 func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 1))
+	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
 	e := nextAsk(f)
@@ -126,7 +126,7 @@ func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
 }
 
 func TestCore_TakesNoCursorWhereTheBrokerRefusedToBeAsked(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 1))
+	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
 	f.done(nextAsk(f), Result{Sent: 1, Err: &transport.Error{Code: transport.CodeInvalid}})
@@ -136,7 +136,7 @@ func TestCore_TakesNoCursorWhereTheBrokerRefusedToBeAsked(t *testing.T) {
 
 func TestCore_ForgetsCheckpointsOfAnEarlierConnection(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.core.Report(report(w, 1, applied(1)))
 	f.checkpoint(2, 0)
 	f.core.Disconnected()
@@ -150,7 +150,7 @@ func TestCore_ForgetsCheckpointsOfAnEarlierConnection(t *testing.T) {
 
 func TestCore_KeepsFewCheckpointsWhileTheHubIsAway(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.core.Report(report(w, 1, applied(1)))
 	for i := range 10 * maxSegments {
 		f.checkpoint(uint64(i+1), 0)
@@ -165,7 +165,7 @@ func TestCore_KeepsFewCheckpointsWhileTheHubIsAway(t *testing.T) {
 
 func TestCore_DoesNotWaitForAGenerationThatTheHubLost(t *testing.T) {
 	w := newWork("w", 3)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	future := report(newWork("w", 7), 1, applied(7))
 	if v := f.core.Report(future); v != Taken {
 		t.Fatalf("verdict is %s", v)
@@ -186,7 +186,7 @@ func TestCore_DoesNotWaitForAGenerationThatTheHubLost(t *testing.T) {
 }
 
 func TestCore_WritesAReportThatOnlyTheInformerWasLateFor(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 3))
+	f := comparingFixture(t, SavedState{}, newWork("w", 3))
 	newer := newWork("w", 4, version("200"))
 	f.core.Report(report(newer, 1, applied(4)))
 	f.idle(HubLane, "uid-w")
@@ -199,7 +199,7 @@ func TestCore_WritesAReportThatOnlyTheInformerWasLateFor(t *testing.T) {
 
 func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	w := newWork("w", 1, version("500"))
-	f := comparingFixture(t, State{Cursor: cursorAt(5).String()}, w)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()}, w)
 	f.core.Report(report(w, 1, applied(1)))
 	e := next[PatchStatus](f, HubLane, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("501"), withStatus(e.Status))})
@@ -222,7 +222,7 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 // t2 somebody makes a work. It has no status to be asked for, and did not lose one, so the
 // cursor does not wait for an answer.
 func TestCore_AsksForNoStatusOfWhatIsNewOnAHubThatWentBackBefore(t *testing.T) {
-	f := comparingFixture(t, State{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
 	if e, asks := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); asks {
 		t.Errorf("asks about %+v", e.Held)
@@ -237,7 +237,7 @@ func TestCore_AsksForNoStatusOfWhatIsNewOnAHubThatWentBackBefore(t *testing.T) {
 // t1 would be taken for deleted. Therefore the life ends, also where the hub is in a later
 // position than before: an old backup was restored, and then a newer one.
 func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
-	f := comparingFixture(t, State{Cursor: cursorAt(5).String(), Version: "150"})
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Version: "150"})
 	f.page(codec.Inventory{})
 	f.locateKeeping("200", "150")
 	f.checkpoint(6, 0)
@@ -256,7 +256,7 @@ func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
 // That works are older than their records is no news of a hub that was doubted
 // before; that it goes back meanwhile takes statuses away all the same.
 func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
-	f := comparingFixture(t, State{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.locate("900")
 	w, other := newWork("w", 1), newWork("other", 1)
 	f.seen(w)
@@ -286,7 +286,7 @@ func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
 
 func TestState_SurvivesAConfigMap(t *testing.T) {
 	trusted := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
-	for _, s := range []State{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Trusted: trusted, Against: trusted}} {
+	for _, s := range []SavedState{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Trusted: trusted, Against: trusted}} {
 		if got := StateOf(s.Data()); !got.equal(s) {
 			t.Errorf("%+v became %+v", s, got)
 		}

@@ -60,7 +60,7 @@ func (f *fixture) showsDelivered(w *workv1.ManifestWork, reason string) *workv1.
 // again.
 func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w, v)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
 	f.core.Report(large(w, 1, 1_700_000))
 	f.core.Report(report(v, 1, applied(1)))
 	f.checkpoint(2, 0)
@@ -98,7 +98,7 @@ func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWork("w", 1)
-			f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+			f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 			f.core.Report(large(w, 1, 1_300_000))
 			f.checkpoint(2, 0)
 			f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: err})
@@ -117,7 +117,7 @@ func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
 // TestCore_NoRoomForDeliveredEither: it is not tried again before something changes.
 func TestCore_NoRoomForDeliveredEither(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	f.core.Report(large(w, 1, 1_700_000))
 	full := errStore("etcdserver: request is too large")
 	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: full})
@@ -135,7 +135,7 @@ func TestCore_NoRoomForDeliveredEither(t *testing.T) {
 // cursor, and is tried every five minutes.
 func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w, v)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
 	f.core.Report(report(w, 1, applied(1)))
 	f.checkpoint(2, 0)
 	patches := 0
@@ -193,7 +193,7 @@ func TestCore_ARefusedStatusOutlivesTheProcess(t *testing.T) {
 	s := applied(1)
 	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: "False", Reason: ReasonStatusTooLarge, Message: "no room"})
 	w := newWork("w", 1, withStatus(s))
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	f.idle(HubLane, w.UID) // Delivered stays
 	if n := f.core.Stats().Undelivered[ReasonStatusTooLarge]; n != 1 {
 		t.Errorf("%d are undelivered", n)
@@ -224,7 +224,7 @@ func TestCore_ARefusalOfAnOlderStatus(t *testing.T) {
 // TestCore_AFinalizerThatCannotBeRemoved does not hold up the cursor either.
 func TestCore_AFinalizerThatCannotBeRemoved(t *testing.T) {
 	w := newWork("w", 1, deleting)
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	r := report(w, 1, workv1.ManifestWorkStatus{})
 	r.Deleted, r.Revision = true, 1000
 	f.core.Report(r)
@@ -246,7 +246,7 @@ func rejected(v string) *workv1.ManifestWork {
 // TestCore_ARefusedStatusThatInformersShowLate: they lag when the process begins, and show the work without Delivered first.
 func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
 	w := rejected("200")
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, newWork("w", 1, version("100")))
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, newWork("w", 1, version("100")))
 	f.idle(HubLane, w.UID)
 	f.seen(w)
 	f.idle(HubLane, w.UID)
@@ -258,7 +258,7 @@ func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
 // TestCore_ARefusedStatusWithoutABroker: it is asked for when there is one.
 func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
 	w := rejected("100")
-	f := comparingCore(t, Config{All: true, State: State{Cursor: cursorAt(1).String()}})
+	f := comparingCore(t, Config{All: true, State: SavedState{Cursor: cursorAt(1).String()}})
 	f.seen(w)
 	f.now = f.now.Add(longestRefusal)
 	f.idle(HubLane, w.UID)
@@ -282,7 +282,7 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWork("w", 1, deleting)
-			f := comparingCore(t, Config{State: State{Cursor: cursorAt(1).String()}})
+			f := comparingCore(t, Config{State: SavedState{Cursor: cursorAt(1).String()}})
 			f.selected(w.Namespace)
 			f.seen(w)
 			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
@@ -301,7 +301,7 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 // TestCore_ARefusedStatusThatIsAsBefore: the cluster says again what the hub shows, while hub-source is away. Delivered goes.
 func TestCore_ARefusedStatusThatIsAsBefore(t *testing.T) {
 	w := rejected("100")
-	f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, w)
+	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	f.idle(HubLane, w.UID)
 	f.now = f.now.Add(refusedDelay)
 	f.idle(HubLane, w.UID)

@@ -215,12 +215,12 @@ type EndSubscription struct{ ID string }
 // Locate asks the hub which one it is and how far its history has come: the
 // uid of the namespace kube-system, and the resource version of a list of works
 // that no cache answered. The result carries them in Position, and in Kept the
-// resource version of the [State] there.
+// resource version of the [SavedState] there.
 type Locate struct{}
 
 // Save keeps State on the hub, for the next process. The result carries its resource
 // version in Kept, as far as the hub counts them.
-type Save struct{ State State }
+type Save struct{ State SavedState }
 
 // BeginLife begins another life of the hub: the subscription is ended, and informers
 // are made anew that begin with a list which no cache answered. What they show belongs

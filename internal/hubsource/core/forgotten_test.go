@@ -23,7 +23,7 @@ func TestCore_TakesReportsAnewOfWhatTheBrokerNeverHeardOf(t *testing.T) {
 		"something is there": {[]codec.ClusterDigest{digestOf(t, known)}, []codec.InventoryRecord{recordOf(t, known, 1)}, Stale},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := comparingFixture(t, State{}, known, unknown)
+			f := comparingFixture(t, SavedState{}, known, unknown)
 			f.core.Report(report(known, 9, applied(1)))
 			f.core.Report(report(unknown, 9, applied(1)))
 			f.page(codec.Inventory{Clusters: c.digests})
@@ -49,7 +49,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	w := newWork("w", 2, deleting, withStatus(applied(1)))
 	old := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "uid-old", Name: "w", Version: 1, Revision: 3}
 	begin := func(last *codec.HubPosition) *fixture {
-		f := comparingFixture(t, State{}, w)
+		f := comparingFixture(t, SavedState{}, w)
 		f.done(next[Publish](f, SpecLane, w.UID), conflict)
 		f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 		f.clusterIdle("cluster1")
@@ -84,7 +84,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	f.deliver(w.UID)
 
 	// What has left the hub waits for no other work.
-	f = comparingFixture(t, State{}, newWork("w", 1))
+	f = comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.deleted(w.UID)
 	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
@@ -101,7 +101,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 // the broker has no record any more, or only the memory of one.
 func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.lags = true
 	f.page(codec.Inventory{})
 	f.idle(SpecLane, w.UID)
@@ -112,7 +112,7 @@ func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.
 	}
 
 	// A hub that went back in time has it again, and it is a new life to the broker.
-	f = comparingFixture(t, State{}, w)
+	f = comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	f.idle(SpecLane, w.UID)
 	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
@@ -121,7 +121,7 @@ func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.
 	}
 
 	// What the hub let this process put its finalizer on needs no such question.
-	f = comparingFixture(t, State{}, newWork("w", 1, withoutFinalizer))
+	f = comparingFixture(t, SavedState{}, newWork("w", 1, withoutFinalizer))
 	f.page(codec.Inventory{})
 	f.done(next[AddFinalizer](f, SpecLane, w.UID), Result{Work: newWork("w", 1, version("300"))})
 	if p := f.deliver(w.UID); p.Action != codec.CreateRequest {
@@ -132,7 +132,7 @@ func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.
 // A work was deleted, and then its hub went back to where it was not.
 func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 	w := newWork("w", 1, version("100"))
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	f.deliver(w.UID)
 	f.idle(SpecLane, w.UID)
@@ -155,7 +155,7 @@ func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 // began with t4: the finalizer stays until the cluster reports the end of that.
 func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.T) {
 	w := newWork("w", 1, version("100"))
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	end := &Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}
 	if v := f.core.Report(end); v != Taken {
@@ -178,7 +178,7 @@ func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.
 func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
 	made := newWork("m000", 1, withoutFinalizer, version("201"), func(o *workv1.ManifestWork) { o.UID = "another" })
 	owned := func(o *workv1.ManifestWork) { o.UID, o.Finalizers = "another", []string{workv1.ManifestWorkFinalizer} }
-	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
 	if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
@@ -201,7 +201,7 @@ func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
 // Therefore what was known at t3 counts no more.
 func TestCore_DeletesWhatTookItsNameLate(t *testing.T) {
 	gone := newWork("m000", 2, deleting, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
-	f := comparingFixture(t, State{Withheld: []string{everywhere}}, gone)
+	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, gone)
 	f.compare(nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
@@ -221,7 +221,7 @@ func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 	w, other := newWork("w", 2, deleting), newWork("other", 1)
 	for name, has := range map[string][]*workv1.ManifestWork{"nothing": nil, "what the hub has": {other}} {
 		t.Run(name, func(t *testing.T) {
-			f := comparingFixture(t, State{}, append([]*workv1.ManifestWork{w}, has...)...)
+			f := comparingFixture(t, SavedState{}, append([]*workv1.ManifestWork{w}, has...)...)
 			f.deleted(w.UID)
 			f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
 			f.idle(SpecLane, w.UID)
@@ -245,7 +245,7 @@ func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 // meanwhile: its digests say nothing of a deletion that was confirmed.
 func TestCore_ForgetsWhatEndedBetweenTwoSubscriptions(t *testing.T) {
 	w, v := newWork("w", 2, deleting), newWork("v", 1)
-	f := comparingFixture(t, State{}, newWork("w", 1), v)
+	f := comparingFixture(t, SavedState{}, newWork("w", 1), v)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 1), v)}})
 	f.locate("200")
 	f.tag()

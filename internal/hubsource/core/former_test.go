@@ -11,7 +11,7 @@ import (
 
 // formerState is what a hub-source of commit 0647681f kept in a ConfigMap; TestFormer_Write of package
 // hubsource wrote the files.
-func formerState(t *testing.T, name string) State {
+func formerState(t *testing.T, name string) SavedState {
 	t.Helper()
 	b, err := os.ReadFile("../testdata/former/" + name + ".json")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 func written(t *testing.T) *fixture {
 	t.Helper()
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
 	f.locate("700")
 	f.tag()
@@ -90,7 +90,7 @@ func TestCore_EndsTheLifeInWhichAnInformerGoesBack(t *testing.T) {
 		"another state, of the same version":   newWork("w", 2, deleting),
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := comparingFixture(t, State{}, newWork("w", 2))
+			f := comparingFixture(t, SavedState{}, newWork("w", 2))
 			f.page(codec.Inventory{})
 			f.seen(o)
 			f.idle(SpecLane, "uid-w")
@@ -101,7 +101,7 @@ func TestCore_EndsTheLifeInWhichAnInformerGoesBack(t *testing.T) {
 
 // An answer may be from before what was heard since it was asked for.
 func TestCore_TakesNoAnswerForEvidenceThatWasOvertaken(t *testing.T) {
-	f := comparingFixture(t, State{}, newWork("w", 2))
+	f := comparingFixture(t, SavedState{}, newWork("w", 2))
 	f.lags = true
 	f.page(codec.Inventory{})
 	f.idle(SpecLane, "uid-w")
@@ -121,7 +121,7 @@ func TestCore_TakesNoAnswerForEvidenceThatWasOvertaken(t *testing.T) {
 // still to be asked.
 func TestCore_TakesNoWriteForTheAnswerToALaterQuestion(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.core.Report(report(w, 1, applied(1)))
 	e := next[PatchStatus](f, HubLane, w.UID)
 	f.page(codec.Inventory{})
@@ -134,7 +134,7 @@ func TestCore_TakesNoWriteForTheAnswerToALaterQuestion(t *testing.T) {
 // A work whose end the informer is late to show is not waited for.
 func TestCore_CountsAClusterAsComparedWhileTheEndOfAWorkIsShownLate(t *testing.T) {
 	w := newWork("w", 2, deleting)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	f.deliver(w.UID)
 	f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})

@@ -65,7 +65,7 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 func TestCore_EndsTheSubscriptionWhenTheAnswerToAReleaseIsLost(t *testing.T) {
 	lost := Result{Err: &transport.Error{Code: transport.CodeDeadline}}
 	for _, again := range []bool{false, true} {
-		f := comparingCore(t, Config{State: State{Cursor: cursorAt(5).String()}})
+		f := comparingCore(t, Config{State: SavedState{Cursor: cursorAt(5).String()}})
 		f.selected("cluster1")
 		f.seen(newWork("w", 1, deleting))
 		var last time.Duration

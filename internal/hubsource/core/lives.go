@@ -52,7 +52,7 @@ type lives struct {
 
 	// saved is on the hub. savedAt bounds how often it is written for a cursor
 	// alone.
-	saved     State
+	saved     SavedState
 	savedAt   time.Time
 	saveRetry retry
 }
@@ -71,7 +71,7 @@ const (
 // reasonKept is the reason of a doubt that an earlier process had.
 const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
 
-func newLives(f *fleet, cursor *cursor, s State, reason string) *lives {
+func newLives(f *fleet, cursor *cursor, s SavedState, reason string) *lives {
 	l := &lives{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.Trusted, against: s.Against, saved: s}
 	for _, name := range s.Withheld {
 		l.withheld[name] = true
@@ -80,8 +80,8 @@ func newLives(f *fleet, cursor *cursor, s State, reason string) *lives {
 }
 
 // state returns what is to be saved, and whether that is something new.
-func (l *lives) state() (s State, unsaved bool) {
-	s = State{Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
+func (l *lives) state() (s SavedState, unsaved bool) {
+	s = SavedState{Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
 	if bare := l.saved.Version != "" && l.saved.Cursor == ""; !l.over && (!bare || l.located()) {
 		s.Cursor = l.cursor.at() // else what was written up to there may be there no more
 	}
@@ -107,7 +107,7 @@ func (l *lives) nextSave() *todo {
 }
 
 // doneSave takes the answer to a save; over: the life had ended.
-func (l *lives) doneSave(s State, over bool, r Result) {
+func (l *lives) doneSave(s SavedState, over bool, r Result) {
 	if l.savedAt = l.f.Now(); r.Err != nil {
 		switch {
 		case apierrors.IsConflict(r.Err):
@@ -116,7 +116,7 @@ func (l *lives) doneSave(s State, over bool, r Result) {
 			// which none of its positions shows.
 			l.contradicted("what the hub keeps for this source is not what was written last")
 		case apierrors.IsNotFound(r.Err):
-			l.saved = State{Version: l.saved.Version} // it may have gone back; the hub is asked
+			l.saved = SavedState{Version: l.saved.Version} // it may have gone back; the hub is asked
 			l.locateNow()
 		}
 		l.f.hubFailed(HubLane, Key{}, &l.saveRetry, r.Err)
@@ -160,7 +160,7 @@ func (l *lives) end(reason string, against *codec.HubPosition) {
 		return
 	}
 	l.over = true
-	l.saved = State{} // it may have gone back too; and the hub has to move on, see doneSave
+	l.saved = SavedState{} // it may have gone back too; and the hub has to move on, see doneSave
 	l.suspect(reason)
 	if l.against == nil || against != nil && !covers(l.against, against) {
 		l.against = against
@@ -387,9 +387,9 @@ func (l *lives) locateAt(at time.Time) {
 	l.f.wakeAt(HubLane, Key{}, at)
 }
 
-// State is what a source keeps on its hub from one process to the next. It goes
+// SavedState is what a source keeps on its hub from one process to the next. It goes
 // back in time together with the hub, which is what makes it useful.
-type State struct {
+type SavedState struct {
 	// Cursor is how far the statuses of the broker's stream are on the hub, ""
 	// when that is not known.
 	Cursor string
@@ -410,7 +410,7 @@ type State struct {
 	Version string
 }
 
-// everywhere in State.Withheld are all clusters. It is no cluster's name.
+// everywhere in SavedState.Withheld are all clusters. It is no cluster's name.
 const everywhere = "*"
 
 // maxWithheld is how many clusters are told apart in a State; a ConfigMap has
@@ -426,7 +426,7 @@ const (
 )
 
 // Data returns the state as the data of a ConfigMap.
-func (s State) Data() map[string]string {
+func (s SavedState) Data() map[string]string {
 	data := map[string]string{}
 	if s.Cursor != "" {
 		data[keyCursor] = s.Cursor
@@ -443,8 +443,8 @@ func (s State) Data() map[string]string {
 }
 
 // StateOf reads the data of a ConfigMap. What it does not know, it ignores.
-func StateOf(data map[string]string) State {
-	return State{
+func StateOf(data map[string]string) SavedState {
+	return SavedState{
 		Cursor: data[keyCursor], Withheld: slices.Compact(slices.Sorted(strings.FieldsSeq(data[keyWithheld]))),
 		Trusted: positionOf(data[keyTrusted]), Against: positionOf(data[keyAgainst]),
 	}
@@ -459,10 +459,10 @@ func positionOf(text string) *codec.HubPosition {
 }
 
 // doubtsAll reports whether nothing is deleted anywhere.
-func (s State) doubtsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
+func (s SavedState) doubtsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
 
 // equal reports whether there is nothing new to save in s.
-func (s State) equal(t State) bool {
+func (s SavedState) equal(t SavedState) bool {
 	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) &&
 		samePosition(s.Trusted, t.Trusted) && samePosition(s.Against, t.Against)
 }

@@ -12,7 +12,7 @@ import (
 // or the hub went back: it is asked again, but not for ever on a hub on which
 // much happens.
 func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
-	f := comparingFixture(t, State{})
+	f := comparingFixture(t, SavedState{})
 	answer := func(e Locate, version string) {
 		f.done(e, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: version}})
 	}
@@ -35,7 +35,7 @@ func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
 
 // TestCore_LocatesTheHubAtOnceOnEachSubscription: a plan of the one before is no reason to wait.
 func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
-	f := comparingFixture(t, State{})
+	f := comparingFixture(t, SavedState{})
 	f.page(codec.Inventory{})
 	f.locate("200")
 	f.seen(newWork("w", 1, version("300")))
@@ -51,7 +51,7 @@ func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 // comparison takes. The hub is not to be believed before that work was looked for.
 func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 	w := newWork("w", 2)
-	f := comparingFixture(t, State{Withheld: []string{everywhere}}, w)
+	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, w)
 	f.page(codec.Inventory{})
 	f.locate("200")
 	f.clusterIdle("cluster1")
@@ -83,7 +83,7 @@ func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 // a broker's store knew before.
 func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
 	for _, late := range []bool{false, true} {
-		f := comparingFixture(t, State{})
+		f := comparingFixture(t, SavedState{})
 		f.locate("900")
 		f.page(codec.Inventory{})
 		f.core.lives.locateNow()
@@ -120,7 +120,7 @@ func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
 func TestCore_EndsTheLifeOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 	against := &codec.HubPosition{UID: "hub", ResourceVersion: "900"}
 	for kept, ends := range map[string]bool{"": true, "300": true, "500": false, "501": false} {
-		f := comparingFixture(t, State{Cursor: "e/t/7", Withheld: []string{everywhere}, Against: against, Version: "500"}, newWork("w", 1))
+		f := comparingFixture(t, SavedState{Cursor: "e/t/7", Withheld: []string{everywhere}, Against: against, Version: "500"}, newWork("w", 1))
 		f.page(codec.Inventory{LastPosition: against})
 		f.locateKeeping("510", kept)
 		if s, _ := f.core.State(); (s.Cursor == "") != ends {
@@ -136,7 +136,7 @@ func TestCore_EndsTheLifeOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 // save that was answered. t3 the next one goes by what it finds, and is taken.
 // Therefore its resource version tells, and what is not to be found has the hub asked.
 func TestCore_EndsTheLifeOfAHubOnWhichASaveTakesOlderPlace(t *testing.T) {
-	f := comparingFixture(t, State{Cursor: "e/t/7", Version: "500"}, newWork("w", 1))
+	f := comparingFixture(t, SavedState{Cursor: "e/t/7", Version: "500"}, newWork("w", 1))
 	f.page(codec.Inventory{})
 	f.locateKeeping("510", "500")
 	f.core.lives.distrust("cluster1")

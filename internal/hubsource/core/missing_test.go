@@ -12,7 +12,7 @@ import (
 )
 
 // onlyAtTheBroker has the broker list records that the hub lacks.
-func onlyAtTheBroker(t *testing.T, state State, last *codec.HubPosition, n int) *fixture {
+func onlyAtTheBroker(t *testing.T, state SavedState, last *codec.HubPosition, n int) *fixture {
 	f := comparingFixture(t, state)
 	f.compare(last, n)
 	return f
@@ -28,7 +28,7 @@ func (f *fixture) compare(last *codec.HubPosition, n int) {
 
 func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
-	f := onlyAtTheBroker(t, State{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 2)
+	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 2)
 	f.clusterIdle("cluster1") // which hub it is, is not known
 	f.locate("200")
 	f.done(nextOf[Get](f, SpecLane, cluster), Result{Err: errNotFound()})
@@ -53,7 +53,7 @@ func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
 // asked for a work.
 func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
-	f := onlyAtTheBroker(t, State{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
+	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
 	f.locate("200")
 	missing := nextOf[Get](f, SpecLane, cluster)
 	f.core.lives.locateNow()
@@ -67,7 +67,7 @@ func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
 }
 
 func TestCore_DeletesNothingThatOnlyTheInformerLacks(t *testing.T) {
-	f := onlyAtTheBroker(t, State{}, nil, 1)
+	f := onlyAtTheBroker(t, SavedState{}, nil, 1)
 	f.locate("200")
 	w := newWork("m000", 1)
 	f.done(nextOf[Get](f, SpecLane, Key{Cluster: "cluster1"}), Result{Work: w})
@@ -84,20 +84,20 @@ func TestCore_DeletesNothingThatOnlyTheInformerLacks(t *testing.T) {
 func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 	last := &codec.HubPosition{UID: "hub", ResourceVersion: "200"}
 	for name, c := range map[string]struct {
-		state  State
+		state  SavedState
 		last   *codec.HubPosition
 		n      int
 		now    string
 		reason string
 	}{
-		"another hub":                         {State{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
-		"an older list":                       {State{}, last, 1, "199", "went back"},
-		"too many":                            {State{}, last, 11, "200", "11 of 11"},
-		"withheld before":                     {State{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
-		"withheld before, all":                {State{Withheld: []string{everywhere}}, last, 1, "200", "before"},
-		"a store from before it was settled":  {State{Trusted: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
-		"a store that was told of no hub yet": {State{Trusted: last}, nil, 1, "200", "before all that it lacked"},
-		"many, of another hub's":              {State{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
+		"another hub":                         {SavedState{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
+		"an older list":                       {SavedState{}, last, 1, "199", "went back"},
+		"too many":                            {SavedState{}, last, 11, "200", "11 of 11"},
+		"withheld before":                     {SavedState{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
+		"withheld before, all":                {SavedState{Withheld: []string{everywhere}}, last, 1, "200", "before"},
+		"a store from before it was settled":  {SavedState{Trusted: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
+		"a store that was told of no hub yet": {SavedState{Trusted: last}, nil, 1, "200", "before all that it lacked"},
+		"many, of another hub's":              {SavedState{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := onlyAtTheBroker(t, c.state, c.last, c.n)
@@ -146,7 +146,7 @@ func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
 		"its deletion, after":     {w: newWork("m000", 1, deleting), told: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+			f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 			if c.told {
 				f.locate("200")
 				f.clusterIdle("cluster1")
@@ -183,7 +183,7 @@ func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
 }
 
 func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
-	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
 	f.told()
@@ -215,7 +215,7 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 
 func TestCore_ComparesAgainWhatIsMissingFromANewList(t *testing.T) {
 	w := newWork("w", 1)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
 	f.locate("200")
 	f.tag()
@@ -233,7 +233,7 @@ func TestCore_ComparesAgainWhatIsMissingFromANewList(t *testing.T) {
 // informer does not show the work. t2 its cluster reports, so the hub is asked, and has
 // it. t3 the informer shows what is known by then. Therefore nobody is asked any more.
 func TestCore_AsksNobodyAboutWhatTheHubSaysIsThere(t *testing.T) {
-	f := onlyAtTheBroker(t, State{Withheld: []string{everywhere}}, nil, 1)
+	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
 	f.told()
@@ -251,7 +251,7 @@ func TestCore_AsksNobodyAboutWhatTheHubSaysIsThere(t *testing.T) {
 // missing after all, and the doubt has not ended at t2.
 func TestCore_DoubtsAsLongAsARecordIsToBeReplaced(t *testing.T) {
 	made := newWork("m000", 1, withoutFinalizer, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
-	f := comparingFixture(t, State{Withheld: []string{everywhere}}, made)
+	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, made)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 	f.tag()
 	f.page(codec.Inventory{Records: missingRecords(1)})

@@ -221,7 +221,7 @@ func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
 // hub's own word ends it: the informer, which never had it, sends no end.
 func TestCore_ForgetsWhatNoInformerEverShowed(t *testing.T) {
 	w := newWork("w", 2, deleting)
-	f := comparingFixture(t, State{})
+	f := comparingFixture(t, SavedState{})
 	f.lags = true
 	f.page(codec.Inventory{})
 	end := report(w, 2, applied(1))

@@ -63,7 +63,7 @@ type realm struct {
 type hubState struct {
 	works map[string]*workv1.ManifestWork
 	rv    int64
-	state State
+	state SavedState
 }
 
 func (h hubState) clone() hubState { h.works = maps.Clone(h.works); return h }

@@ -538,7 +538,7 @@ func TestCore_DeletionAfterALostStore(t *testing.T) {
 		"the same store": {codec.ResyncCursor, false},
 		"another store":  {codec.ResyncList, true},
 	} {
-		f := comparingFixture(t, State{Cursor: cursorAt(1).String()}, before)
+		f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, before)
 		f.core.Disconnected()
 		f.core.Connected(transport.Accepted{Protocol: 1, Resync: c.resync})
 		f.seen(after)

@@ -364,7 +364,7 @@ func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 // so, t3 the receipt of t2 comes. It is no news: the finalizer goes.
 func TestCore_LetsAWorkGoWhoseEndCameBeforeTheReceipt(t *testing.T) {
 	w := newWork("w", 2, deleting)
-	f := comparingFixture(t, State{}, w)
+	f := comparingFixture(t, SavedState{}, w)
 	p := next[Publish](f, SpecLane, w.UID)
 	f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 3}})

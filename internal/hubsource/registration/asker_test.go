@@ -123,13 +123,13 @@ func TestServer_SpendTakesTheRoomThatThereIs(t *testing.T) {
 	crowded, addOns := asker{cluster: cluster1, own: true}, asker{cluster: cluster1, own: true, addOns: true}
 	for name, c := range map[string]struct {
 		ask  *hawserv1.RegistrationAsk
-		on   state
+		on   hubState
 		by   map[asker]counts
 		want string
 	}{
-		"a first cluster":                         {join, state{}, map[asker]counts{{}: {clusters: 19}}, ""},
-		"bootstrap fills the hub with clusters":   {join, state{}, map[asker]counts{{account: bootstrapUser}: {clusters: 10}}, "TooManyRequests"},
-		"bootstrap fills the hub with CSRs":       {byBootstrap(asked(t, createdCSR, cluster1, csr)), state{}, map[asker]counts{{account: bootstrapUser}: undecidedOf(10)}, "TooManyRequests"},
+		"a first cluster":                         {join, hubState{}, map[asker]counts{{}: {clusters: 19}}, ""},
+		"bootstrap fills the hub with clusters":   {join, hubState{}, map[asker]counts{{account: bootstrapUser}: {clusters: 10}}, "TooManyRequests"},
+		"bootstrap fills the hub with CSRs":       {byBootstrap(asked(t, createdCSR, cluster1, csr)), hubState{}, map[asker]counts{{account: bootstrapUser}: undecidedOf(10)}, "TooManyRequests"},
 		"… in the names of accepted clusters":     {byBootstrap(asked(t, createdCSR, cluster1, csr)), known(t), map[asker]counts{{}: undecidedOf(20)}, "TooManyRequests"},
 		"a renewal beside all others' CSRs":       {asked(t, createdCSR, cluster1, csr), known(t), map[asker]counts{{}: undecidedOf(20), addOns: undecidedOf(maxUndecidedAddOns)}, ""},
 		"a cluster floods CSRs":                   {asked(t, createdCSR, cluster1, csr), known(t), map[asker]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},

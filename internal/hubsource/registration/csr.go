@@ -30,7 +30,7 @@ const (
 
 // createCSR makes a CertificateSigningRequest of what an agent sent: name, request, signer, usages
 // and lifetime. Who asked is what the broker authenticated, whatever annotations say.
-func createCSR(a ask, s state) (call, error) {
+func createCSR(a ask, s hubState) (call, error) {
 	var sent struct {
 		Spec certificatesv1.CertificateSigningRequestSpec `json:"spec"`
 	}
@@ -79,7 +79,7 @@ func createCSR(a ask, s state) (call, error) {
 }
 
 // mayCreateCSR says whether this cluster may have one of this signer.
-func mayCreateCSR(a ask, s state, signer string) error {
+func mayCreateCSR(a ask, s hubState, signer string) error {
 	named, labelled := a.sent.Metadata.Labels[clusterLabel]
 	addOns := signer == addOnSigner || slices.Contains(s.signers, signer)
 	switch {

@@ -87,8 +87,8 @@ func (a ask) invalid(format string, args ...any) error {
 	}}
 }
 
-// state is what is known of the hub when a request is decided.
-type state struct {
+// hubState is what is known of the hub when a request is decided.
+type hubState struct {
 	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
 	cluster *object
 	// earliest is from when on certificates of its agents count.
@@ -117,7 +117,7 @@ func (a ask) tooLarge(n, most int) error {
 
 // decide says with which call of the hub's API a request is carried out, or why it is refused:
 // an error of the hub's API. errNothing: there is nothing to do.
-func decide(a ask, s state) (call, error) {
+func decide(a ask, s hubState) (call, error) {
 	if err := mayAsk(a, s); err != nil {
 		return call{}, err
 	}
@@ -140,7 +140,7 @@ func decide(a ask, s state) (call, error) {
 }
 
 // callOf rebuilds what is asked for.
-func callOf(a ask, s state) (call, error) { //nolint:cyclop // a table: data type and verb
+func callOf(a ask, s hubState) (call, error) { //nolint:cyclop // a table: data type and verb
 	creates := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest
 	updates := a.what.Subresource == codec.Spec && a.what.Action == codec.UpdateRequest
 	status := a.what.Subresource == codec.Status && a.what.Action == codec.UpdateRequest
@@ -168,7 +168,7 @@ func callOf(a ask, s state) (call, error) { //nolint:cyclop // a table: data typ
 // mayAsk says whether who asks may ask for this at all, before the object is looked at. It is the
 // same table as OCM's roles: who has a bootstrap token asks that a cluster joins; who has a
 // certificate acts for its own cluster, as long as the hub accepts that.
-func mayAsk(a ask, s state) error {
+func mayAsk(a ask, s hubState) error {
 	joins := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest &&
 		slices.Contains([]codec.DataType{codec.ManagedClusters, codec.SigningRequests}, a.what.DataType)
 	switch {

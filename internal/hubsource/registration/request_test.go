@@ -124,12 +124,12 @@ func hubs(t testing.TB, accepted bool) *object {
 }
 
 // known is the state of a hub that has accepted the cluster.
-func known(t testing.TB) state {
-	return state{cluster: hubs(t, true), signers: []string{"example.com/custom"}}
+func known(t testing.TB) hubState {
+	return hubState{cluster: hubs(t, true), signers: []string{"example.com/custom"}}
 }
 
 // verdictOf decides a request, and returns what is refused as a reason.
-func verdictOf(t testing.TB, m *hawserv1.RegistrationAsk, s state) (call, string) {
+func verdictOf(t testing.TB, m *hawserv1.RegistrationAsk, s hubState) (call, string) {
 	t.Helper()
 	a, err := readAsk(m)
 	var c call
@@ -147,11 +147,11 @@ func verdictOf(t testing.TB, m *hawserv1.RegistrationAsk, s state) (call, string
 
 // What an agent may ask for, and what of it reaches the hub.
 func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
-	accepted, none := known(t), state{}
+	accepted, none := known(t), hubState{}
 	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
 	for name, c := range map[string]struct {
 		ask  *hawserv1.RegistrationAsk
-		on   state
+		on   hubState
 		want call
 	}{
 		"a cluster joins, and would accept itself": {
@@ -278,8 +278,8 @@ func addOnRequest(t testing.TB, change func(*x509.CertificateRequest)) []byte {
 
 // What raises a cluster, or touches another one, is refused, with a reason.
 func TestDecide_RefusesWhatIsHostile(t *testing.T) {
-	accepted, none := known(t), state{}
-	withdrawn := state{cluster: hubs(t, false)}
+	accepted, none := known(t), hubState{}
+	withdrawn := hubState{cluster: hubs(t, false)}
 	ca := pkix.Extension{Id: oidBasicConstraints, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
 	weakRSA, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it is to be refused
 	weakCurve, err2 := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
@@ -306,7 +306,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		ask  *hawserv1.RegistrationAsk
-		on   state
+		on   hubState
 		want string
 	}{
 		"bootstrap names another's ManagedCluster":   {byBootstrap(asked(t, createdCluster, cluster1, named("", "cluster2"))), none, "Forbidden"},

@@ -231,11 +231,11 @@ func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answ
 }
 
 // stateOf is what is known of the hub for a request.
-func (s *Server) stateOf(a ask) state {
+func (s *Server) stateOf(a ask) hubState {
 	cluster := s.cluster(a.cluster)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return state{cluster: cluster, earliest: s.issues.from[a.cluster], signers: s.cfg.Signers}
+	return hubState{cluster: cluster, earliest: s.issues.from[a.cluster], signers: s.cfg.Signers}
 }
 
 // tell logs what came of a request, and returns err. Objects are not logged: there may be a token

@@ -112,13 +112,13 @@ func (a *api) cut(forget bool) {
 }
 
 // state is how an object is.
-func (a *api) state(ref cluster.Ref) State {
+func (a *api) state(ref cluster.Ref) ObservedObject {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if o := a.objects[ref]; o != nil {
 		return StateOf(ref.GroupVersionResource, o)
 	}
-	return State{}
+	return ObservedObject{}
 }
 
 func (a *api) open() int {

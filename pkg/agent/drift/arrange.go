@@ -197,7 +197,7 @@ func (w *Watcher) end(f **feed) {
 // sighting is a tracked object in a list, absent until it is found.
 type sighting struct {
 	object *object
-	state  State
+	state  ObservedObject
 }
 
 // each calls f for every object that is tracked where a feed is. Watcher.mu is
@@ -290,7 +290,7 @@ func (w *Watcher) lead(f *feed) {
 }
 
 // saw takes the state of one object.
-func (w *Watcher) saw(f *feed, k key, s State) {
+func (w *Watcher) saw(f *feed, k key, s ObservedObject) {
 	owners := map[string]bool{}
 	w.mu.Lock()
 	if o := f.object(k); o != nil && !f.ended {

@@ -157,7 +157,7 @@ func TestWatcher_ManyNamespacesAreWatchedAtOnce(t *testing.T) {
 		s.expectWoken("a change", "w03")
 		s.remove(at(15))
 		s.expectWoken("a deletion", "w15")
-		if seen, ok := s.Seen(at(15)); !ok || seen != (State{}) {
+		if seen, ok := s.Seen(at(15)); !ok || seen != (ObservedObject{}) {
 			t.Fatalf("seen %v, %v", seen, ok)
 		}
 		for i := range 20 {
@@ -284,7 +284,7 @@ func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {
 			t.Fatalf("seen %q, which it was before the list", seen)
 		}
 		s.Track("late", map[cluster.Ref]Signature{late: Absent}) // read again
-		if seen, ok := s.Seen(late); !ok || seen != (State{}) {
+		if seen, ok := s.Seen(late); !ok || seen != (ObservedObject{}) {
 			t.Fatalf("seen %q, %v", seen, ok)
 		}
 	})
@@ -336,7 +336,7 @@ func TestWatcher_ReplacedWatchesDoNotCount(t *testing.T) {
 		s.put(at(0))
 		s.expectWoken("by the watch of all namespaces", "w00")
 		s.trackOne(0)
-		s.saw(old, key{at(0).Namespace, at(0).Name}, State{})
+		s.saw(old, key{at(0).Namespace, at(0).Name}, ObservedObject{})
 		s.listed(old, nil)
 		s.Watcher.deny(old)
 		s.falter(old)

@@ -3,7 +3,7 @@
 //
 // A [Watcher] watches metadata only, one kind in one namespace at a time or, of a
 // kind that is tracked in many namespaces, all namespaces together. It remembers
-// of each tracked object nothing but its [State]; all other objects are dropped
+// of each tracked object nothing but its [ObservedObject]; all other objects are dropped
 // as they arrive. Owners (works) say which objects they track and in which state
 // they expect them; an object that turns out to be in another state wakes its
 // owners. The number of watches is bounded. What the agent may not watch, or what

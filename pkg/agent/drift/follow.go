@@ -225,7 +225,7 @@ func (f *follower) handle(e watch.Event) error {
 		f.w.saw(f.feed, f.feed.key(m), StateOf(f.resource, m))
 		f.uninvited(m)
 	case watch.Deleted:
-		f.w.saw(f.feed, f.feed.key(m), State{})
+		f.w.saw(f.feed, f.feed.key(m), ObservedObject{})
 		if gone := f.w.config.Standing[f.resource].Gone; gone != nil {
 			gone(m.Name)
 		}

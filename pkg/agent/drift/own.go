@@ -55,7 +55,7 @@ func (n *Own) Wrote(owner string, ref cluster.Ref, s Signature) {
 
 // News reports whether an owner is to be told of an object that is seen in a state that the
 // owner does not expect.
-func (n *Own) News(owner string, ref cluster.Ref, s State) bool {
+func (n *Own) News(owner string, ref cluster.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	switch {
 	case w == nil:
@@ -79,7 +79,7 @@ func (n *Own) AsExpected(owner string, ref cluster.Ref) {
 }
 
 // showed reports whether a state is one that the owner wrote, and forgets those up to it.
-func (n *Own) showed(owner string, ref cluster.Ref, s State) bool {
+func (n *Own) showed(owner string, ref cluster.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	for i, written := range w.written[ref] {
 		if written == s.Exact {
@@ -104,7 +104,7 @@ func (n *Own) forget(owner string, ref cluster.Ref) {
 type Sight struct {
 	// Tracked: the owner tracks it. Known: the watch has shown it, in the state Seen.
 	Tracked, Known bool
-	Seen           State
+	Seen           ObservedObject
 	// Expected is what the owner expects.
 	Expected Signature
 }

@@ -60,7 +60,7 @@ func TestOwn(t *testing.T) {
 			case "expect":
 				now.Tracked, now.Expected = true, drift.Signature(s.state)
 			case "see":
-				now.Known, now.Seen = true, drift.State{Content: drift.Signature(s.state), Exact: drift.Signature(s.state)}
+				now.Known, now.Seen = true, drift.ObservedObject{Content: drift.Signature(s.state), Exact: drift.Signature(s.state)}
 				if now.Seen.Is(now.Expected) {
 					own.AsExpected(owner, ref)
 				} else {

@@ -24,18 +24,20 @@ const (
 	Unknown Signature = "?"
 )
 
-// State is an object as it was seen: its signature by content, and the exact
+// ObservedObject is an object as it was seen: its signature by content, and the exact
 // one.
-type State struct{ Content, Exact Signature }
+type ObservedObject struct{ Content, Exact Signature }
 
 // StateOf computes both signatures from an object's metadata.
-func StateOf(gvr schema.GroupVersionResource, m metav1.Object) State {
-	return State{Content: SignatureOf(gvr, m), Exact: ExactOf(m)}
+func StateOf(gvr schema.GroupVersionResource, m metav1.Object) ObservedObject {
+	return ObservedObject{Content: SignatureOf(gvr, m), Exact: ExactOf(m)}
 }
 
 // Is reports whether an object in this state is as somebody expects who was
 // told either of its signatures.
-func (s State) Is(expected Signature) bool { return expected == s.Content || expected == s.Exact }
+func (s ObservedObject) Is(expected Signature) bool {
+	return expected == s.Content || expected == s.Exact
+}
 
 // ExactOf computes the signature that changes with everything, the status too.
 // It is for objects whose status somebody wants to know.

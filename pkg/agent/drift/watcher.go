@@ -106,7 +106,7 @@ type space struct {
 
 // object is one tracked object.
 type object struct {
-	seen     State
+	seen     ObservedObject
 	known    bool                   // seen says how the object was last
 	at       uint64                 // when it was seen: see Watcher.clock
 	expected map[string]expectation // by owner
@@ -213,7 +213,7 @@ func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature, oth
 	// that the owner tracked after the list and has read or written since: so it is
 	// as the owner says. What is still on its way comes with the watch.
 	if f := s.cover(); !o.known && signature != Unknown && signature != before.Signature && f != nil && f.synced && before.at > f.since {
-		w.observe(ref, o, State{Content: signature, Exact: signature}, others)
+		w.observe(ref, o, ObservedObject{Content: signature, Exact: signature}, others)
 	}
 }
 
@@ -254,15 +254,15 @@ func (w *Watcher) find(ref cluster.Ref) (*space, *object) {
 
 // Seen returns the state in which a tracked object was last seen, the zero State
 // if it is absent; ok is false if there is no telling.
-func (w *Watcher) Seen(ref cluster.Ref) (s State, ok bool) {
+func (w *Watcher) Seen(ref cluster.Ref) (s ObservedObject, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	space, o := w.find(ref)
 	if o == nil || !o.known {
-		return State{}, false
+		return ObservedObject{}, false
 	}
 	if f := space.cover(); f == nil || !f.synced {
-		return State{}, false
+		return ObservedObject{}, false
 	}
 	return o.seen, true
 }
@@ -341,7 +341,7 @@ func (w *Watcher) Ready() error {
 // observe records a state and adds who did not expect it to owners. If it is the
 // state that was seen before, those who knew are not told again; but there may be
 // some who have found another one since, and now it is as it was. w.mu is held.
-func (w *Watcher) observe(ref cluster.Ref, o *object, s State, owners map[string]bool) {
+func (w *Watcher) observe(ref cluster.Ref, o *object, s ObservedObject, owners map[string]bool) {
 	same := o.known && o.seen == s
 	for owner, expected := range o.expected {
 		switch {

@@ -529,7 +529,7 @@ func TestWatcher_StatusWakesWhoeverExpectsTheExactState(t *testing.T) {
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	web := cluster.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}
 	s := newServer()
-	change := func(version string, generation int64) State {
+	change := func(version string, generation int64) ObservedObject {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u", ResourceVersion: version, Generation: generation}}

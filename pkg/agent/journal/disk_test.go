@@ -132,7 +132,7 @@ func TestJournal_FullAndBroken(t *testing.T) {
 			if !errors.As(err, &failed) || Reason(err) != c.reason {
 				t.Fatalf("got %v", err)
 			}
-			for _, err := range []error{j.Renew(content(t, holding{"a": 2}, State{})), j.Put(spec(t, "b", 1)), j.Checkpoint(cursor(2)), j.Reserve("1")} {
+			for _, err := range []error{j.Renew(content(t, holding{"a": 2}, LoadResult{})), j.Put(spec(t, "b", 1)), j.Checkpoint(cursor(2)), j.Reserve("1")} {
 				if Reason(err) != c.reason {
 					t.Errorf("got %v", err)
 				}
@@ -144,7 +144,7 @@ func TestJournal_FullAndBroken(t *testing.T) {
 			if len(d.files) != 1 {
 				t.Errorf("half of a log is left: %v", slices.Sorted(maps.Keys(d.files)))
 			}
-			must(t, j.Renew(content(t, holding{"a": 2}, State{})))
+			must(t, j.Renew(content(t, holding{"a": 2}, LoadResult{})))
 			must(t, j.Checkpoint(cursor(2)))
 			must(t, j.Close())
 			_, s, h := open(t, Config{Dir: "state", disk: d})
@@ -225,7 +225,7 @@ func TestJournal_FullAtTheStart(t *testing.T) {
 		}
 	}
 	d.fault = nil
-	must(t, j.Renew(content(t, nil, State{})))
+	must(t, j.Renew(content(t, nil, LoadResult{})))
 	must(t, j.Put(spec(t, "a", 1)))
 	must(t, j.Checkpoint(cursor(1)))
 }
@@ -238,7 +238,7 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 	first, _, _ := open(t, Config{Dir: "state", disk: d})
 	must(t, first.Put(spec(t, "a", 1)))
 	must(t, first.Reserve("7"))
-	must(t, first.Renew(content(t, holding{"a": 1}, State{})))
+	must(t, first.Renew(content(t, holding{"a": 1}, LoadResult{})))
 	must(t, first.Checkpoint(cursor(1)))
 	must(t, first.Close())
 
@@ -250,7 +250,7 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 	}
 	var log bytes.Buffer
 	j, s, h := open(t, Config{Dir: "state", disk: d, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if diff := cmp.Diff(State{}, s) + cmp.Diff(holding{}, h); diff != "" {
+	if diff := cmp.Diff(LoadResult{}, s) + cmp.Diff(holding{}, h); diff != "" {
 		t.Errorf("loaded (-want +got):\n%s", diff)
 	}
 	if j.Instance() == "" || j.Instance() == first.Instance() || !strings.Contains(log.String(), "cannot be used") {
@@ -263,11 +263,11 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 		}
 	}
 	d.fault = nil
-	must(t, j.Renew(content(t, holding{"b": 1}, State{})))
+	must(t, j.Renew(content(t, holding{"b": 1}, LoadResult{})))
 	must(t, j.Checkpoint(cursor(3)))
 	must(t, j.Close())
 	_, s, h = open(t, Config{Dir: "state", disk: d})
-	if diff := cmp.Diff(State{Cursor: cursor(3), Reserved: "7"}, s) + cmp.Diff(holding{"b": 1}, h); diff != "" {
+	if diff := cmp.Diff(LoadResult{Cursor: cursor(3), Reserved: "7"}, s) + cmp.Diff(holding{"b": 1}, h); diff != "" {
 		t.Errorf("later (-want +got):\n%s", diff)
 	}
 }
@@ -290,7 +290,7 @@ func TestJournal_UnusableAtTheStartAndNotOurs(t *testing.T) {
 			d.fault = nil
 			change(d)
 			before := len(d.files)
-			for _, err := range []error{j.Renew(content(t, nil, State{})), j.Put(spec(t, "a", 1))} {
+			for _, err := range []error{j.Renew(content(t, nil, LoadResult{})), j.Put(spec(t, "a", 1))} {
 				if err == nil || Reason(err) != ReasonFailed {
 					t.Errorf("got %v", err)
 				}
@@ -320,7 +320,7 @@ func TestCheckpoint_OrderOfOperations(t *testing.T) {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
 	ops = nil
-	must(t, j.Renew(content(t, holding{"a": 1}, State{})))
+	must(t, j.Renew(content(t, holding{"a": 1}, LoadResult{})))
 	want = []string{"remove log.new", "write log.new", "append log.new", "sync log.new", "rename log.new", "sync ."}
 	if diff := cmp.Diff(want, ops[:len(want)]); diff != "" {
 		t.Errorf("operations of Renew (-want +got):\n%s", diff)
@@ -395,7 +395,7 @@ func TestJournal_ConcurrentUse(t *testing.T) {
 	all.Wait()
 	must(t, j.Close())
 	_, s, h := open(t, Config{Dir: dir})
-	if diff := cmp.Diff(State{Cursor: cursor(10), Reported: Reported{Sequence: "9"}}, s); diff != "" {
+	if diff := cmp.Diff(LoadResult{Cursor: cursor(10), Reported: Reported{Sequence: "9"}}, s); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(holding{"0": 30, "1": 30, "2": 30, "3": 30}, h); diff != "" {

@@ -49,7 +49,7 @@ func (n *entries) drop(id string) {
 }
 
 // loadFormer opens and loads a copy of the directory.
-func loadFormer(t *testing.T, dir string, b Binding) (*Journal, State, entries) {
+func loadFormer(t *testing.T, dir string, b Binding) (*Journal, LoadResult, entries) {
 	t.Helper()
 	j, err := Open(Config{Dir: dir})
 	must(t, err)
@@ -60,7 +60,7 @@ func loadFormer(t *testing.T, dir string, b Binding) (*Journal, State, entries) 
 }
 
 // describe shows all that was loaded, a line each.
-func describe(j *Journal, s State, n entries) (lines []string) {
+func describe(j *Journal, s LoadResult, n entries) (lines []string) {
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	say("instance %s", j.Instance())
 	say("cursor %s reserved %s damaged %d", s.Cursor, s.Reserved, s.Damaged)
@@ -138,7 +138,7 @@ func TestFormer_LogOfAnotherBinding(t *testing.T) {
 	other := formerLogBinding
 	other.ClusterUID = "another"
 	j, s, n := loadFormer(t, dir, other)
-	if diff := cmp.Diff(State{Reserved: "2006925224309694463"}, s); diff != "" || len(n.works) != 0 {
+	if diff := cmp.Diff(LoadResult{Reserved: "2006925224309694463"}, s); diff != "" || len(n.works) != 0 {
 		t.Errorf("%d works, state (-want +got):\n%s", len(n.works), diff)
 	}
 	must(t, j.Close())

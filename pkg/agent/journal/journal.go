@@ -36,8 +36,8 @@ type Binding struct {
 	HubHash, AgentID string
 }
 
-// State is what a directory held, the works aside.
-type State struct {
+// LoadResult is what a directory held, the works aside.
+type LoadResult struct {
 	// Cursor is how far the broker's history is covered by the works; the zero
 	// cursor if nobody knows.
 	Cursor codec.Cursor
@@ -171,17 +171,17 @@ func (j *Journal) lock() (head, error) {
 // written is no error here, but leads to an empty State, and to errors of Put and
 // Checkpoint. The error of Load is a *FormatError; the journal is of no use then.
 // Load is called once, before the other methods, and Renew comes next.
-func (j *Journal) Load(b Binding, put func(codec.Event) error, removed func(id string)) (State, error) {
+func (j *Journal) Load(b Binding, put func(codec.Event) error, removed func(id string)) (LoadResult, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !errors.Is(j.log.err, errNotLoaded) {
-		return State{}, errLoaded
+		return LoadResult{}, errLoaded
 	}
-	s, ours := State{}, j.recognize(b)
+	s, ours := LoadResult{}, j.recognize(b)
 	var first error
 	for r, err := range j.log.read {
 		if isNewer(err) {
-			return State{}, err
+			return LoadResult{}, err
 		}
 		switch {
 		case err != nil:
@@ -219,7 +219,7 @@ func (j *Journal) recognize(b Binding) bool {
 }
 
 // take takes over what a record says besides the head.
-func (s *State) take(r record, put func(codec.Event) error, removed func(id string)) error {
+func (s *LoadResult) take(r record, put func(codec.Event) error, removed func(id string)) error {
 	switch {
 	case r.kind == recordReported:
 		s.Reported = Reported{} // not to be mixed with an earlier one

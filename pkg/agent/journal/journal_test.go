@@ -54,7 +54,7 @@ func (h holding) removed(id string) { delete(h, id) }
 func idOf(e codec.Event) string { return e.Extensions()[codec.ExtResourceID].(string) }
 
 // open opens and loads.
-func open(t testing.TB, c Config) (*Journal, State, holding) {
+func open(t testing.TB, c Config) (*Journal, LoadResult, holding) {
 	t.Helper()
 	j, err := Open(c)
 	if err != nil {
@@ -74,7 +74,7 @@ func open(t testing.TB, c Config) (*Journal, State, holding) {
 }
 
 // content is what a caller has who holds these works.
-func content(t testing.TB, h holding, s State) Content {
+func content(t testing.TB, h holding, s LoadResult) Content {
 	return Content{Works: func(yield func(codec.Event, error) bool) {
 		for _, id := range slices.Sorted(maps.Keys(h)) {
 			if !yield(spec(t, id, int(h[id])), nil) {
@@ -85,7 +85,7 @@ func content(t testing.TB, h holding, s State) Content {
 }
 
 // renewed opens, loads and renews, as a process does that starts.
-func renewed(t testing.TB, c Config) (*Journal, State, holding) {
+func renewed(t testing.TB, c Config) (*Journal, LoadResult, holding) {
 	t.Helper()
 	j, s, h := open(t, c)
 	must(t, j.Renew(content(t, h, s)))
@@ -103,7 +103,7 @@ func must(t testing.TB, err error) {
 func TestJournal_WhatWasPutIsLoaded(t *testing.T) {
 	dir := t.TempDir()
 	j, s, _ := open(t, Config{Dir: dir})
-	if diff := cmp.Diff(State{}, s); diff != "" {
+	if diff := cmp.Diff(LoadResult{}, s); diff != "" {
 		t.Fatalf("an empty directory (-want +got):\n%s", diff)
 	}
 	must(t, j.Put(spec(t, "a", 1)))
@@ -122,7 +122,7 @@ func TestJournal_WhatWasPutIsLoaded(t *testing.T) {
 	instance := j.Instance()
 	must(t, j.Close())
 
-	want := State{Cursor: cursor(7), Reported: reported, Reserved: "14", Left: left}
+	want := LoadResult{Cursor: cursor(7), Reported: reported, Reserved: "14", Left: left}
 	for _, what := range []string{"as it was written", "renewed"} {
 		j, s, h := renewed(t, Config{Dir: dir})
 		if diff := cmp.Diff(want, s); diff != "" {

@@ -40,7 +40,7 @@ func TestLoad_CutOffAtTheEnd(t *testing.T) {
 
 var agedLeft = map[string]map[string]string{"a": {"object": "left"}}
 
-var agedState = State{Cursor: cursor(5), Reserved: "2", Reported: Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, Left: agedLeft}
+var agedState = LoadResult{Cursor: cursor(5), Reserved: "2", Reported: Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, Left: agedLeft}
 
 // aged returns a directory with works a and b, a cursor and reported statuses.
 func aged(t *testing.T) (dir string) {
@@ -119,7 +119,7 @@ func TestLoad_DamageIsToldAndGoes(t *testing.T) {
 		}
 	}
 	must(t, os.WriteFile(log, bytes.Join(all, nil), 0o600))
-	for n, want := range []State{agedState, agedState} {
+	for n, want := range []LoadResult{agedState, agedState} {
 		if want.Cursor = (codec.Cursor{}); n == 0 {
 			want.Damaged = 1
 		}
@@ -177,7 +177,7 @@ func TestLoad_LogThatIsNoFile(t *testing.T) {
 			must(t, with(log))
 			var told bytes.Buffer
 			_, s, h := open(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&told, nil))})
-			if diff := cmp.Diff(State{}, s) + cmp.Diff(holding{}, h); diff != "" {
+			if diff := cmp.Diff(LoadResult{}, s) + cmp.Diff(holding{}, h); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if name != "empty" && !strings.Contains(told.String(), "it cannot be read whose works these are") {
@@ -230,7 +230,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 			if err != nil || len(h) > 0 {
 				t.Fatalf("got %v, %v", h, err)
 			}
-			if diff := cmp.Diff(State{Reserved: "2"}, s); diff != "" {
+			if diff := cmp.Diff(LoadResult{Reserved: "2"}, s); diff != "" {
 				t.Errorf("state (-want +got):\n%s", diff)
 			}
 			if !strings.Contains(log.String(), "discarded") {
@@ -239,7 +239,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 			must(t, j.Put(spec(t, "c", 1)))
 			must(t, j.Close())
 			j, s, h = open(t, Config{Dir: dir}) // and back again
-			if diff := cmp.Diff(State{Reserved: "2"}, s) + cmp.Diff(holding{}, h); diff != "" || j.Instance() != instance {
+			if diff := cmp.Diff(LoadResult{Reserved: "2"}, s) + cmp.Diff(holding{}, h); diff != "" || j.Instance() != instance {
 				t.Errorf("back again as %s (-want +got):\n%s", j.Instance(), diff)
 			}
 		})
@@ -319,7 +319,7 @@ func former(t *testing.T) (dir string) {
 
 const formerInstance = "7F2JMBZW4U4SDWFRHZORCUUKHQ"
 
-var formerState = State{Cursor: cursor(7), Reserved: "14"}
+var formerState = LoadResult{Cursor: cursor(7), Reserved: "14"}
 
 func TestLoad_FormerVersion(t *testing.T) {
 	t.Parallel()
@@ -359,7 +359,7 @@ func TestLoad_FormerVersionOfAnotherBinding(t *testing.T) {
 	other.AgentID = "other"
 	s, err := j.Load(other, func(codec.Event) error { t.Error("loaded"); return nil }, ignoreID)
 	must(t, err)
-	if diff := cmp.Diff(State{Reserved: "14"}, s); diff != "" {
+	if diff := cmp.Diff(LoadResult{Reserved: "14"}, s); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	must(t, j.Close())
@@ -371,14 +371,14 @@ func TestLoad_FormerVersionOfAnotherBinding(t *testing.T) {
 func TestLoad_FormerVersionDamaged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		state State
+		state LoadResult
 		works int
 	}{
-		"cursor":   {State{Reserved: "14", Damaged: 1}, 2},
-		"sequence": {State{Damaged: 1}, 2},
-		"instance": {State{Reserved: "14", Damaged: 1}, 2},
-		"binding":  {State{Reserved: "14"}, 0},
-		"works/ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb": {State{Reserved: "14", Damaged: 1}, 1},
+		"cursor":   {LoadResult{Reserved: "14", Damaged: 1}, 2},
+		"sequence": {LoadResult{Damaged: 1}, 2},
+		"instance": {LoadResult{Reserved: "14", Damaged: 1}, 2},
+		"binding":  {LoadResult{Reserved: "14"}, 0},
+		"works/ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb": {LoadResult{Reserved: "14", Damaged: 1}, 1},
 	} {
 		dir := former(t)
 		must(t, os.Truncate(filepath.Join(dir, name), 4))

@@ -378,7 +378,7 @@ func (m *model) start(owner int) {
 	}
 }
 
-func (m *model) compare(s State, found holding) {
+func (m *model) compare(s LoadResult, found holding) {
 	m.wounded = m.wounded || m.hurt || m.lossy
 	if s.Damaged > 0 && !m.wounded {
 		m.t.Fatalf("%d damaged records, but nothing happened to them", s.Damaged)
@@ -428,7 +428,7 @@ func (m *model) compare(s State, found holding) {
 }
 
 // covered returns what the cursor that was loaded covers; nil if there is none.
-func (m *model) covered(s State) map[work]int {
+func (m *model) covered(s LoadResult) map[work]int {
 	if s.Damaged > 0 || m.hurt {
 		m.kept = 0
 	}
@@ -456,7 +456,7 @@ func (m *model) heal() {
 	if m.kept != len(m.given) {
 		m.t.Fatal("nothing fails, but the checkpoint did")
 	}
-	want := State{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1], Left: leftOf(m.saved[len(m.saved)-1]), Reserved: fmt.Sprint(m.reserved)}
+	want := LoadResult{Cursor: cursor(m.kept), Reported: m.saved[len(m.saved)-1], Left: leftOf(m.saved[len(m.saved)-1]), Reserved: fmt.Sprint(m.reserved)}
 	if m.reserved != len(m.saved) {
 		m.t.Fatal("nothing fails, but the reservation did")
 	}

@@ -177,7 +177,7 @@ func TestCorpus_IsRead(t *testing.T) {
 	d := newMemDisk()
 	d.files[logFile] = &inode{data: []byte(log), stable: []byte(log)}
 	_, s, h := open(t, Config{Dir: "state", disk: d})
-	want := State{Cursor: cursor(1), Reported: Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, Left: map[string]map[string]string{"k": {"a": "x"}}}
+	want := LoadResult{Cursor: cursor(1), Reported: Reported{Sequence: "1", Accepted: map[string]string{"a": "x"}}, Left: map[string]map[string]string{"k": {"a": "x"}}}
 	if diff := cmp.Diff(want, s) + cmp.Diff(holding{"a": 1}, h); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

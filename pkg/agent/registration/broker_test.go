@@ -293,7 +293,7 @@ func TestBroker_AnotherSignerOfTheSameName(t *testing.T) {
 	p.dialers["bootstrap"] = mem.New(b.Broker, transport.Peer{Role: "bootstrap", Name: "boot", User: "boot", Groups: []string{"system:bootstrappers:managedcluster"}})
 	p.registered = registered
 	p.start()
-	for end := time.After(time.Minute); p.State().As != Bootstrapping; {
+	for end := time.After(time.Minute); p.Progress().As != Bootstrapping; {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-end:

@@ -112,8 +112,8 @@ func (l *loop) save(k Kept) {
 
 // show makes visible how far the registration is, and says what is new.
 func (l *loop) show() {
-	before, now := l.state.Load(), &State{As: l.core.as, Waits: l.core.Waits(), Trouble: l.core.Trouble(), Credential: l.core.kept.Credential}
-	l.state.Store(now)
+	before, now := l.progress.Load(), &Progress{As: l.core.as, Waits: l.core.Waits(), Trouble: l.core.Trouble(), Credential: l.core.kept.Credential}
+	l.progress.Store(now)
 	switch {
 	case text(now.Waits) != text(before.Waits) && now.Waits != nil:
 		l.c.Log.InfoContext(l.ctx, "the registration waits", "for", now.Waits)

@@ -12,7 +12,7 @@ type metrics struct {
 	requests *prometheus.CounterVec
 }
 
-func newMetrics(registry prometheus.Registerer, state func() State) (*metrics, error) {
+func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics, error) {
 	m := &metrics{
 		issued: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_registration_certificates_total", Help: "Client certificates that were taken into use, the one in the Secret at the start included."}),

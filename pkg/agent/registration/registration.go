@@ -75,17 +75,17 @@ type Config struct {
 
 // Registration is a program: see the package. Its methods may be called concurrently.
 type Registration struct {
-	c       Config
-	metrics *metrics
-	events  chan event
-	state   atomic.Pointer[State]
+	c        Config
+	metrics  *metrics
+	events   chan event
+	progress atomic.Pointer[Progress]
 }
 
 // event tells the core what happened.
 type event func(c *Core, now time.Time)
 
-// State is how far the registration is.
-type State struct {
+// Progress is how far the registration is.
+type Progress struct {
 	// As is how the agent reaches the broker.
 	As As
 	// Waits is what keeps the cluster from being part of the fleet, Trouble what does not
@@ -122,17 +122,17 @@ func New(c Config) (*Registration, error) {
 		c.Now = time.Now
 	}
 	r := &Registration{c: c, events: make(chan event)}
-	r.state.Store(&State{Waits: errStarting})
+	r.progress.Store(&Progress{Waits: errStarting})
 	var err error
-	r.metrics, err = newMetrics(c.Registry, r.State)
+	r.metrics, err = newMetrics(c.Registry, r.Progress)
 	return r, err
 }
 
-// State returns how far the registration is.
-func (r *Registration) State() State { return *r.state.Load() }
+// Progress returns how far the registration is.
+func (r *Registration) Progress() Progress { return *r.progress.Load() }
 
 // Ready returns what the registration waits for, nil if the hub has accepted the cluster.
-func (r *Registration) Ready() error { return r.State().Waits }
+func (r *Registration) Ready() error { return r.Progress().Waits }
 
 // Run registers the cluster and keeps it registered until ctx ends, and then returns nil. An
 // error is that another process uses the Secret. It is called once.
@@ -177,7 +177,7 @@ func (r *Registration) load(ctx context.Context) Kept {
 		if text(r.Ready()) != err.Error() {
 			r.c.Log.WarnContext(ctx, "the registration has not begun", "error", err)
 		}
-		r.state.Store(&State{Waits: err})
+		r.progress.Store(&Progress{Waits: err})
 		if !run.Sleep(ctx, loadAgain) {
 			return Kept{}
 		}

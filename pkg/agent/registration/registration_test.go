@@ -334,7 +334,7 @@ func (p *program) wantWaits(text string) {
 	}
 }
 
-func (p *program) own() *Credential { return p.State().Credential }
+func (p *program) own() *Credential { return p.Progress().Credential }
 
 func sleep(d time.Duration) {
 	<-time.After(d) // of the bubble
@@ -352,8 +352,8 @@ func TestRun_JoinRenewRestart(t *testing.T) {
 		p.server.with(func(h *fakeHub) { h.approve(h.waiting()[0]) })
 		sleep(time.Second)
 		p.wantWaits("has not accepted the cluster")
-		if p.State().As != Registered || p.retries != 1 {
-			t.Fatalf("%+v, %d retries", p.State(), p.retries)
+		if p.Progress().As != Registered || p.retries != 1 {
+			t.Fatalf("%+v, %d retries", p.Progress(), p.retries)
 		}
 		p.server.with(func(h *fakeHub) { h.accept(true) })
 		sleep(time.Second)
@@ -366,7 +366,7 @@ func TestRun_JoinRenewRestart(t *testing.T) {
 		p.server.with(func(h *fakeHub) { h.approving = true })
 		sleep(time.Hour)
 		if p.own() == first || p.Ready() != nil {
-			t.Errorf("not renewed: %+v", p.State())
+			t.Errorf("not renewed: %+v", p.Progress())
 		}
 		p.end()
 		kept := p.own()
@@ -548,7 +548,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	if _, err := newMetrics(registry, func() State { return State{} }); err != nil {
+	if _, err := newMetrics(registry, func() Progress { return Progress{} }); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()

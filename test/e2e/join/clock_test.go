@@ -56,14 +56,14 @@ func TestStay_ClockAhead(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	member := func() (bool, string) {
-		state := r.State()
+		state := r.Progress()
 		return state.As == registration.Registered && state.Waits == nil, fmt.Sprintf("as %s, waits for %v, trouble %v, certificate %v", state.As, state.Waits, state.Trouble, state.Credential)
 	}
 	s.eventuallyTrue("the cluster is part of the fleet", member)
 
 	ahead.Store(int64(365 * 24 * time.Hour))
 	s.eventuallyTrue("the agent has noticed its clock", func() (bool, string) {
-		state := r.State()
+		state := r.Progress()
 		return state.As != registration.Registered || state.Trouble != nil, fmt.Sprint(state.Trouble)
 	})
 	ahead.Store(0)

@@ -98,7 +98,7 @@ func checkDir(ctx context.Context, files vfs.FS, dir string) (r *Report, err err
 // checkLocked checks a store whose lock is held.
 func checkLocked(ctx context.Context, files vfs.FS, dir string, lock *engine.Lock) (*Report, error) {
 	c := &checker{
-		report: &Report{Dir: dir}, state: newState(),
+		report: &Report{Dir: dir}, memIndex: newState(),
 		named: make(map[store.DamageError]bool), cut: make(map[byte]bool),
 	}
 	o := Options{Dir: dir}
@@ -130,7 +130,7 @@ func (c *checker) notOpened(err error) error {
 // then comes what leads to them and what belongs to them, each kind in the order
 // of its keys. So it is compared with what the records say as it is read.
 type checker struct {
-	state
+	memIndex
 	db     *engine.DB
 	report *Report
 	named  map[store.DamageError]bool
@@ -205,7 +205,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	r := c.report
 	mark, err := readClean(files, r.Dir)
 	if r.Closed = mark != nil; mark != nil {
-		err = mark.compare(r.Dir, &c.state)
+		err = mark.compare(r.Dir, &c.memIndex)
 	}
 	if err := c.note([]byte(cleanName), err); err != nil {
 		return err

@@ -185,7 +185,7 @@ func (s *Store) checkClean(o *Options) error {
 	if s.closed == nil {
 		return nil
 	}
-	if err := s.closed.compare(o.Dir, &s.state); err != nil {
+	if err := s.closed.compare(o.Dir, &s.memIndex); err != nil {
 		return err
 	}
 	if err := o.FS.Remove(o.FS.PathJoin(o.Dir, cleanName)); err != nil {
@@ -195,7 +195,7 @@ func (s *Store) checkClean(o *Options) error {
 }
 
 // compare says what a store in dir has lost since it was closed.
-func (c clean) compare(dir string, s *state) error {
+func (c clean) compare(dir string, s *memIndex) error {
 	head := s.highest()
 	switch i := slices.IndexFunc(s.terms, func(t resident.Term) bool { return t.ID == c.term }); {
 	case i < 0:

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// state is what a store knows without a look at the disk.
-type state struct {
+// memIndex is what a store knows without a look at the disk.
+type memIndex struct {
 	head       store.Head
 	terms      resident.Terms
 	subscribed resident.Subscriptions
@@ -26,8 +26,8 @@ type state struct {
 	lastTerm  uint64 // number of the newest term
 }
 
-func newState() state {
-	return state{
+func newState() memIndex {
+	return memIndex{
 		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), book: quota.NewBook(), behind: make(map[store.Key]string),
 		bookmarks: make(resident.Bookmarks),
 	}
@@ -39,7 +39,7 @@ var loaded = [...]byte{keyBookmark, keyCluster, keyTerm, keyHead, keyEpoch, keyM
 
 // load takes in one value of these kinds; they come in key order. A record is
 // only decoded: the caller has a look at it before it adds it.
-func (s *state) load(key, body []byte) (m *store.Meta, err error) {
+func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 	switch kind, alone := key[0], len(key) == 1; {
 	case kind == keyBookmark:
 		s.bookmarks[string(key[1:])] = append([]byte{}, body...)
@@ -65,7 +65,7 @@ func (s *state) load(key, body []byte) (m *store.Meta, err error) {
 	return nil, err
 }
 
-func (s *state) loadTerm(key, body []byte) error {
+func (s *memIndex) loadTerm(key, body []byte) error {
 	number, err := parseNumberKey(key)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (s *state) loadTerm(key, body []byte) error {
 }
 
 // addRecord takes in a record.
-func (s *state) addRecord(m *store.Meta) {
+func (s *memIndex) addRecord(m *store.Meta) {
 	s.tally.Load(m)
 	s.book.Add(quota.Change{Source: m.Owner, Cluster: m.Cluster, By: store.UseOf(m)})
 	if id := store.WaitsBehind(m); id != "" {
@@ -94,7 +94,7 @@ func beside(k store.Key, id string) store.Key {
 }
 
 // highest is the highest revision that there can be.
-func (s *state) highest() uint64 {
+func (s *memIndex) highest() uint64 {
 	if !s.headFound {
 		return math.MaxUint64 - 1
 	}
@@ -102,7 +102,7 @@ func (s *state) highest() uint64 {
 }
 
 // aboveHead says what is wrong with the revisions of a record, "" if nothing is.
-func (s *state) aboveHead(m *store.Meta) string {
+func (s *memIndex) aboveHead(m *store.Meta) string {
 	if max(m.SpecRevision, m.StatusRevision) <= s.highest() {
 		return ""
 	}
@@ -110,7 +110,7 @@ func (s *state) aboveHead(m *store.Meta) string {
 }
 
 // newTerm begins a term.
-func (s *state) newTerm(epoch string, t resident.Term) {
+func (s *memIndex) newTerm(epoch string, t resident.Term) {
 	s.terms = s.terms.Begin(t)
 	s.head.Epoch, s.head.Term, s.head.TermStart = epoch, t.ID, t.First
 }
@@ -121,7 +121,7 @@ type memory struct {
 	// mu guards what follows; it is never held during a read or write of the disk.
 	// Who holds the commit lock of the store may read without it.
 	mu sync.RWMutex
-	state
+	memIndex
 	ring    *resident.Ring
 	metas   recent[store.Key, *store.Meta]
 	events  recent[resident.Half, []byte]

@@ -112,7 +112,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		fs: o.FS, dir: o.Dir, staging: o.FS.PathJoin(o.Dir, stagingName),
 		failure: newFailure(o.Log), closing: make(chan struct{}),
-		memory: memory{state: newState(), metas: newMetas(), events: newEvents(), commits: make(chan struct{})},
+		memory: memory{memIndex: newState(), metas: newMetas(), events: newEvents(), commits: make(chan struct{})},
 	}
 	s.space = &spaceGuard{fs: o.FS, dir: o.Dir, log: o.Log, stop: o.Stop, closing: s.closing}
 	if err := s.open(&o); err != nil {
