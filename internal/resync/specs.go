@@ -39,13 +39,13 @@ type Spec struct {
 	ReportedVersion int64
 }
 
-// Decision says what an agent needs of one record.
-type Decision uint8
+// SendAction says what an agent needs of one record.
+type SendAction uint8
 
 // The decisions.
 const (
 	// Skip: the agent has it, or there is nothing to tell.
-	Skip Decision = iota + 1
+	Skip SendAction = iota + 1
 	// Ahead: the agent holds a newer version than the record, live or deleted:
 	// the broker's store, or the source, went back in time. Only the source
 	// knows what is true.
@@ -89,7 +89,7 @@ func NewSpecs(list []codec.ResourceVersion) *Specs {
 
 // Decide says what the agent needs of this record, and takes the id out of the
 // orphans.
-func (s *Specs) Decide(r Spec) Decision {
+func (s *Specs) Decide(r Spec) SendAction {
 	h, has := s.held[r.ID]
 	s.Explain(r.ID)
 	switch r.State {
@@ -118,7 +118,7 @@ func Newer(listed, version int64, supersedes bool) bool {
 	return version != 0 && !supersedes && listed > version
 }
 
-func decideLive(r Spec, h listedSpec, has bool) Decision {
+func decideLive(r Spec, h listedSpec, has bool) SendAction {
 	switch {
 	case !has:
 		return Send
@@ -134,7 +134,7 @@ func decideLive(r Spec, h listedSpec, has bool) Decision {
 	return Skip
 }
 
-func decideDeleted(r Spec, h listedSpec, has bool) Decision {
+func decideDeleted(r Spec, h listedSpec, has bool) SendAction {
 	if has && Newer(h.version, r.Version, r.Supersedes) {
 		return Ahead // it may have been undone, in a history that the broker lost
 	}

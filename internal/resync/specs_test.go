@@ -31,7 +31,7 @@ func TestSpecs_Decide(t *testing.T) {
 	for name, c := range map[string]struct {
 		held   []codec.ResourceVersion
 		record resync.Spec
-		want   resync.Decision
+		want   resync.SendAction
 	}{
 		"older at the agent":                  {lists(4, ""), live(5), resync.Send},
 		"same at the agent":                   {lists(5, ""), live(5), resync.Skip},

@@ -175,7 +175,7 @@ func NewCore(c CoreConfig) *Core {
 		tools: &tools{
 			lastRecord: last,
 			store:      inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
-			remover:    inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.Decision, err error) { c.Metrics.write(string(d), err == nil) }},
+			remover:    inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.RemovalAction, err error) { c.Metrics.write(string(d), err == nil) }},
 			applier:    apply.Applier{Objects: c.Client, Wait: c.Wait, Guard: c.Guard},
 		},
 	}
@@ -349,7 +349,7 @@ func (c *Core) receive(ctx context.Context, e codec.Event) {
 
 // accept lets a spec count, once it is on the journal. repeat says that whoever
 // sent it does not know the status.
-func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Decision, repeat bool) {
+func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.AcceptResult, repeat bool) {
 	if c.config.Journal != nil {
 		c.keeper.disk.Lock()
 		defer c.keeper.disk.Unlock()

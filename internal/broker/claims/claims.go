@@ -125,14 +125,14 @@ func (s Slots) Free() { <-s }
 // or the new life, which then waits behind it. That is its word that the deletion is
 // true.
 
-// Decision says what an agent that listed a work is sent of its record.
-type Decision uint8
+// DeliveryDecision says what an agent that listed a work is sent of its record.
+type DeliveryDecision uint8
 
 // The decisions.
 const (
 	// Send: the record is no older than what the agent holds, or versions do not order
 	// the two.
-	Send Decision = iota + 1
+	Send DeliveryDecision = iota + 1
 	// Wait: the agent holds a newer version, and nobody has said which one is true.
 	Wait
 	// Force: the agent holds a newer version, and the record is true all the same.
@@ -154,7 +154,7 @@ type Case struct {
 }
 
 // Decide is the one rule about records of which an agent may hold a newer version.
-func Decide(c Case) Decision {
+func Decide(c Case) DeliveryDecision {
 	switch {
 	case !resync.Newer(c.Listed, c.Version, c.Supersedes):
 		return Send

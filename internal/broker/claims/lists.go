@@ -218,7 +218,7 @@ func (l *List) about(id string) (listed int64, ok bool) {
 }
 
 // decided takes a record out that is sent or forced, or puts it to those that wait.
-func (l *List) decided(id string, d Decision, w NewerWork) {
+func (l *List) decided(id string, d DeliveryDecision, w NewerWork) {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	delete(l.explained, id)
@@ -230,7 +230,7 @@ func (l *List) decided(id string, d Decision, w NewerWork) {
 }
 
 // Judge decides about a record that is about to be sent to the agent of a list.
-func (c *Claims) Judge(l *List, m *store.Meta) (Decision, NewerWork) {
+func (c *Claims) Judge(l *List, m *store.Meta) (DeliveryDecision, NewerWork) {
 	listed, ok := l.about(m.ResourceID)
 	if !ok {
 		return Send, NewerWork{}

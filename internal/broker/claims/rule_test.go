@@ -6,7 +6,7 @@ import "testing"
 func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		of   Case
-		want Decision
+		want DeliveryDecision
 	}{
 		"the record is newer":                       {Case{Listed: 4, Version: 5}, Send},
 		"the same version":                          {Case{Listed: 5, Version: 5}, Send},

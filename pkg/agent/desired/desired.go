@@ -123,8 +123,8 @@ func New() *Set {
 	return &Set{works: map[string]*entry{}, names: map[string]*name{}, lines: map[string]sourceSession{}}
 }
 
-// Decision is the answer of Accept.
-type Decision struct {
+// AcceptResult is the answer of Accept.
+type AcceptResult struct {
 	Outcome Outcome
 	// Names are the work names for which something is to be done; none unless
 	// the spec was accepted, or is a deletion that is known already.
@@ -152,10 +152,10 @@ func (s *Set) Judge(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
 
 // Accept takes a received spec. problem is why the spec cannot be used, "" if
 // it can.
-func (s *Set) Accept(spec *manifestwork.Spec, problem string) Decision {
+func (s *Set) Accept(spec *manifestwork.Spec, problem string) AcceptResult {
 	held := s.works[spec.ResourceID]
 	outcome, w := s.Judge(spec, problem)
-	d := Decision{Outcome: outcome}
+	d := AcceptResult{Outcome: outcome}
 	switch outcome {
 	case Duplicate:
 		if w != nil {

@@ -137,7 +137,7 @@ func TestSet_OrderOfSpecs(t *testing.T) {
 func TestSet_NamesAndIDs(t *testing.T) {
 	s := desired.New()
 	s.Subscribed(true)
-	accept := func(in spec, want desired.Decision) {
+	accept := func(in spec, want desired.AcceptResult) {
 		t.Helper()
 		if d := cmp.Diff(want, s.Accept(in.received(), "")); d != "" {
 			t.Fatalf("(-want +got)\n%s", d)
@@ -158,29 +158,29 @@ func TestSet_NamesAndIDs(t *testing.T) {
 			t.Fatalf("%s: live %q renamed %q deleted %q; want %q, %q, %q", name, id, v.Renamed, got, live, renamed, deleted)
 		}
 	}
-	accept(spec{id: "1", name: "a", revision: 1}, desired.Decision{Outcome: desired.Accepted, Names: []string{"a"}})
-	accept(spec{id: "2", name: "a", revision: 2}, desired.Decision{Outcome: desired.Accepted, Names: []string{"a"}, Replaced: "1"})
+	accept(spec{id: "1", name: "a", revision: 1}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"a"}})
+	accept(spec{id: "2", name: "a", revision: 2}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"a"}, Replaced: "1"})
 	view("a", "2", "")
 	if s.Get("1") != nil {
 		t.Fatal("a replaced work is still held")
 	}
 
 	// Renamed: the old name waits to be cleared.
-	accept(spec{id: "2", name: "b", revision: 3}, desired.Decision{Outcome: desired.Accepted, Names: []string{"a", "b"}})
+	accept(spec{id: "2", name: "b", revision: 3}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"a", "b"}})
 	view("a", "", "2")
 	view("b", "2", "")
 	s.ForgetName("a")
 	view("a", "", "")
-	accept(spec{id: "2", name: "c", revision: 4}, desired.Decision{Outcome: desired.Accepted, Names: []string{"b", "c"}})
-	accept(spec{id: "3", name: "b", revision: 5}, desired.Decision{Outcome: desired.Accepted, Names: []string{"b"}})
+	accept(spec{id: "2", name: "c", revision: 4}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"b", "c"}})
+	accept(spec{id: "3", name: "b", revision: 5}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"b"}})
 	view("b", "3", "") // somebody needs the name
 
 	// A deletion without metadata is about the name that is known.
 	gone := spec{id: "2", name: "2", revision: 6, deleting: true, noData: true}
-	accept(gone, desired.Decision{Outcome: desired.Accepted, Names: []string{"c"}})
+	accept(gone, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"c"}})
 	view("c", "", "", "2")
-	accept(gone, desired.Decision{Outcome: desired.Duplicate, Names: []string{"c"}})
-	accept(spec{id: "4", name: "c", revision: 7}, desired.Decision{Outcome: desired.Accepted, Names: []string{"c"}})
+	accept(gone, desired.AcceptResult{Outcome: desired.Duplicate, Names: []string{"c"}})
+	accept(spec{id: "4", name: "c", revision: 7}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"c"}})
 	view("c", "4", "", "2")
 	s.Forget(s.Get("2"))
 	view("c", "4", "")
@@ -191,9 +191,9 @@ func TestSet_NamesAndIDs(t *testing.T) {
 	view("c", "4", "") // live works are not forgotten
 
 	// Unknown id.
-	accept(spec{id: "9", name: "z", revision: 8, deleting: true}, desired.Decision{Outcome: desired.Accepted, Names: []string{"z"}})
+	accept(spec{id: "9", name: "z", revision: 8, deleting: true}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"z"}})
 	confirmed := s.Get("9")
-	accept(spec{id: "9", name: "z", revision: 9, content: "anew"}, desired.Decision{Outcome: desired.Accepted, Names: []string{"z"}})
+	accept(spec{id: "9", name: "z", revision: 9, content: "anew"}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"z"}})
 	s.Forget(confirmed)
 	view("z", "9", "")
 

@@ -157,7 +157,7 @@ func TestSet_LoadedWorks(t *testing.T) {
 	}
 	// What is received again is confirmed, and is to be looked at.
 	d := s.Accept(spec{id: "1", name: "w1", version: 1, revision: 10}.received(), "")
-	if want := (desired.Decision{Outcome: desired.Duplicate, Names: []string{"w1"}}); !cmp.Equal(want, d) || s.Unconfirmed("1") {
+	if want := (desired.AcceptResult{Outcome: desired.Duplicate, Names: []string{"w1"}}); !cmp.Equal(want, d) || s.Unconfirmed("1") {
 		t.Fatalf("got %+v", d)
 	}
 	if got := s.Confirm([]string{"2"}); !slices.Equal(got, []string{"w3"}) || !s.Unconfirmed("2") || s.Unconfirmed("3") || !s.Unconfirmed("4") {

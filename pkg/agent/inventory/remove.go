@@ -19,24 +19,24 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
-// Decision says what removing an entry means for the object as it is now.
-type Decision string
+// RemovalAction says what removing an entry means for the object as it is now.
+type RemovalAction string
 
 // The decisions.
 const (
 	// Drop: nothing to do, the object is not, or no longer, the work's.
-	Drop Decision = "drop"
+	Drop RemovalAction = "drop"
 	// Disown: the object stays, only the work's reference goes.
-	Disown Decision = "disown"
+	Disown RemovalAction = "disown"
 	// Await: the object is being deleted.
-	Await Decision = "await"
+	Await RemovalAction = "await"
 	// Delete: the object is to be deleted.
-	Delete Decision = "delete"
+	Delete RemovalAction = "delete"
 )
 
 // Decide is the rule for removing an entry whose object was read. orphan says
 // that the work wants the object to outlive it.
-func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan bool) Decision {
+func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan bool) RemovalAction {
 	refs := live.GetOwnerReferences()
 	own := func(r metav1.OwnerReference) bool { return r.UID == owner.UID }
 	otherWork := func(r metav1.OwnerReference) bool {
@@ -65,7 +65,7 @@ type Remover struct {
 	// another name than that of the entry. May be nil.
 	Wanted map[types.UID]workv1.ResourceIdentifier
 	// Done hears what became of every Disown and Delete; may be nil.
-	Done func(d Decision, err error)
+	Done func(d RemovalAction, err error)
 	// Saw hears of every object that was read, before anything is done about it;
 	// live is nil if there was none. May be nil.
 	Saw func(e Entry, live *unstructured.Unstructured)
@@ -145,7 +145,7 @@ func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan 
 	return true, nil
 }
 
-func (r Remover) done(d Decision, err error) error {
+func (r Remover) done(d RemovalAction, err error) error {
 	if r.Done != nil && !errors.As(err, new(*cluster.SlowError)) {
 		r.Done(d, err)
 	}

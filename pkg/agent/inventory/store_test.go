@@ -219,7 +219,7 @@ func TestDecide(t *testing.T) {
 		uid    string
 		live   *unstructured.Unstructured
 		orphan bool
-		want   inventory.Decision
+		want   inventory.RemovalAction
 	}{
 		"ours":                             {"u", live(nil), false, inventory.Delete},
 		"an intent":                        {"", live(nil), false, inventory.Delete},
@@ -352,7 +352,7 @@ func TestRemover_KindThatGoesMeanwhile(t *testing.T) {
 					f.Remove(f.Ref("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", definition.GetName()))
 				}
 			}}
-			r := inventory.Remover{Client: client, Done: func(d inventory.Decision, err error) {
+			r := inventory.Remover{Client: client, Done: func(d inventory.RemovalAction, err error) {
 				if err != nil {
 					t.Errorf("%s is counted as failed: %v", d, err)
 				}
@@ -473,7 +473,7 @@ func TestRemover_WaitsItsTurn(t *testing.T) {
 			}
 			return nil
 		}
-		r := inventory.Remover{Client: f, Done: func(d inventory.Decision, err error) { t.Errorf("it counts as %s: %v", d, err) }}
+		r := inventory.Remover{Client: f, Done: func(d inventory.RemovalAction, err error) { t.Errorf("it counts as %s: %v", d, err) }}
 		remaining, err := r.Remove(t.Context(), []inventory.Entry{e}, owner, nil)
 		if (err != nil) != fails {
 			t.Errorf("fails %v: %v", fails, err)
