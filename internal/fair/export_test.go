@@ -1,4 +1,4 @@
 package fair
 
-// Places is the number of keys that are known.
-func (t *Turns[K]) Places() int { return len(t.keys) }
+// Keys is the number of keys that are known.
+func (t *Scheduler[K]) Keys() int { return len(t.keys) }

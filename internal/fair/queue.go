@@ -2,7 +2,7 @@ package fair
 
 import "slices"
 
-// Queue keeps items that wait, in one line for each key; the lines take [Turns]. In a line
+// Queue keeps items that wait, in one line for each key; the lines take [Scheduler]. In a line
 // what is urgent goes first, else whatever came first. What is urgent does not overtake what
 // has the same id, nor what has the zero id, which stands for all of the line. So the items
 // of one id leave in the order in which they came, and nobody's urgent items delay another
@@ -10,17 +10,17 @@ import "slices"
 //
 // Its length is bounded by who pushes. The zero value is empty and ready.
 type Queue[K, ID comparable, T any] struct {
-	turns  Turns[K]
-	lines  map[K]*keyQueue[ID, T]
-	parked map[K]bool
-	spare  *keyQueue[ID, T] // an empty line, for the next key that comes
-	size   int
+	scheduler Scheduler[K]
+	lines     map[K]*keyQueue[ID, T]
+	parked    map[K]bool
+	spare     *keyQueue[ID, T] // an empty line, for the next key that comes
+	size      int
 }
 
 // keyQueue is the line of one key.
 type keyQueue[ID comparable, T any] struct {
-	urgent, plain []item[ID, T]
-	ids           map[ID]int // number of plain items by id
+	urgent, normal []item[ID, T]
+	ids            map[ID]int // number of plain items by id
 }
 
 type item[ID comparable, T any] struct {
@@ -41,7 +41,7 @@ func (q *Queue[K, ID, T]) Push(k K, id ID, urgent bool, cost int, what T) {
 		}
 		q.lines[k] = l
 		if !q.parked[k] {
-			q.turns.Join(k)
+			q.scheduler.Join(k)
 		}
 	}
 	q.size++
@@ -49,19 +49,19 @@ func (q *Queue[K, ID, T]) Push(k K, id ID, urgent bool, cost int, what T) {
 	if i := (item[ID, T]{id, cost, what}); urgent && l.ids[id] == 0 && l.ids[all] == 0 {
 		l.urgent = append(l.urgent, i)
 	} else {
-		l.plain = append(l.plain, i)
+		l.normal = append(l.normal, i)
 		l.ids[id]++
 	}
 }
 
-// Urge makes urgent what waits with an id. It looks at all of the line.
-func (q *Queue[K, ID, T]) Urge(k K, id ID) {
+// Prioritize makes urgent what waits with an id. It looks at all of the line.
+func (q *Queue[K, ID, T]) Prioritize(k K, id ID) {
 	l := q.lines[k]
 	if l == nil || l.ids[id] == 0 {
 		return
 	}
 	delete(l.ids, id)
-	l.plain = slices.DeleteFunc(l.plain, func(i item[ID, T]) bool {
+	l.normal = slices.DeleteFunc(l.normal, func(i item[ID, T]) bool {
 		if i.id == id {
 			l.urgent = append(l.urgent, i)
 		}
@@ -75,30 +75,30 @@ func (q *Queue[K, ID, T]) Park(k K) {
 		q.parked = map[K]bool{}
 	}
 	q.parked[k] = true
-	q.turns.Leave(k)
+	q.scheduler.Leave(k)
 }
 
 // Resume ends that.
 func (q *Queue[K, ID, T]) Resume(k K) {
 	delete(q.parked, k)
 	if q.lines[k] != nil {
-		q.turns.Join(k)
+		q.scheduler.Join(k)
 	}
 }
 
 // Pop takes the next item out; false: there is none but of keys that are parked.
 func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
-	if k, ok = q.turns.Next(0); !ok {
+	if k, ok = q.scheduler.Next(0); !ok {
 		return k, what, false
 	}
 	l := q.lines[k]
 	i := l.pop()
 	q.size--
-	q.turns.Charge(k, i.cost)
-	if len(l.urgent)+len(l.plain) == 0 {
+	q.scheduler.Charge(k, i.cost)
+	if len(l.urgent)+len(l.normal) == 0 {
 		delete(q.lines, k)
-		q.turns.Leave(k)
-		l.urgent, l.plain = nil, nil // which may have been long
+		q.scheduler.Leave(k)
+		l.urgent, l.normal = nil, nil // which may have been long
 		q.spare = l
 	}
 	return k, i.what, true
@@ -108,7 +108,7 @@ func (l *keyQueue[ID, T]) pop() item[ID, T] {
 	if len(l.urgent) > 0 {
 		return shift(&l.urgent)
 	}
-	i := shift(&l.plain)
+	i := shift(&l.normal)
 	if left := l.ids[i.id] - 1; left == 0 {
 		delete(l.ids, i.id)
 	} else {
@@ -127,10 +127,10 @@ func shift[T any](list *[]T) T {
 }
 
 // Charge says that the turn of an item that was popped cost so much more.
-func (q *Queue[K, ID, T]) Charge(k K, cost int) { q.turns.Charge(k, cost) }
+func (q *Queue[K, ID, T]) Charge(k K, cost int) { q.scheduler.Charge(k, cost) }
 
 // Len returns the number of items, those of parked keys included.
 func (q *Queue[K, ID, T]) Len() int { return q.size }
 
 // Ready reports whether there is an item to pop.
-func (q *Queue[K, ID, T]) Ready() bool { return len(q.turns.waiting) > 0 }
+func (q *Queue[K, ID, T]) Ready() bool { return len(q.scheduler.waiting) > 0 }

@@ -21,8 +21,8 @@ func (b *Bucket) Spend(r Rate, now time.Time, n float64) bool {
 	return true
 }
 
-// Room reports whether one could be spent.
-func (b *Bucket) Room(r Rate, now time.Time) bool {
+// Allows reports whether one could be spent.
+func (b *Bucket) Allows(r Rate, now time.Time) bool {
 	b.leak(r, now)
 	return b.used+1 <= r.Burst
 }
@@ -39,12 +39,12 @@ func (b *Bucket) Charge(r Rate, now time.Time, n float64) {
 func (b *Bucket) Reserve(r Rate, now time.Time, n float64) time.Duration {
 	b.leak(r, now)
 	b.used += n
-	return b.Owed(r)
+	return b.Debt(r)
 }
 
-// Owed returns how long it takes until no more is taken than may be at once: what [Bucket.Charge]
+// Debt returns how long it takes until no more is taken than may be at once: what [Bucket.Charge]
 // took beyond it.
-func (b *Bucket) Owed(r Rate) time.Duration {
+func (b *Bucket) Debt(r Rate) time.Duration {
 	return time.Duration(max(0, b.used-r.Burst) / r.PerSecond * float64(time.Second))
 }
 

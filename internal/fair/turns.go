@@ -1,7 +1,7 @@
 // Package fair shares what many want: who is served next, and how much each may have. All
 // keys weigh the same, and what counts is what serving them cost, not how often they came.
 //
-// [Turns] orders keys, [Queue] keeps what waits for them, [Bucket] counts against a [Rate].
+// [Scheduler] orders keys, [Queue] keeps what waits for them, [Bucket] counts against a [Rate].
 // The package is pure: its users guard what they make of it, and say what time it is.
 package fair
 
@@ -10,7 +10,7 @@ import (
 	"container/heap"
 )
 
-// Turns says whose turn it is among the keys for which something waits. It is start-time
+// Scheduler says whose turn it is among the keys for which something waits. It is start-time
 // fair queueing: a virtual clock shows the start of the turn that was served last; after a
 // turn that cost c, the next one of the same key starts c later; the earliest start is
 // next. So
@@ -25,7 +25,7 @@ import (
 // others is remembered as long as others wait, also while nothing waits for it.
 //
 // The zero value is empty and ready. Next costs the logarithm of the number of keys that wait.
-type Turns[K comparable] struct {
+type Scheduler[K comparable] struct {
 	clock   int64
 	arrived uint64
 	keys    map[K]*keyState[K]
@@ -48,7 +48,7 @@ const (
 )
 
 // Join says that something waits for k. Said again it has no effect.
-func (t *Turns[K]) Join(k K) {
+func (t *Scheduler[K]) Join(k K) {
 	p := t.keyState(k)
 	if p.at != away {
 		return
@@ -59,7 +59,7 @@ func (t *Turns[K]) Join(k K) {
 }
 
 // Leave says that nothing waits for k any more.
-func (t *Turns[K]) Leave(k K) {
+func (t *Scheduler[K]) Leave(k K) {
 	p := t.keys[k]
 	if p == nil || p.at == away {
 		return
@@ -75,7 +75,7 @@ func (t *Turns[K]) Leave(k K) {
 
 // Next returns whose turn it is and charges it the least that the turn costs; false: nothing
 // waits. The key stays in line until it leaves.
-func (t *Turns[K]) Next(cost int) (k K, ok bool) {
+func (t *Scheduler[K]) Next(cost int) (k K, ok bool) {
 	if len(t.waiting) == 0 {
 		return k, false
 	}
@@ -86,14 +86,14 @@ func (t *Turns[K]) Next(cost int) (k K, ok bool) {
 }
 
 // Charge says that a turn of k cost so much more.
-func (t *Turns[K]) Charge(k K, cost int) {
+func (t *Scheduler[K]) Charge(k K, cost int) {
 	if cost > 0 && len(t.waiting) > 0 {
 		t.delay(t.keyState(k), cost)
 	}
 }
 
 // delay has the next turn of a place start later.
-func (t *Turns[K]) delay(p *keyState[K], cost int) {
+func (t *Scheduler[K]) delay(p *keyState[K], cost int) {
 	p.start = max(p.start, t.clock) + int64(cost)
 	if p.at != away {
 		// Behind those that start with it: they wait for their turn, it had one.
@@ -104,7 +104,7 @@ func (t *Turns[K]) delay(p *keyState[K], cost int) {
 }
 
 // keyState returns what is known of a key.
-func (t *Turns[K]) keyState(k K) *keyState[K] {
+func (t *Scheduler[K]) keyState(k K) *keyState[K] {
 	p := t.keys[k]
 	if p != nil {
 		return p
@@ -120,7 +120,7 @@ func (t *Turns[K]) keyState(k K) *keyState[K] {
 
 // sweep forgets who had no more than the others. It costs, over time, as much as remembering
 // them did.
-func (t *Turns[K]) sweep() {
+func (t *Scheduler[K]) sweep() {
 	if len(t.keys) < max(t.sweepAt, fewest) {
 		return
 	}

@@ -16,7 +16,7 @@ func TestTurns_Share(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const dearest = 1000
 		keys := rapid.IntRange(2, 6).Draw(t, "keys")
-		var turns fair.Turns[int]
+		var turns fair.Scheduler[int]
 		served := make([]int, keys)
 		for k := range keys {
 			turns.Join(k)
@@ -41,7 +41,7 @@ func TestTurns_Share(t *testing.T) {
 // however many turns those had.
 func TestTurns_NobodyStarves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var turns fair.Turns[string]
+		var turns fair.Scheduler[string]
 		cost := rapid.Custom(func(t *rapid.T) int { return rapid.IntRange(1, 1<<30).Draw(t, "cost") })
 		others := rapid.IntRange(1, 5).Draw(t, "others")
 		for k := range others {
@@ -69,7 +69,7 @@ func TestTurns_NobodyStarves(t *testing.T) {
 
 // TestTurns_RemembersWhoHadMore while others wait, also when nothing waits for it.
 func TestTurns_RemembersWhoHadMore(t *testing.T) {
-	var turns fair.Turns[string]
+	var turns fair.Scheduler[string]
 	turns.Join("flood")
 	turns.Join("other")
 	if k, _ := turns.Next(1); k != "flood" {
@@ -100,7 +100,7 @@ func TestTurns_RemembersWhoHadMore(t *testing.T) {
 
 // TestTurns_ForgetsWhoIsAway: what is kept is bounded by who waits, not by who ever came.
 func TestTurns_ForgetsWhoIsAway(t *testing.T) {
-	var turns fair.Turns[int]
+	var turns fair.Scheduler[int]
 	turns.Join(-1)
 	for k := range 100_000 {
 		turns.Join(k)
@@ -108,7 +108,7 @@ func TestTurns_ForgetsWhoIsAway(t *testing.T) {
 		turns.Next(1) // each had one
 		turns.Leave(k)
 	}
-	if n := turns.Places(); n > 200 {
+	if n := turns.Keys(); n > 200 {
 		t.Errorf("%d places are kept of two that wait at a time", n)
 	}
 }

@@ -152,7 +152,7 @@ func TestSource_ClusterOfWhichTheHubAnswersNothingHoldsUpNobody(t *testing.T) {
 
 // TestLane_LeavesWorkersToTheOthers: a cluster gets as many as are left over.
 func TestLane_LeavesWorkersToTheOthers(t *testing.T) {
-	l := newLane(16)
+	l := newClusterFairQueue(16)
 	defer l.ShutDown()
 	var got []string
 	take := func() {
@@ -194,7 +194,7 @@ func TestLane_LeavesWorkersToTheOthers(t *testing.T) {
 
 // TestLane_PutsDeletionsFirst, of the same cluster.
 func TestLane_PutsDeletionsFirst(t *testing.T) {
-	l := newLane(1 << 10)
+	l := newClusterFairQueue(1 << 10)
 	defer l.ShutDown()
 	for i := range 5 {
 		l.Add(key("a", i))

@@ -10,45 +10,45 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// lane is what waits for the workers of one lane: a queue for each cluster, of which each has
+// clusterFairQueue is what waits for the workers of one lane: a queue for each cluster, of which each has
 // the same share of the workers' time, however much it has to do and however long the hub
 // takes for it. In a queue what concerns a deletion, or the cluster as a whole, is first.
 //
 // A cluster gets no further worker while it has as many as are left over. So one alone has
 // half of them, and one of which the hub answers nothing leaves workers to the others.
-type lane struct {
+type clusterFairQueue struct {
 	workqueue.TypedDelayingInterface[core.Key]
-	order *order
+	order *fairOrder
 }
 
-func newLane(workers int) lane {
-	o := &order{free: workers, busy: map[string]int{}, hurried: map[core.Key]bool{}}
+func newClusterFairQueue(workers int) clusterFairQueue {
+	o := &fairOrder{free: workers, busy: map[string]int{}, hurried: map[core.Key]bool{}}
 	q := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[core.Key]{Queue: o})
-	return lane{workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[core.Key]{Queue: q}), o}
+	return clusterFairQueue{workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[core.Key]{Queue: q}), o}
 }
 
 // Hurry has a key go before others of its cluster, once.
-func (l lane) Hurry(k core.Key) {
+func (l clusterFairQueue) Hurry(k core.Key) {
 	l.order.mu.Lock()
 	defer l.order.mu.Unlock()
 	l.order.hurried[k] = true
 }
 
 // Len is the number of keys that wait, for a turn too.
-func (l lane) Len() int {
+func (l clusterFairQueue) Len() int {
 	l.order.mu.Lock()
 	defer l.order.mu.Unlock()
 	return l.order.queue.Len()
 }
 
 // End gives a key back for which a worker worked so long.
-func (l lane) End(k core.Key, took time.Duration) {
+func (l clusterFairQueue) End(k core.Key, took time.Duration) {
 	l.order.end(k.Cluster, took)
 	l.Done(k)
 }
 
-// order is the order in which keys leave a lane, as a workqueue.Queue.
-type order struct {
+// fairOrder is the order in which keys leave a lane, as a workqueue.Queue.
+type fairOrder struct {
 	mu      sync.Mutex
 	queue   fair.Queue[string, core.Key, core.Key]
 	hurried map[core.Key]bool
@@ -58,7 +58,7 @@ type order struct {
 }
 
 // Push implements workqueue.Queue.
-func (o *order) Push(k core.Key) {
+func (o *fairOrder) Push(k core.Key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queue.Push(k.Cluster, k, k.UID == "" || o.hurried[k], 1, k)
@@ -66,17 +66,17 @@ func (o *order) Push(k core.Key) {
 }
 
 // Touch implements workqueue.Queue, for a key that waits already.
-func (o *order) Touch(k core.Key) {
+func (o *fairOrder) Touch(k core.Key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.hurried[k] {
-		o.queue.Urge(k.Cluster, k)
+		o.queue.Prioritize(k.Cluster, k)
 		delete(o.hurried, k)
 	}
 }
 
 // Len implements workqueue.Queue: whether Pop may be called is all that it is asked for.
-func (o *order) Len() int {
+func (o *fairOrder) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.queue.Ready() {
@@ -86,7 +86,7 @@ func (o *order) Len() int {
 }
 
 // Pop implements workqueue.Queue: a worker begins.
-func (o *order) Pop() core.Key {
+func (o *fairOrder) Pop() core.Key {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	cluster, k, _ := o.queue.Pop()
@@ -99,7 +99,7 @@ func (o *order) Pop() core.Key {
 }
 
 // end is a worker that is done.
-func (o *order) end(cluster string, took time.Duration) {
+func (o *fairOrder) end(cluster string, took time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queue.Charge(cluster, int(took.Microseconds()))
@@ -114,7 +114,7 @@ func (o *order) end(cluster string, took time.Duration) {
 }
 
 // park leaves a cluster out as long as it has as many workers as are left over.
-func (o *order) park(cluster string) {
+func (o *fairOrder) park(cluster string) {
 	if o.busy[cluster] >= o.free {
 		o.queue.Park(cluster)
 	} else {

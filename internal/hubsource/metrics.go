@@ -114,6 +114,6 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descUndelivered, s.Undelivered[reason], reason)
 	}
 	for l, n := range queues {
-		gauge(descQueue, n, core.Lane(l).String())
+		gauge(descQueue, n, core.Queue(l).String())
 	}
 }

@@ -18,7 +18,7 @@ import (
 type paced struct {
 	hub              *fakeHub
 	watches, answers time.Duration
-	lose             int // each which-th answer, 0: none
+	drop             int // each which-th answer, 0: none
 	patches          int // guarded by the hub's lock
 }
 
@@ -33,7 +33,7 @@ func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 		pause(r.Context(), p.answers)
 		p.hub.mu.Lock()
 		defer p.hub.mu.Unlock()
-		if p.patches++; p.lose > 0 && p.patches%p.lose == 0 {
+		if p.patches++; p.drop > 0 && p.patches%p.drop == 0 {
 			return nil, errors.Join(answer.Body.Close(), errors.New("read: connection reset by peer"))
 		}
 	}
@@ -70,7 +70,7 @@ func TestSource_EndsDeletionsWhereNoAgentEverCame(t *testing.T) {
 		"slow informer":  {watches: 50 * time.Millisecond},
 		"equal":          {},
 		"fast informer":  {answers: 50 * time.Millisecond},
-		"fast, and lost": {answers: 50 * time.Millisecond, lose: 3},
+		"fast, and lost": {answers: 50 * time.Millisecond, drop: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(b *bench) {

@@ -45,8 +45,8 @@ const (
 // guards the core with a lock that is never held across a call.
 type shell struct {
 	shellConfig
-	lanes [core.Lanes]lane
-	swept atomic.Uint64 // how often the sweep was looked at
+	queues [core.Lanes]clusterFairQueue
+	swept  atomic.Uint64 // how often the sweep was looked at
 
 	mu      sync.Mutex // guards what follows
 	core    *core.Core
@@ -70,7 +70,7 @@ type shellConfig struct {
 
 func newShell(c shellConfig) *shell {
 	s := &shell{shellConfig: c, failing: map[string]bool{}}
-	s.lanes[core.SpecLane], s.lanes[core.HubLane] = newLane(specWorkers), newLane(hubWorkers)
+	s.queues[core.SpecLane], s.queues[core.HubLane] = newClusterFairQueue(specWorkers), newClusterFairQueue(hubWorkers)
 	s.core = core.New(core.Config{
 		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, Source: c.id, NewID: uuid.NewString, State: c.state,
 		Answered: func(took time.Duration) { c.metrics.answered.Observe(took.Seconds()) },
@@ -102,20 +102,20 @@ func (s *shell) use(l brokerSession) {
 }
 
 // Wake implements [core.Waker].
-func (s *shell) Wake(l core.Lane, k core.Key, after time.Duration) {
+func (s *shell) Wake(l core.Queue, k core.Key, after time.Duration) {
 	if after <= 0 {
-		s.lanes[l].Add(k)
+		s.queues[l].Add(k)
 		return
 	}
-	s.lanes[l].AddAfter(k, after)
+	s.queues[l].AddAfter(k, after)
 }
 
 // Hurry implements [core.Waker].
-func (s *shell) Hurry(l core.Lane, k core.Key) { s.lanes[l].Hurry(k) }
+func (s *shell) Hurry(l core.Queue, k core.Key) { s.queues[l].Hurry(k) }
 
 // shutDown ends the queues, which have goroutines from the beginning.
 func (s *shell) shutDown() {
-	for _, l := range s.lanes {
+	for _, l := range s.queues {
 		l.ShutDown()
 	}
 }
@@ -129,7 +129,7 @@ func (s *shell) Run(ctx context.Context) error {
 	var tasks []run.Task
 	for l, workers := range [core.Lanes]int{core.SpecLane: specWorkers, core.HubLane: hubWorkers} {
 		for range workers {
-			tasks = append(tasks, run.Task{Name: core.Lane(l).String() + " worker", Run: func(ctx context.Context) error { return s.work(ctx, core.Lane(l)) }})
+			tasks = append(tasks, run.Task{Name: core.Queue(l).String() + " worker", Run: func(ctx context.Context) error { return s.work(ctx, core.Queue(l)) }})
 		}
 	}
 	return run.Group(ctx, tasks...)
@@ -138,21 +138,21 @@ func (s *shell) Run(ctx context.Context) error {
 func (s *shell) stats() (core.Stats, [core.Lanes]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Stats(), [core.Lanes]int{s.lanes[core.SpecLane].Len(), s.lanes[core.HubLane].Len()}
+	return s.core.Stats(), [core.Lanes]int{s.queues[core.SpecLane].Len(), s.queues[core.HubLane].Len()}
 }
 
 // work is one worker of a lane.
-func (s *shell) work(ctx context.Context, l core.Lane) error {
+func (s *shell) work(ctx context.Context, l core.Queue) error {
 	for {
-		k, shutdown := s.lanes[l].Get()
+		k, shutdown := s.queues[l].Get()
 		if shutdown {
 			return nil
 		}
 		began := time.Now()
 		if s.process(ctx, l, k) {
-			s.lanes[l].Add(k) // there may be more to do, in its next turn
+			s.queues[l].Add(k) // there may be more to do, in its next turn
 		}
-		s.lanes[l].End(k, time.Since(began))
+		s.queues[l].End(k, time.Since(began))
 		if l == core.SpecLane {
 			s.feed()
 		}
@@ -163,7 +163,7 @@ func (s *shell) work(ctx context.Context, l core.Lane) error {
 // that somebody changes faster than that is done has its turns with the others. Only a
 // finalizer is not worth a turn: a work that just came would wait once more behind all that
 // came with it.
-func (s *shell) process(ctx context.Context, l core.Lane, k core.Key) bool {
+func (s *shell) process(ctx context.Context, l core.Queue, k core.Key) bool {
 	for ctx.Err() == nil {
 		s.mu.Lock()
 		e, to := s.core.Next(l, k), broker{s, s.broker, s.core.Subscription()}
@@ -188,7 +188,7 @@ func (s *shell) process(ctx context.Context, l core.Lane, k core.Key) bool {
 func (s *shell) feed() {
 	const low, seldom = 2 * specWorkers, 4
 	n := low
-	if s.lanes[core.SpecLane].Len() >= low {
+	if s.queues[core.SpecLane].Len() >= low {
 		if n = 1; s.swept.Add(1)%seldom != 0 {
 			return
 		}
@@ -197,7 +197,7 @@ func (s *shell) feed() {
 	keys := s.core.Sweep(n)
 	s.mu.Unlock()
 	for _, k := range keys {
-		s.lanes[core.SpecLane].Add(k)
+		s.queues[core.SpecLane].Add(k)
 	}
 }
 

@@ -130,7 +130,7 @@ type Agent struct {
 	session  *session.Session
 	gate     *gate
 	metrics  *Metrics
-	turns    *turns
+	pool     *workerPool
 
 	clusterUID atomic.Pointer[string]
 	started    chan struct{} // closed once the journal was read
@@ -185,7 +185,7 @@ func New(c Config) (*Agent, error) {
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Later: a.later, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
-	a.turns = newTurns(c.Workers, a.reconcile)
+	a.pool = newTurns(c.Workers, a.reconcile)
 	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
 		Dialer: a.gate, Changed: c.Changed, Backoff: session.Backoff{Refused: c.Refused}, Handler: sessionHandler{a}, Log: c.Log, Metrics: sessions,
@@ -254,7 +254,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			case <-a.started:
 			case <-ctx.Done():
 			}
-			return a.turns.serve(ctx, works, a.config.Workers)
+			return a.pool.serve(ctx, works, a.config.Workers)
 		}},
 		run.Task{Name: "watchdog", Run: a.tellLate},
 		run.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
@@ -285,11 +285,11 @@ func (a *Agent) Limit(cause error) {
 // tellLate says of works that take long that they do.
 func (a *Agent) tellLate(ctx context.Context) error {
 	run.Every(ctx, lookForLate, func() {
-		for _, w := range a.turns.late(true) {
+		for _, w := range a.pool.late(true) {
 			if w.news {
 				a.config.Log.WarnContext(ctx, "a work takes long", "applied_manifest_work", w.key, "since", w.since, "waits_for", w.waits)
 				a.core.TakesLong(w.key, w.since, w.waits)
-				if !a.turns.goesOn(w) {
+				if !a.pool.goesOn(w) {
 					a.wake(w.key, false) // it has ended meanwhile, and its status must not say so
 				}
 			}
@@ -302,7 +302,7 @@ func (a *Agent) tellLate(ctx context.Context) error {
 // for; "" if there are none. All else goes on meanwhile.
 func (a *Agent) Late() string {
 	var names []string
-	for _, w := range a.turns.late(false) {
+	for _, w := range a.pool.late(false) {
 		names = append(names, w.String())
 	}
 	return strings.Join(names, "; ")

@@ -25,15 +25,15 @@ const (
 	lookForLate = 10 * time.Second
 )
 
-// turns gives works their turns.
-type turns struct {
-	work   func(ctx context.Context, q *queue, key string)
-	places int
+// workerPool gives works their turns.
+type workerPool struct {
+	work  func(ctx context.Context, q *queue, key string)
+	slots int
 	// beside are those that have no worker.
 	beside sync.WaitGroup
 
 	mu      sync.Mutex
-	running map[string]*turn
+	running map[string]*workRun
 	// long are the keys whose last turn took long, waiting those of them that wait for
 	// a place, in order; taken counts the places.
 	long    map[string]bool
@@ -41,8 +41,8 @@ type turns struct {
 	taken   int
 }
 
-// turn is one reconciliation of one key.
-type turn struct {
+// workRun is one reconciliation of one key.
+type workRun struct {
 	key   string
 	since time.Time
 	waits cluster.Progress
@@ -50,12 +50,12 @@ type turn struct {
 	placed, told bool
 }
 
-func newTurns(workers int, work func(ctx context.Context, q *queue, key string)) *turns {
-	return &turns{work: work, places: workers * longPlaces, running: map[string]*turn{}, long: map[string]bool{}}
+func newTurns(workers int, work func(ctx context.Context, q *queue, key string)) *workerPool {
+	return &workerPool{work: work, slots: workers * longPlaces, running: map[string]*workRun{}, long: map[string]bool{}}
 }
 
 // serve gives the keys of a queue to n workers until ctx ends.
-func (t *turns) serve(ctx context.Context, q *queue, n int) error {
+func (t *workerPool) serve(ctx context.Context, q *queue, n int) error {
 	stop := context.AfterFunc(ctx, q.ShutDown)
 	defer stop()
 	var workers sync.WaitGroup
@@ -76,7 +76,7 @@ func (t *turns) serve(ctx context.Context, q *queue, n int) error {
 }
 
 // give returns when the worker is free again.
-func (t *turns) give(ctx context.Context, q *queue, key string) {
+func (t *workerPool) give(ctx context.Context, q *queue, key string) {
 	u := t.begin(key, q)
 	if u == nil {
 		return // whoever leaves a place goes on with it
@@ -96,17 +96,17 @@ func (t *turns) give(ctx context.Context, q *queue, key string) {
 		case <-done:
 			placed = true // as good as
 		case <-long.C:
-			placed = t.place(u)
+			placed = t.overflowSlot(u)
 		}
 		long.Stop()
 	}
 }
 
 // begin returns the turn of a key; nil if it took long and there is no place for it now.
-func (t *turns) begin(key string, q *queue) *turn {
+func (t *workerPool) begin(key string, q *queue) *workRun {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.long[key] && t.taken >= t.places {
+	if t.long[key] && t.taken >= t.slots {
 		t.waiting = append(t.waiting, key)
 		return nil
 	}
@@ -114,8 +114,8 @@ func (t *turns) begin(key string, q *queue) *turn {
 }
 
 // start begins a turn. t.mu is held.
-func (t *turns) start(key string, q *queue) *turn {
-	u := &turn{key: key, since: time.Now(), placed: t.long[key], waits: cluster.Progress{Key: key, Turn: func() { q.Add(key) }}}
+func (t *workerPool) start(key string, q *queue) *workRun {
+	u := &workRun{key: key, since: time.Now(), placed: t.long[key], waits: cluster.Progress{Key: key, Turn: func() { q.Add(key) }}}
 	if u.placed {
 		t.taken++
 	}
@@ -123,14 +123,14 @@ func (t *turns) start(key string, q *queue) *turn {
 	return u
 }
 
-// place lets a turn go on without its worker, if there is a place.
-func (t *turns) place(u *turn) bool {
+// overflowSlot lets a turn go on without its worker, if there is a place.
+func (t *workerPool) overflowSlot(u *workRun) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.running[u.key] != u {
 		return true // it has just ended
 	}
-	if t.taken >= t.places {
+	if t.taken >= t.slots {
 		return false
 	}
 	u.placed = true
@@ -139,7 +139,7 @@ func (t *turns) place(u *turn) bool {
 }
 
 // end ends a turn, and returns that of a key that gets its place; nil if none does.
-func (t *turns) end(u *turn, q *queue) (next *turn) {
+func (t *workerPool) end(u *workRun, q *queue) (next *workRun) {
 	defer q.Done(u.key) // from here on another one may begin
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,15 +160,15 @@ func (t *turns) end(u *turn, q *queue) (next *turn) {
 }
 
 // goesOn reports whether the turn of a work has not ended.
-func (t *turns) goesOn(w lateWork) bool {
+func (t *workerPool) goesOn(w slowWork) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u := t.running[w.key]
 	return u != nil && u.since.Equal(w.since)
 }
 
-// lateWork is one that takes long.
-type lateWork struct {
+// slowWork is one that takes long.
+type slowWork struct {
 	key   string
 	since time.Time
 	// waits is the request that it waits for, "" if it waits for none.
@@ -177,7 +177,7 @@ type lateWork struct {
 	news bool
 }
 
-func (w lateWork) String() string {
+func (w slowWork) String() string {
 	s := fmt.Sprintf("%s since %s", w.key, w.since.UTC().Format(time.RFC3339))
 	if w.waits != "" {
 		s += ", waits for " + w.waits
@@ -187,18 +187,18 @@ func (w lateWork) String() string {
 
 // late returns the works whose turn takes too long, the longest first. tell says that the
 // caller tells of them.
-func (t *turns) late(tell bool) []lateWork {
+func (t *workerPool) late(tell bool) []slowWork {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var late []lateWork
+	var late []slowWork
 	for key, u := range t.running {
 		if time.Since(u.since) < lateTurn {
 			continue
 		}
-		late = append(late, lateWork{key: key, since: u.since, waits: u.waits.Waits(), news: !u.told})
+		late = append(late, slowWork{key: key, since: u.since, waits: u.waits.Waits(), news: !u.told})
 		u.told = u.told || tell
 	}
-	slices.SortFunc(late, func(a, b lateWork) int {
+	slices.SortFunc(late, func(a, b slowWork) int {
 		if c := a.since.Compare(b.since); c != 0 {
 			return c
 		}

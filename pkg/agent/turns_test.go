@@ -135,7 +135,7 @@ func TestTurns_LongOnesWaitForEachOther(t *testing.T) {
 		<-time.After(time.Millisecond)
 		synctest.Wait()
 		mu.Lock()
-		if ended["quick"] != 1 || turns.taken != turns.places || len(turns.waiting) != long-turns.places {
+		if ended["quick"] != 1 || turns.taken != turns.slots || len(turns.waiting) != long-turns.slots {
 			t.Errorf("quick ones had %d turns, %d places are taken, %d wait", ended["quick"], turns.taken, len(turns.waiting))
 		}
 		clear(ended)

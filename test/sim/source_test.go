@@ -46,7 +46,7 @@ type source struct {
 
 // write is a request to the hub, or a computation.
 type write struct {
-	lane   core.Lane
+	lane   core.Queue
 	key    core.Key
 	effect core.Effect
 	life   int   // of the core
@@ -137,7 +137,7 @@ func (s *source) restart(read *informer) {
 }
 
 // Wake implements core.Waker.
-func (s *source) Wake(l core.Lane, k core.Key, after time.Duration) {
+func (s *source) Wake(l core.Queue, k core.Key, after time.Duration) {
 	at := time.Now().Add(after)
 	if old, has := s.queue[l][k]; !has || at.Before(old) {
 		s.queue[l][k] = at
@@ -145,7 +145,7 @@ func (s *source) Wake(l core.Lane, k core.Key, after time.Duration) {
 }
 
 // Hurry implements core.Waker. Which of the keys that wait is next is drawn.
-func (*source) Hurry(core.Lane, core.Key) {}
+func (*source) Hurry(core.Queue, core.Key) {}
 
 // sourceParty is the session's side.
 type sourceParty struct{ *source }
@@ -211,7 +211,7 @@ func (s *source) steps(list []step) []step {
 	now := time.Now()
 	for l := range s.queue {
 		for _, k := range s.waiting(l, now) {
-			list = append(list, step{"hub source", core.Lane(l).String(), string(k.UID) + k.Cluster, func() { s.begin(core.Lane(l), k) }})
+			list = append(list, step{"hub source", core.Queue(l).String(), string(k.UID) + k.Cluster, func() { s.begin(core.Queue(l), k) }})
 		}
 	}
 	for i, e := range s.writes {
@@ -265,7 +265,7 @@ func (s *source) serve(c string) {
 }
 
 // begin is a worker that takes a key.
-func (s *source) begin(l core.Lane, k core.Key) {
+func (s *source) begin(l core.Queue, k core.Key) {
 	delete(s.queue[l], k)
 	w := write{lane: l, key: k, effect: s.core.Next(l, k), life: s.of, conn: s.link.conn}
 	switch e := w.effect.(type) {
@@ -293,7 +293,7 @@ func (s *source) begin(l core.Lane, k core.Key) {
 }
 
 // feed takes more of the sweep, as a worker does that is done with a key.
-func (s *source) feed(l core.Lane) {
+func (s *source) feed(l core.Queue) {
 	if l == core.SpecLane {
 		for _, k := range s.core.Sweep(1 << 20) { // in no order; all of it, so that none matters
 			s.Wake(core.SpecLane, k, 0)

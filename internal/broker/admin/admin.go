@@ -46,7 +46,7 @@ type Admin struct {
 	writer  claims.Writer
 	denials *denials.List
 	peers   *peers.Peers
-	turns   turns
+	limiter scanLimiter
 	// hub is nil where no source serves registration.
 	hub Hub
 }
@@ -58,7 +58,7 @@ func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer, p *peers
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d, peers: p, turns: newTurns(cfg)}, nil
+	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d, peers: p, limiter: newTurns(cfg)}, nil
 }
 
 // Show has the lists show what the hub says of clusters. It is called once, before anybody asks.

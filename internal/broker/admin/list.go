@@ -31,21 +31,21 @@ const (
 	restFactor = 4
 )
 
-// turns lets one part be read at a time. No list holds the turn while it sends.
-type turns struct {
+// scanLimiter lets one part be read at a time. No list holds the turn while it sends.
+type scanLimiter struct {
 	cfg  *call.Config
 	free chan struct{} // holds a token while nobody has the turn
 	next time.Time     // when the rest is over; of who has the turn
 }
 
-func newTurns(cfg *call.Config) turns {
-	t := turns{cfg: cfg, free: make(chan struct{}, 1)}
+func newTurns(cfg *call.Config) scanLimiter {
+	t := scanLimiter{cfg: cfg, free: make(chan struct{}, 1)}
 	t.free <- struct{}{}
 	return t
 }
 
 // take calls read, which returns how many rows it looked at, in its turn.
-func (t *turns) take(ctx context.Context, read func() (int, error)) error {
+func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error {
 	select {
 	case <-t.free:
 	case <-ctx.Done():
@@ -164,7 +164,7 @@ func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send fu
 	}
 	for looked := 0; ; {
 		p := part[T]{after: after}
-		if err := a.turns.take(ctx, func() (int, error) { err := read(&p); return p.looked, err }); err != nil {
+		if err := a.limiter.take(ctx, func() (int, error) { err := read(&p); return p.looked, err }); err != nil {
 			return err
 		}
 		for _, row := range p.rows {

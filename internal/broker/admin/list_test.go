@@ -101,7 +101,7 @@ func TestList_OneAtATime(t *testing.T) {
 	d := newDesk(t)
 	d.put("c1", "w1")
 	ctx, leave := context.WithCancel(t.Context())
-	err := d.turns.take(t.Context(), func() (int, error) {
+	err := d.limiter.take(t.Context(), func() (int, error) {
 		leave()
 		err := d.ListClusters(ctx, &hawserv1.ListClustersRequest{}, func(*hawserv1.ListClustersResponse) error { return nil })
 		d.wantCode("while another list is read", err, transport.CodeUnavailable)

@@ -21,7 +21,7 @@ func (t *stream) nextFrom(now int, position uint64) step { return t.next(at(now)
 func TestSubscription_FillComesFirst(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.sub.cursor = &codec.Cursor{Epoch: "e", Term: "t", Revision: 7}
-	s.sub.turn(changed)
+	s.sub.on(changed)
 	if !s.sub.request(&list{free: func() {}}) {
 		t.Fatal("not accepted")
 	}
@@ -197,7 +197,7 @@ func TestSubscription_StockPartiesAreToldNothing(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.sub.complete(at(0), &list{})
 	s.sub.recheck()
-	s.sub.turn(unchanged)
+	s.sub.on(unchanged)
 	for i := range 5 {
 		s.sub.post(workKey(i), uint64(i+1), route.Deletion)
 	}

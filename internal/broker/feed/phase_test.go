@@ -6,7 +6,7 @@ import "testing"
 func TestPhase_Transitions(t *testing.T) {
 	type arrow struct {
 		from phase
-		turn turn
+		turn phaseEvent
 	}
 	arrows := map[arrow]phase{
 		{unasked, lists}: listed, {unasked, changed}: filling, {unasked, unchanged}: current,
@@ -15,7 +15,7 @@ func TestPhase_Transitions(t *testing.T) {
 		{current, lists}: listed,
 	}
 	for from := unasked; from < phases; from++ {
-		for turn := lists; turn < turns; turn++ {
+		for turn := lists; turn < numPhaseEvents; turn++ {
 			want, ok := arrows[arrow{from, turn}]
 			switch {
 			case turn == left:

@@ -72,21 +72,21 @@ const (
 	maxPages = 16
 )
 
-// turn changes the phase. The caller has the lock.
-func (s *subscription) turn(t turn) { s.phase = transitions[s.phase][t] }
+// on changes the phase. The caller has the lock.
+func (s *subscription) on(t phaseEvent) { s.phase = transitions[s.phase][t] }
 
 // resume says where the party continues: changed says whether something changed since its
 // cursor.
-func (s *subscription) resume(t turn) { s.locked(func() { s.turn(t) }) }
+func (s *subscription) resume(t phaseEvent) { s.locked(func() { s.on(t) }) }
 
 // complete says that the mailbox has what changed since the cursor, or what a list lacks that
 // was just compared; l is nil or that list.
 func (s *subscription) complete(now time.Time, l *list) {
 	s.locked(func() {
 		if len(s.requests) > 0 {
-			s.turn(more)
+			s.on(more)
 		} else {
-			s.turn(done)
+			s.on(done)
 		}
 		s.base(now, l)
 	})
@@ -155,14 +155,14 @@ func (s *subscription) request(l *list) bool {
 		s.requests = s.requests[:0]
 	}
 	s.requests = append(s.requests, l)
-	s.turn(lists)
+	s.on(lists)
 	return true
 }
 
 // silence is the list of a party that said nothing in time. The caller has the lock.
 func (s *subscription) silence() {
 	s.requests = append(s.requests, &list{silent: true, free: func() {}})
-	s.turn(lists)
+	s.on(lists)
 }
 
 // requestPage hands a request over; false: too many wait, or the stream has left.
@@ -205,7 +205,7 @@ func (s *subscription) leave() {
 	for _, p := range s.pages {
 		p.free()
 	}
-	s.turn(left)
+	s.on(left)
 	s.requests, s.pages = nil, nil
 	s.mail = route.Mailbox{}
 	s.list.Close()
@@ -265,21 +265,21 @@ const (
 	phases // number of the above
 )
 
-// turn is what changes the phase.
-type turn uint8
+// phaseEvent is what changes the phase.
+type phaseEvent uint8
 
 const (
-	lists     turn = iota // a list came, or it was silent for too long
-	changed               // it continues from a cursor, behind which something changed
-	unchanged             // it continues from a cursor, behind which nothing changed
-	done                  // filled or compared; no list waits
-	more                  // filled or compared; a list waits
-	left                  // the stream has left
-	turns                 // number of the above
+	lists          phaseEvent = iota // a list came, or it was silent for too long
+	changed                          // it continues from a cursor, behind which something changed
+	unchanged                        // it continues from a cursor, behind which nothing changed
+	done                             // filled or compared; no list waits
+	more                             // filled or compared; a list waits
+	left                             // the stream has left
+	numPhaseEvents                   // number of the above
 )
 
 // transitions: phase × turn. What is no arrow of the picture changes nothing.
-var transitions = [phases][turns]phase{
+var transitions = [phases][numPhaseEvents]phase{
 	unasked: {lists: listed, changed: filling, unchanged: current, done: unasked, more: unasked, left: over},
 	filling: {lists: filling, changed: filling, unchanged: filling, done: current, more: listed, left: over},
 	listed:  {lists: listed, changed: filling, unchanged: listed, done: current, more: listed, left: over},

@@ -67,19 +67,19 @@ var seed = maphash.MakeSeed()
 type queue struct {
 	budget *call.Budget
 
-	mu      sync.Mutex
-	turns   fair.Turns[identity.Identity]
-	parties map[identity.Identity]*waiting
-	passed  []*pending // without ops, of parties that have nothing queued
-	commits uint64
-	spare   *waiting // of a party that has nothing queued any more
-	closed  bool
+	mu        sync.Mutex
+	scheduler fair.Scheduler[identity.Identity]
+	clients   map[identity.Identity]*clientQueue
+	passed    []*pending // without ops, of parties that have nothing queued
+	commits   uint64
+	spare     *clientQueue // of a party that has nothing queued any more
+	closed    bool
 	// wake holds a token when something was put since the last look.
 	wake run.Bell
 }
 
-// waiting is what waits of one party.
-type waiting struct {
+// clientQueue is what waits of one party.
+type clientQueue struct {
 	queue    fair.Queue[string, uint64, *pending]
 	number   uint64
 	barriers []*pending // without ops
@@ -89,7 +89,7 @@ type waiting struct {
 }
 
 func newQueue(bytes int) *queue {
-	return &queue{budget: call.NewBudget(bytes), parties: map[identity.Identity]*waiting{}, wake: run.NewBell()}
+	return &queue{budget: call.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: run.NewBell()}
 }
 
 // put adds p, or says why not. A refusal for want of room has no delay yet. It returns
@@ -124,17 +124,17 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 			return refused
 		}
 	}
-	of := q.parties[p.from]
+	of := q.clients[p.from]
 	switch {
 	case of == nil && len(p.ops) == 0:
 		q.passed = append(q.passed, p)
 		return nil
 	case of == nil:
 		if of, q.spare = q.spare, nil; of == nil {
-			of = &waiting{}
+			of = &clientQueue{}
 		}
-		q.parties[p.from] = of
-		q.turns.Join(p.from)
+		q.clients[p.from] = of
+		q.scheduler.Join(p.from)
 	case len(p.ops) == 0:
 		p.number, p.left = of.number, of.queue.Len()
 		of.barriers = append(of.barriers, p)
@@ -157,35 +157,35 @@ func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
 	q.commits++
 	var full []identity.Identity
 	for ops > 0 && bytes > 0 {
-		from, ok := q.turns.Next(0)
+		from, ok := q.scheduler.Next(0)
 		if !ok {
 			break
 		}
-		of := q.parties[from]
+		of := q.clients[from]
 		_, p, _ := of.queue.Pop()
-		q.turns.Charge(from, p.size)
+		q.scheduler.Charge(from, p.size)
 		batch = of.passed(append(batch, p), p.number)
 		ops -= len(p.ops)
 		bytes -= p.size
 		switch {
 		case of.queue.Len() == 0:
-			q.turns.Leave(from)
-			delete(q.parties, from)
+			q.scheduler.Leave(from)
+			delete(q.clients, from)
 			of.commit = 0 // counts from 1
 			q.spare = of
 		case of.takes(q.commits, p.size) >= shareBytes:
-			q.turns.Leave(from)
+			q.scheduler.Leave(from)
 			full = append(full, from)
 		}
 	}
 	for _, from := range full {
-		q.turns.Join(from)
+		q.scheduler.Join(from)
 	}
 	return batch
 }
 
 // takes counts what goes into a commit, and returns how much of it the party has.
-func (w *waiting) takes(commit uint64, bytes int) int {
+func (w *clientQueue) takes(commit uint64, bytes int) int {
 	if w.commit != commit {
 		w.commit, w.taken = commit, 0
 	}
@@ -195,7 +195,7 @@ func (w *waiting) takes(commit uint64, bytes int) int {
 
 // passed takes it that a publish was popped, and appends those that waited for it and for
 // nothing else.
-func (w *waiting) passed(batch []*pending, number uint64) []*pending {
+func (w *clientQueue) passed(batch []*pending, number uint64) []*pending {
 	w.barriers = slices.DeleteFunc(w.barriers, func(b *pending) bool {
 		if number <= b.number {
 			b.left--

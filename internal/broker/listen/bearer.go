@@ -183,7 +183,7 @@ func (g *gate) attempt(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := g.addresses[from]
-	return at == nil || at.failures.Room(g.limits.failures, g.now())
+	return at == nil || at.failures.Allows(g.limits.failures, g.now())
 }
 
 // failed counts a token of a connection that was bad, unless nobody could say whether it is.

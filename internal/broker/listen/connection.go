@@ -90,7 +90,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		return nil, nil, p.refuse(reason, raw)
 	}
 	authorities := p.authorities() // those that it is verified with, or ones before
-	shaking := &shaking{Conn: raw, turns: p.turns}
+	shaking := &shaking{Conn: raw, slots: p.turns}
 	conn, info, err := p.cfg.Credentials.ServerHandshake(shaking)
 	shaking.end()
 	if err != nil {

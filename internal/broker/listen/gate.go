@@ -157,7 +157,7 @@ func (g *gate) locate(a *arrival, remote net.Addr) string {
 		at = &address{}
 		g.addresses[prefix] = at
 	}
-	if at.pending >= g.limits.pendingEach || !at.failures.Room(g.limits.failures, g.now()) {
+	if at.pending >= g.limits.pendingEach || !at.failures.Allows(g.limits.failures, g.now()) {
 		return fullAddress
 	}
 	at.pending++

@@ -59,5 +59,5 @@ func (g *gate) ahead(c *Connection, n int) time.Duration {
 		b = &c.client.bytes
 	}
 	b.Charge(rate, g.now(), float64(n))
-	return b.Owed(rate)
+	return b.Debt(rate)
 }

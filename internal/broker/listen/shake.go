@@ -13,18 +13,18 @@ import (
 // them. Therefore they take turns, and the rest between two turns is the time of the others.
 type shaking struct {
 	net.Conn
-	turns chan struct{} // full: all are taken; nil: the handshake is over
+	slots chan struct{} // full: all are taken; nil: the handshake is over
 	began time.Time     // of the turn that it has; zero: it has none
 }
 
 // Read implements net.Conn: it waits without a turn, and returns with one.
 func (s *shaking) Read(b []byte) (int, error) {
-	if s.turns == nil {
+	if s.slots == nil {
 		return s.Conn.Read(b)
 	}
 	s.rest()
 	n, err := s.Conn.Read(b)
-	s.turns <- struct{}{}
+	s.slots <- struct{}{}
 	s.began = time.Now()
 	return n, err
 }
@@ -37,11 +37,11 @@ func (s *shaking) rest() {
 	}
 	<-time.After(min(time.Since(s.began), rest))
 	s.began = time.Time{}
-	<-s.turns
+	<-s.slots
 }
 
 // end is called once, when the handshake is over.
 func (s *shaking) end() {
 	s.rest()
-	s.turns = nil
+	s.slots = nil
 }

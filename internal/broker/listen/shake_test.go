@@ -28,7 +28,7 @@ func TestShaking(t *testing.T) {
 		began := time.Now()
 		for range many {
 			all.Go(func() {
-				s := &shaking{Conn: whatCame{}, turns: turns}
+				s := &shaking{Conn: whatCame{}, slots: turns}
 				for range steps {
 					if n, err := s.Read(make([]byte, 1)); n != 1 || err != nil {
 						t.Error(n, err)
@@ -40,7 +40,7 @@ func TestShaking(t *testing.T) {
 					working.Add(-1)
 				}
 				s.end()
-				if s.turns != nil || !s.began.IsZero() {
+				if s.slots != nil || !s.began.IsZero() {
 					t.Error("the turn was kept")
 				}
 			})

@@ -51,18 +51,18 @@ type desk struct {
 	// wake is told when there is something to send.
 	wake func()
 
-	mu      sync.Mutex
-	open    bool // there is a source
-	closed  *transport.Error
-	turns   fair.Turns[identity.Identity]
-	clients map[identity.Identity]*clientQueue
-	flying  map[string]*ask // at the source, by id
-	queued  int
+	mu        sync.Mutex
+	open      bool // there is a source
+	closed    *transport.Error
+	scheduler fair.Scheduler[identity.Identity]
+	clients   map[identity.Identity]*clientQueue
+	flying    map[string]*ask // at the source, by id
+	queued    int
 }
 
 // clientQueue is what one party asks.
 type clientQueue struct {
-	turns          fair.Turns[string]
+	scheduler      fair.Scheduler[string]
 	lines          map[string][]*ask // by cluster
 	queued, flying int
 }
@@ -103,7 +103,7 @@ func (d *desk) put(a *ask) *transport.Error {
 		d.clients[a.from] = p
 	}
 	p.lines[a.cluster] = append(p.lines[a.cluster], a)
-	p.turns.Join(a.cluster)
+	p.scheduler.Join(a.cluster)
 	p.queued++
 	d.queued++
 	d.join(a.from, p)
@@ -114,9 +114,9 @@ func (d *desk) put(a *ask) *transport.Error {
 // join has a party take turns, if it may have more at the source. The caller has the lock.
 func (d *desk) join(of identity.Identity, p *clientQueue) {
 	if p.queued > 0 && p.flying < most(of) {
-		d.turns.Join(of)
+		d.scheduler.Join(of)
 	} else {
-		d.turns.Leave(of)
+		d.scheduler.Leave(of)
 	}
 }
 
@@ -128,12 +128,12 @@ func (d *desk) next() *ask {
 	if len(d.flying) >= inFlight {
 		return nil
 	}
-	from, ok := d.turns.Next(1)
+	from, ok := d.scheduler.Next(1)
 	if !ok {
 		return nil
 	}
 	p := d.clients[from]
-	cluster, _ := p.turns.Next(1)
+	cluster, _ := p.scheduler.Next(1)
 	a := p.lines[cluster][0]
 	d.take(p, a)
 	p.flying++
@@ -147,7 +147,7 @@ func (d *desk) take(p *clientQueue, a *ask) {
 	line := slices.DeleteFunc(p.lines[a.cluster], func(o *ask) bool { return o == a })
 	if p.lines[a.cluster] = line; len(line) == 0 {
 		delete(p.lines, a.cluster)
-		p.turns.Leave(a.cluster)
+		p.scheduler.Leave(a.cluster)
 	}
 	p.queued--
 	d.queued--

@@ -95,9 +95,9 @@ type Mailbox struct {
 	byKey map[Key]int32
 	only  clusterQueue // unless it is shared
 	// clusters are the lines of a shared one that are not empty; turns says whose turn it is.
-	shared   bool
-	clusters map[string]*clusterQueue
-	turns    fair.Turns[string]
+	shared    bool
+	clusters  map[string]*clusterQueue
+	scheduler fair.Scheduler[string]
 }
 
 // Shared returns an empty mailbox in which clusters take turns.
@@ -109,7 +109,7 @@ const turnCost = 1 << 10
 // Charge says how many bytes an entry of a cluster had that Next returned.
 func (m *Mailbox) Charge(cluster string, bytes int) {
 	if m.shared {
-		m.turns.Charge(cluster, bytes)
+		m.scheduler.Charge(cluster, bytes)
 	}
 }
 
@@ -130,7 +130,7 @@ func (m *Mailbox) open(cluster string) *clusterQueue {
 			m.clusters = map[string]*clusterQueue{}
 		}
 		m.clusters[cluster] = l
-		m.turns.Join(cluster)
+		m.scheduler.Join(cluster)
 	}
 	return l
 }
@@ -139,7 +139,7 @@ func (m *Mailbox) open(cluster string) *clusterQueue {
 func (m *Mailbox) shut(cluster string, l *clusterQueue) {
 	if m.shared && l.size == 0 {
 		delete(m.clusters, cluster)
-		m.turns.Leave(cluster)
+		m.scheduler.Leave(cluster)
 	}
 }
 
@@ -191,7 +191,7 @@ func (m *Mailbox) Next() (Entry, bool) {
 	}
 	l := &m.only
 	if m.shared {
-		cluster, _ := m.turns.Next(turnCost)
+		cluster, _ := m.scheduler.Next(turnCost)
 		l = m.clusters[cluster]
 	}
 	for l.queue[l.turn].head == none {

@@ -262,7 +262,7 @@ func (t *Tokens) stranger(e *entry, a token.Account, from netip.Prefix) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.o.Now()
-	if a.User != "" || e.grant != nil || t.strangers.Room(strangers, now) && t.shareOf(from, now).Spend(share, now, 1) && t.strangers.Spend(strangers, now, 1) {
+	if a.User != "" || e.grant != nil || t.strangers.Allows(strangers, now) && t.shareOf(from, now).Spend(share, now, 1) && t.strangers.Spend(strangers, now, 1) {
 		return nil
 	}
 	return &transport.Error{

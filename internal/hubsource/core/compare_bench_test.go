@@ -14,8 +14,8 @@ import (
 // nobody wakes nobody: a benchmark knows what comes next.
 type nobody struct{}
 
-func (nobody) Wake(Lane, Key, time.Duration) {}
-func (nobody) Hurry(Lane, Key)               {}
+func (nobody) Wake(Queue, Key, time.Duration) {}
+func (nobody) Hurry(Queue, Key)               {}
 
 // BenchmarkCore_ComparesInSync is a connection of a source whose 10,000 works
 // of 10 KiB the broker has as they are. The first one of a process has to

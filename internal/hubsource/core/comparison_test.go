@@ -34,7 +34,7 @@ func comparingCore(t *testing.T, c Config) *fixture {
 }
 
 // nextOf returns the next effect of a key, which must have the given type.
-func nextOf[E Effect](f *fixture, l Lane, k Key) E {
+func nextOf[E Effect](f *fixture, l Queue, k Key) E {
 	f.t.Helper()
 	e := f.core.Next(l, k)
 	got, ok := e.(E)

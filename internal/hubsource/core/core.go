@@ -59,12 +59,12 @@ type Core struct {
 
 // slot is where one effect at a time is carried out.
 type slot struct {
-	lane Lane
+	lane Queue
 	key  Key
 }
 
 // slotFor is that of a key: a work is known by its uid.
-func slotFor(l Lane, k Key) slot {
+func slotFor(l Queue, k Key) slot {
 	if k.UID != "" {
 		k.Cluster = ""
 	}
@@ -108,7 +108,7 @@ func (c *Core) Life() int { return c.life }
 // in the latter case the core wakes the key when it is time. The result of the
 // effect must be given to Done before Next is called again for the same lane
 // and key.
-func (c *Core) Next(lane Lane, key Key) Effect {
+func (c *Core) Next(lane Queue, key Key) Effect {
 	at := slotFor(lane, key)
 	if was, busy := c.inFlight[at]; busy && was.life == c.life && was.sub == c.fleet.sub {
 		return nil
@@ -121,7 +121,7 @@ func (c *Core) Next(lane Lane, key Key) Effect {
 	return t.Effect
 }
 
-func (c *Core) next(lane Lane, key Key) *todo {
+func (c *Core) next(lane Queue, key Key) *todo {
 	switch w, cl := c.fleet.works[key.UID], c.fleet.clusters[key.Cluster]; {
 	case key == Key{}:
 		return c.nextOfAll(lane)
@@ -179,7 +179,7 @@ func (c *Core) locate() *todo {
 }
 
 // nextOfAll decides the next step of the source as a whole.
-func (c *Core) nextOfAll(lane Lane) *todo {
+func (c *Core) nextOfAll(lane Queue) *todo {
 	l := c.lives
 	switch {
 	case lane == HubLane && l.ended():
@@ -207,7 +207,7 @@ func (c *Core) nextOfAll(lane Lane) *todo {
 // Done takes the result of the effect that Next returned for a lane and key. What was
 // decided in another life of the hub, or was for another subscription, says nothing any
 // more.
-func (c *Core) Done(lane Lane, key Key, r Result) {
+func (c *Core) Done(lane Queue, key Key, r Result) {
 	at := slotFor(lane, key)
 	u, busy := c.inFlight[at]
 	delete(c.inFlight, at)

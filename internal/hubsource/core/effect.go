@@ -17,15 +17,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Lane separates what may run at the same time for one work: events to the
+// Queue separates what may run at the same time for one work: events to the
 // broker, and requests to the hub. A broker that is slow does not hold up status,
 // nor a hub that is slow specs of other works.
-type Lane uint8
+type Queue uint8
 
 // The lanes.
 const (
 	// SpecLane: finalizer, publish, release.
-	SpecLane Lane = iota
+	SpecLane Queue = iota
 	// HubLane: questions, status patches and the removal of the finalizer.
 	HubLane
 )
@@ -34,7 +34,7 @@ const (
 const Lanes = 2
 
 // String returns the name of the lane, for logs and metrics.
-func (l Lane) String() string { return [Lanes]string{"spec", "hub"}[l] }
+func (l Queue) String() string { return [Lanes]string{"spec", "hub"}[l] }
 
 // Key is a unit of scheduling: a work (UID is set, and says which) or a cluster (only
 // Cluster is set). The zero Key is the source as a whole; to wake it in the spec lane
@@ -49,10 +49,10 @@ type Key struct {
 // 0 is at once. It is called from within the methods of Core, must not call
 // back and must not block. Waking a key that has nothing to do is harmless.
 type Waker interface {
-	Wake(lane Lane, key Key, after time.Duration)
+	Wake(lane Queue, key Key, after time.Duration)
 	// Hurry has a key go before the others of its cluster, the next time that it is
 	// woken or if it is waiting then. It must not block either.
-	Hurry(lane Lane, key Key)
+	Hurry(lane Queue, key Key)
 }
 
 // Effect is one thing to do outside. Its result belongs to the life of the hub, and

@@ -30,16 +30,16 @@ type fixture struct {
 }
 
 type wakeup struct {
-	lane  Lane
+	lane  Queue
 	key   Key
 	after time.Duration
 }
 
-func (f *fixture) Wake(l Lane, k Key, after time.Duration) {
+func (f *fixture) Wake(l Queue, k Key, after time.Duration) {
 	f.wakes = append(f.wakes, wakeup{l, k, after})
 }
 
-func (f *fixture) Hurry(l Lane, k Key) { f.hurried = append(f.hurried, slot{l, k}) }
+func (f *fixture) Hurry(l Queue, k Key) { f.hurried = append(f.hurried, slot{l, k}) }
 
 func newFixture(t *testing.T, all bool) *fixture {
 	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
@@ -90,7 +90,7 @@ func (f *fixture) beginLife(works ...*workv1.ManifestWork) BeginLife {
 }
 
 // slotOf is where an effect is carried out.
-func slotOf(c *Core, e Effect) (Lane, Key) {
+func slotOf(c *Core, e Effect) (Queue, Key) {
 	compares := func(k Key) bool { // what only the broker has is asked for in its cluster's slot
 		u := c.inFlight[slot{SpecLane, k}]
 		return u.todo != nil && u.Effect == e
@@ -132,7 +132,7 @@ func slotOf(c *Core, e Effect) (Lane, Key) {
 }
 
 // next returns the next effect of a lane, which must have the given type.
-func next[E Effect](f *fixture, l Lane, uid types.UID) E {
+func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 	f.t.Helper()
 	e := f.core.Next(l, Key{UID: uid})
 	if _, asks := any(*new(E)).(Get); asks && e == nil { // what is to be told, or written, shows that it has to be asked
@@ -167,7 +167,7 @@ func (f *fixture) sure() (asked bool) {
 }
 
 // idle asserts that a lane has nothing to do now.
-func (f *fixture) idle(l Lane, uid types.UID) {
+func (f *fixture) idle(l Queue, uid types.UID) {
 	f.t.Helper()
 	if e := f.core.Next(l, Key{UID: uid}); e != nil {
 		f.t.Fatalf("next of the %s lane is %T %+v, want nothing", l, e, e)
@@ -184,7 +184,7 @@ func (f *fixture) deliver(uid types.UID) Publish {
 }
 
 // nextWake is the shortest delay asked for since the last call, for one lane.
-func (f *fixture) nextWake(l Lane) time.Duration {
+func (f *fixture) nextWake(l Queue) time.Duration {
 	shortest := time.Duration(-1)
 	for _, w := range f.wakes {
 		if w.lane == l && w.after > 0 && (shortest < 0 || w.after < shortest) {

@@ -371,14 +371,14 @@ func (r *retry) goes() { r.planned = false }
 // wait has the next attempt wait until then, or until something changes.
 func (r *retry) wait(until time.Time, onChange bool) { r.notBefore, r.onChange = until, onChange }
 
-func (a *agenda) wake(l Lane, k Key, after time.Duration) { a.Waker.Wake(l, k, max(0, after)) }
+func (a *agenda) wake(l Queue, k Key, after time.Duration) { a.Waker.Wake(l, k, max(0, after)) }
 
-func (a *agenda) wakeAt(l Lane, k Key, at time.Time) { a.wake(l, k, at.Sub(a.Now())) }
+func (a *agenda) wakeAt(l Queue, k Key, at time.Time) { a.wake(l, k, at.Sub(a.Now())) }
 
-func (a *agenda) wakeCluster(l Lane, cl *cluster) { a.wake(l, Key{Cluster: cl.name}, 0) }
+func (a *agenda) wakeCluster(l Queue, cl *cluster) { a.wake(l, Key{Cluster: cl.name}, 0) }
 
 // hurry has something done for a work before what is done for others of its cluster.
-func (a *agenda) hurry(l Lane, w *work) {
+func (a *agenda) hurry(l Queue, w *work) {
 	a.Waker.Hurry(l, w.key())
 	a.wake(l, w.key(), 0)
 }
@@ -389,7 +389,7 @@ func (a *agenda) wakeWork(w *work) {
 }
 
 // until reports whether a time lies ahead; then the key is woken at it.
-func (a *agenda) until(l Lane, k Key, at time.Time) bool {
+func (a *agenda) until(l Queue, k Key, at time.Time) bool {
 	ahead := at.After(a.Now())
 	if ahead {
 		a.wakeAt(l, k, at)
@@ -398,7 +398,7 @@ func (a *agenda) until(l Lane, k Key, at time.Time) bool {
 }
 
 // due reports whether something may be tried; if not, its key is woken in time.
-func (a *agenda) due(l Lane, k Key, r *retry) bool { return !a.until(l, k, r.notBefore) }
+func (a *agenda) due(l Queue, k Key, r *retry) bool { return !a.until(l, k, r.notBefore) }
 
 // ready is due for what is for the broker, which may have asked to wait.
 func (a *agenda) ready(k Key, r *retry) bool {
@@ -414,7 +414,7 @@ func (a *agenda) pause(cluster string, delay time.Duration) {
 }
 
 // failed plans the next attempt, at least least from now.
-func (a *agenda) failed(l Lane, k Key, r *retry, least time.Duration) {
+func (a *agenda) failed(l Queue, k Key, r *retry, least time.Duration) {
 	longest := longestSpec
 	if l == HubLane {
 		longest = longestHub
@@ -435,7 +435,7 @@ func (a *agenda) jittered(d time.Duration) time.Duration {
 
 // hubFailed plans the next attempt of a request to the hub. Of what is gone the
 // informer is about to say so; until then it lags, perhaps for long.
-func (a *agenda) hubFailed(l Lane, k Key, r *retry, err error) {
+func (a *agenda) hubFailed(l Queue, k Key, r *retry, err error) {
 	var least time.Duration
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
 		least = time.Duration(s) * time.Second

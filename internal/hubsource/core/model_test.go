@@ -37,7 +37,7 @@ type world struct {
 	sequence  int
 
 	selected map[string]bool
-	queue    map[Lane]map[Key]time.Time
+	queue    map[Queue]map[Key]time.Time
 	inFlight []Effect
 	deleted  map[types.UID]bool             // the agent has deleted it at least once
 	complete map[types.UID]metav1.Condition // what the agent says of it, if anything
@@ -61,9 +61,9 @@ func newWorld(t *rapid.T) *world {
 }
 
 // Hurry changes nothing: what is next is drawn.
-func (*world) Hurry(Lane, Key) {}
+func (*world) Hurry(Queue, Key) {}
 
-func (w *world) Wake(l Lane, k Key, after time.Duration) {
+func (w *world) Wake(l Queue, k Key, after time.Duration) {
 	at := w.now.Add(after)
 	if old, has := w.queue[l][k]; !has || at.Before(old) {
 		w.queue[l][k] = at
@@ -74,7 +74,7 @@ func (w *world) Wake(l Lane, k Key, after time.Duration) {
 func (w *world) start() {
 	w.run++
 	w.connected, w.events, w.inFlight, w.reports = false, nil, nil, nil
-	w.queue = map[Lane]map[Key]time.Time{SpecLane: {}, HubLane: {}}
+	w.queue = map[Queue]map[Key]time.Time{SpecLane: {}, HubLane: {}}
 	w.core = New(Config{Now: func() time.Time { return w.now }, Jitter: func() float64 { return 0.5 }, Waker: w, CleanUp: true, NewID: func() string { return "id" }})
 	for _, name := range clusterNames {
 		if w.selected[name] {
@@ -242,7 +242,7 @@ func (w *world) disconnect() {
 
 // The hub source's shell.
 
-func (w *world) begin(l Lane, k Key) {
+func (w *world) begin(l Queue, k Key) {
 	delete(w.queue[l], k)
 	if e := w.core.Next(l, k); e != nil {
 		w.t.Logf("begin %T %+v", e, k)

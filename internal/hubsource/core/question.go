@@ -23,7 +23,7 @@ func (q *questions) ask(w *work) {
 
 // write writes a work on the hub. done is told what came of it, and says whether that
 // is tried again where it failed.
-func (q *questions) write(l Lane, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
+func (q *questions) write(l Queue, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
 	asked := q.f.tick()
 	return q.f.ofWork(w, e, func(r Result) {
 		again := done(r.Err)

@@ -54,7 +54,7 @@ type realm struct {
 
 	core     *Core
 	life     int // that the informer was made for
-	queue    map[Lane]map[Key]time.Time
+	queue    map[Queue]map[Key]time.Time
 	inFlight []Effect
 	shown    int64 // highest resource version that the core was shown
 }
@@ -109,7 +109,7 @@ func (r *realm) subscribeAgents() {
 
 func (r *realm) id() string { r.ids++; return fmt.Sprint("id", r.ids) }
 
-func (r *realm) Wake(l Lane, k Key, after time.Duration) {
+func (r *realm) Wake(l Queue, k Key, after time.Duration) {
 	at := r.now.Add(after)
 	if old, has := r.queue[l][k]; !has || at.Before(old) {
 		r.queue[l][k] = at
@@ -124,7 +124,7 @@ func (r *realm) start() {
 		}
 	}
 	r.inFlight, r.events, r.stream = nil, nil, nil
-	r.queue = map[Lane]map[Key]time.Time{SpecLane: {}, HubLane: {}}
+	r.queue = map[Queue]map[Key]time.Time{SpecLane: {}, HubLane: {}}
 	r.core = New(Config{
 		Now: func() time.Time { return r.now }, Jitter: func() float64 { return 0.5 }, Waker: r,
 		NewID: r.id, State: r.hub.state, All: true,

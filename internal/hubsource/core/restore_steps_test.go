@@ -21,7 +21,7 @@ import (
 
 // The shell of the realm's core.
 
-func (r *realm) begin(l Lane, k Key) {
+func (r *realm) begin(l Queue, k Key) {
 	delete(r.queue[l], k)
 	if e := r.core.Next(l, k); e != nil {
 		r.t.Logf("begin %s %+v: %T", l, k, e)
@@ -191,7 +191,7 @@ func (r *realm) due() []wakeup {
 	return due
 }
 
-func (r *realm) underWay(l Lane, k Key) bool {
+func (r *realm) underWay(l Queue, k Key) bool {
 	return slices.ContainsFunc(r.inFlight, func(e Effect) bool { el, ek := slotOf(r.core, e); return el == l && ek == k })
 }
 
@@ -432,4 +432,4 @@ func hashOf(s workv1.ManifestWorkStatus) string {
 }
 
 // Hurry changes nothing: what is next is drawn.
-func (*realm) Hurry(Lane, Key) {}
+func (*realm) Hurry(Queue, Key) {}

@@ -91,7 +91,7 @@ func TestQueue_IsFairAndBounded(t *testing.T) {
 			forgotten++
 		}
 	}
-	if n := q.turns.Len(); n > 64+1024 || forgotten != 10_000-n {
+	if n := q.queue.Len(); n > 64+1024 || forgotten != 10_000-n {
 		t.Errorf("%d wait, %d were forgotten", n, forgotten)
 	}
 	// Who names many clusters has a few lanes for all of them.
@@ -111,7 +111,7 @@ func TestQueue_IsFairAndBounded(t *testing.T) {
 }
 
 // waitingOf is a request that waits.
-func waitingOf(id, cluster string, bootstrap bool) waiting {
+func waitingOf(id, cluster string, bootstrap bool) queuedRequest {
 	ask := &hawserv1.RegistrationAsk{Cluster: cluster, Bootstrap: bootstrap}
-	return waiting{RegistrationRequest: &hawserv1.RegistrationRequest{Id: id, What: &hawserv1.RegistrationRequest_Ask{Ask: ask}}}
+	return queuedRequest{RegistrationRequest: &hawserv1.RegistrationRequest{Id: id, What: &hawserv1.RegistrationRequest_Ask{Ask: ask}}}
 }

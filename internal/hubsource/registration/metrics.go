@@ -31,7 +31,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			return float64(read())
 		})
 	}
-	shown("queue_requests", "Requests that wait for a worker.", func() int { return s.asks.turns.Len() })
+	shown("queue_requests", "Requests that wait for a worker.", func() int { return s.asks.queue.Len() })
 	shown("queue_objects", "Objects that changed and are not published yet.", func() int { return len(s.changes.order) })
 	shown("queue_leases", "Leases that were renewed and are to be written.", func() int { return len(s.renewals.due) })
 	shown("waiting_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[asker{}].clusters })

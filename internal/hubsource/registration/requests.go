@@ -27,9 +27,9 @@ const (
 	sentWithin = 2 * time.Second
 )
 
-// lane is what is done one after the other: the requests of a cluster. Who has a bootstrap token
+// serialKey is what is done one after the other: the requests of a cluster. Who has a bootstrap token
 // names any cluster, so all that they ask share a few lanes, as reviews of tokens do.
-type lane struct {
+type serialKey struct {
 	class   class
 	cluster string
 	n       uint32
@@ -50,8 +50,8 @@ const lanesEach = 8
 // longest is how much may wait in one lane of each class.
 var longest = map[class]int{ofCluster: 64, ofBootstrap: 512, ofReview: 512, refusals: 1024}
 
-// waiting is a request that waits for a worker.
-type waiting struct {
+// queuedRequest is a request that waits for a worker.
+type queuedRequest struct {
 	*hawserv1.RegistrationRequest
 	on    string // the subscription that it came on
 	since time.Time
@@ -61,48 +61,48 @@ type waiting struct {
 
 // queue are the requests that wait. Lanes take turns by how long the hub took for them.
 type queue struct {
-	turns  fair.Queue[lane, string, waiting]
-	length map[lane]int
+	queue  fair.Queue[serialKey, string, queuedRequest]
+	length map[serialKey]int
 	count  uint32
 }
 
 // laneOf says in which lane a request waits.
-func (q *queue) laneOf(r *hawserv1.RegistrationRequest) lane {
+func (q *queue) laneOf(r *hawserv1.RegistrationRequest) serialKey {
 	switch a := r.GetAsk(); {
 	case a == nil:
 		q.count++
-		return lane{class: ofReview, n: q.count % lanesEach}
+		return serialKey{class: ofReview, n: q.count % lanesEach}
 	case a.GetBootstrap():
 		h := fnv.New32a()
 		_, _ = h.Write([]byte(a.GetCluster())) // never fails
-		return lane{class: ofBootstrap, n: h.Sum32() % lanesEach}
+		return serialKey{class: ofBootstrap, n: h.Sum32() % lanesEach}
 	default:
-		return lane{class: ofCluster, cluster: a.GetCluster()}
+		return serialKey{class: ofCluster, cluster: a.GetCluster()}
 	}
 }
 
 // push adds a request; false: it is forgotten, for even too many refusals wait.
-func (q *queue) push(w waiting) bool {
+func (q *queue) push(w queuedRequest) bool {
 	l := q.laneOf(w.RegistrationRequest)
 	if q.length[l] >= longest[l.class] {
-		l, w.refused = lane{class: refusals}, true
+		l, w.refused = serialKey{class: refusals}, true
 		if q.length[l] >= longest[l.class] {
 			return false
 		}
 	}
 	if q.length == nil {
-		q.length = map[lane]int{}
+		q.length = map[serialKey]int{}
 	}
 	q.length[l]++
-	q.turns.Push(l, w.GetId(), false, 1, w)
+	q.queue.Push(l, w.GetId(), false, 1, w)
 	return true
 }
 
 // pop takes the next request out; nothing more of its lane comes until it is done.
-func (q *queue) pop() (lane, waiting, bool) {
-	l, w, ok := q.turns.Pop()
+func (q *queue) pop() (serialKey, queuedRequest, bool) {
+	l, w, ok := q.queue.Pop()
 	if ok {
-		q.turns.Park(l)
+		q.queue.Park(l)
 		if q.length[l]--; q.length[l] == 0 {
 			delete(q.length, l)
 		}
@@ -110,15 +110,15 @@ func (q *queue) pop() (lane, waiting, bool) {
 	return l, w, ok
 }
 
-func (q *queue) done(l lane, took time.Duration) {
-	q.turns.Charge(l, int(took.Microseconds()))
-	q.turns.Resume(l)
+func (q *queue) done(l serialKey, took time.Duration) {
+	q.queue.Charge(l, int(took.Microseconds()))
+	q.queue.Resume(l)
 }
 
 // take has a request wait for a worker.
 func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
 	s.mu.Lock()
-	taken := s.asks.push(waiting{RegistrationRequest: r, on: s.on, since: time.Now()})
+	taken := s.asks.push(queuedRequest{RegistrationRequest: r, on: s.on, since: time.Now()})
 	s.mu.Unlock()
 	if !taken {
 		s.metrics.requests.WithLabelValues(typeOf(r), "dropped").Inc()
@@ -133,7 +133,7 @@ func (s *Server) work(ctx context.Context) error {
 	for {
 		s.mu.Lock()
 		l, w, ok := s.asks.pop()
-		if s.asks.turns.Ready() {
+		if s.asks.queue.Ready() {
 			s.toDo.Ring() // for another worker
 		}
 		s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *Server) work(ctx context.Context) error {
 		s.answer(ctx, w)
 		s.mu.Lock()
 		s.asks.done(l, time.Since(began))
-		if s.asks.turns.Ready() {
+		if s.asks.queue.Ready() {
 			s.toDo.Ring()
 		}
 		s.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *Server) work(ctx context.Context) error {
 }
 
 // answer carries out one request, and says what came of it.
-func (s *Server) answer(ctx context.Context, w waiting) {
+func (s *Server) answer(ctx context.Context, w queuedRequest) {
 	answer, err := s.answerTo(ctx, w)
 	s.metrics.answered(typeOf(w.RegistrationRequest), err, time.Since(w.since))
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *Server) answer(ctx context.Context, w waiting) {
 }
 
 // answerTo carries out one request. The error is why it was refused, or could not be done.
-func (s *Server) answerTo(ctx context.Context, w waiting) (*hawserv1.RegistrationAnswer, error) {
+func (s *Server) answerTo(ctx context.Context, w queuedRequest) (*hawserv1.RegistrationAnswer, error) {
 	ctx, cancel := context.WithDeadline(ctx, w.since.Add(doneWithin))
 	defer cancel()
 	answer := &hawserv1.RegistrationAnswer{Id: w.GetId()}

@@ -123,18 +123,20 @@ func (p *paid) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 // Eval implements interpreter.Interpretable.
 func (p *paid) Eval(vars interpreter.Activation) ref.Val { return p.Exec(interpreter.AsFrame(vars)) }
 
-// turn is the condition of a loop, asked before each turn: it pays what one turn
+// loopStep is the condition of a loop, asked before each turn: it pays what one turn
 // takes besides the calls and the loops in it.
-type turn struct {
+type loopStep struct {
 	interpreter.InterpretableV2
 	units float64
 }
 
 // Exec implements interpreter.InterpretableV2.
-func (t *turn) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+func (t *loopStep) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 	meterOf(frame).pay("its loops take too many turns", t.units)
 	return t.InterpretableV2.Exec(frame)
 }
 
 // Eval implements interpreter.Interpretable.
-func (t *turn) Eval(vars interpreter.Activation) ref.Val { return t.Exec(interpreter.AsFrame(vars)) }
+func (t *loopStep) Eval(vars interpreter.Activation) ref.Val {
+	return t.Exec(interpreter.AsFrame(vars))
+}

@@ -158,7 +158,7 @@ func (g guard) decorate(i interpreter.InterpretableV2) (interpreter.Interpretabl
 			return nil, fmt.Errorf("%s without its units", name)
 		}
 		n, _ := units.Value().(types.Int)
-		return &turn{args[0], float64(n)}, nil
+		return &loopStep{args[0], float64(n)}, nil
 	case rangeFunction:
 		return &paid{args[0], payRange}, nil
 	case keyFunction:
