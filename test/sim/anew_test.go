@@ -58,7 +58,7 @@ func (o *oracle) takenOver(op *store.Op, before *store.Meta) {
 	if o.told[op.Key.Cluster+"/"+id] {
 		o.w.fail("I3", "work %s was taken over, and an agent of %s was told that it is deleted", id, op.Key.Cluster)
 	}
-	o.successors[id] = before.Waiting.ResourceID
+	o.successors[id] = before.Queued.ResourceID
 }
 
 // removedOfTheNext judges that an object of a work that is gone was deleted: not

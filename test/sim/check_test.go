@@ -65,8 +65,8 @@ func (w *world) checkRecords() {
 		switch {
 		case m.State == store.Grave:
 		case m.State == store.Tombstone && w.oracle.mayWait(m.Cluster, m.ResourceID):
-			if m.Waiting != nil {
-				delete(want, store.Key{DataType: m.DataType, Cluster: m.Cluster, ResourceID: m.Waiting.ResourceID})
+			if m.Queued != nil {
+				delete(want, store.Key{DataType: m.DataType, Cluster: m.Cluster, ResourceID: m.Queued.ResourceID})
 			}
 			return nil
 		case m.State == store.Tombstone:
@@ -76,8 +76,8 @@ func (w *world) checkRecords() {
 		case m.Version != o.Generation || !sameLabels(w, m.Key, o):
 			w.fail("I1", "the broker holds version %d of work %s, its source %d with labels %v", m.Version, m.ResourceID, o.Generation, o.Labels)
 		}
-		if m.Waiting != nil {
-			w.fail("I1", "work %s waits for ever", m.Waiting.ResourceID)
+		if m.Queued != nil {
+			w.fail("I1", "work %s waits for ever", m.Queued.ResourceID)
 		}
 		return nil
 	})

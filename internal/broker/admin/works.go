@@ -71,8 +71,8 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 		Version: m.Version, Revision: m.SpecRevision,
 		Reported: m.StatusRevision != 0, ReportedVersion: m.StatusVersion, DeletedAt: timeOf(m.DeletedAt),
 	}
-	if m.Waiting != nil {
-		w.WaitingResourceId = m.Waiting.ResourceID
+	if m.Queued != nil {
+		w.WaitingResourceId = m.Queued.ResourceID
 	}
 	return w
 }

@@ -139,7 +139,7 @@ func (d *Deletions) hasAgent(scope store.Scope) bool {
 // noteUnheard notes what became of a spec; met is what a deletion met that no agent hears
 // of, else nil.
 func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
-	if met == nil && o.Result != store.Waits {
+	if met == nil && o.Result != store.Queued {
 		return
 	}
 	d.mu.Lock()
@@ -167,7 +167,7 @@ func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outc
 	start := d.cfg.Store.Head().TermStart
 	behind := o.Revision == 0 // a tombstone, of this id or of another one
 	switch o.Result {
-	case store.Accepted, store.Unchanged, store.Waits:
+	case store.Accepted, store.Unchanged, store.Queued:
 		if o.Revision >= start || !op.Deleting && !behind {
 			return nil
 		}

@@ -204,7 +204,7 @@ func inventoryOf(m store.Meta) []codec.InventoryRecord {
 		Cluster: m.Cluster, ResourceID: m.ResourceID, Name: m.Name,
 		Version: m.Version, Tag: m.Tag, Revision: m.SpecRevision, Tombstone: m.State != store.Live,
 	}
-	w := m.Waiting
+	w := m.Queued
 	switch {
 	case m.State == store.Grave && m.DeletedAt.IsZero():
 		return nil

@@ -229,8 +229,8 @@ func (c *specList) add(m *store.Meta) {
 		}
 	case resync.Skip:
 	}
-	if m.Waiting != nil {
-		c.plan.Explain(m.Waiting.ResourceID)
+	if m.Queued != nil {
+		c.plan.Explain(m.Queued.ResourceID)
 	}
 	if m.State != store.Grave && c.plan.Lists(m.ResourceID) {
 		// No status has the empty hash: the agent is asked to report.

@@ -133,7 +133,7 @@ func trueVersion(env *codec.Envelope) int64 {
 var outcomes = map[store.ResultCode]string{
 	store.Accepted:  codec.OutcomeAccepted,
 	store.Confirmed: codec.OutcomeConfirmed,
-	store.Waits:     codec.OutcomeWaits,
+	store.Queued:    codec.OutcomeWaits,
 	store.Unchanged: codec.OutcomeUnchanged,
 	store.Stale:     codec.OutcomeStale,
 	store.Ignored:   codec.OutcomeIgnored,
@@ -224,7 +224,7 @@ func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.
 	for _, d := range codec.DataTypes() {
 		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
 			drop(m.Key)
-			if w := m.Waiting; w != nil && w.ResourceID != m.ResourceID {
+			if w := m.Queued; w != nil && w.ResourceID != m.ResourceID {
 				drop(store.Key{DataType: d, Cluster: cluster, ResourceID: w.ResourceID})
 			}
 			return nil

@@ -24,7 +24,7 @@ func (p *plan) putSpec() {
 		current = p.Record.SpecRevision
 	}
 	conditionFails := func(want uint64) bool { return want != 0 && want != current }
-	foreign := p.foreign(p.Record) || p.foreign(p.Barrier)
+	foreign := p.foreign(p.Record) || p.foreign(p.BlockedBy)
 	switch {
 	case p.op.Beyond && (foreign || p.isUnknown()):
 		p.say(Ignored, nil, 0)
@@ -32,8 +32,8 @@ func (p *plan) putSpec() {
 		p.putForeign()
 	case conditionFails(p.op.Supersedes), conditionFails(p.op.IfRevision):
 		p.refuse(ConditionFailed, p.Record)
-	case p.Barrier != nil:
-		p.putWaiting(p.Barrier)
+	case p.BlockedBy != nil:
+		p.putWaiting(p.BlockedBy)
 	case p.isUnknown():
 		if p.op.Deleting {
 			p.deleteUnknown(p.Record)
@@ -51,7 +51,7 @@ func (p *plan) foreign(m *Meta) bool { return m != nil && m.Owner != p.op.Owner 
 
 // isUnknown reports whether there is no record of a work with the op's id, but for a grave.
 func (p *plan) isUnknown() bool {
-	return p.Barrier == nil && (p.Record == nil || p.Record.State == Grave)
+	return p.BlockedBy == nil && (p.Record == nil || p.Record.State == Grave)
 }
 
 // putForeign: the id is another source's. Whoever names a condition is told what it would be
@@ -61,7 +61,7 @@ func (p *plan) putForeign() {
 		p.refuse(ConditionFailed, nil)
 		return
 	}
-	p.refuse(OwnedByOther, cmp.Or(p.Record, p.Barrier))
+	p.refuse(OwnedByOther, cmp.Or(p.Record, p.BlockedBy))
 }
 
 // wins reports whether the op's version takes the place of the stored one.
@@ -75,7 +75,7 @@ func (p *plan) keepsName() bool { return p.op.Deleting && len(p.op.Event) == 0 }
 
 // nameInUse reports whether the op would take the name of a record other than m.
 func (p *plan) nameInUse(m *Meta) bool {
-	return !p.keepsName() && p.Holder != nil && p.Holder.ResourceID != m.ResourceID
+	return !p.keepsName() && p.NameOwner != nil && p.NameOwner.ResourceID != m.ResourceID
 }
 
 // eventOr is where the spec comes from: the op, or else what is given.
@@ -108,7 +108,7 @@ func (p *plan) lonely() bool { return !p.Subscribed && !p.op.Reported }
 
 // putTombstone: the record is a tombstone.
 func (p *plan) putTombstone(m *Meta) {
-	own := m.Waiting != nil && m.Waiting.ResourceID == m.ResourceID
+	own := m.Queued != nil && m.Queued.ResourceID == m.ResourceID
 	// A deletion of what waits may look like the one before it: the versions of
 	// the new life are those of the old one, and there is no data.
 	another := own && p.op.Deleting && !p.op.DeletedAt.Equal(m.DeletedAt)
@@ -136,9 +136,9 @@ func (p *plan) putBehind(m *Meta, own bool) {
 	switch {
 	case !own && p.op.Action != codec.CreateRequest:
 		p.stale(m, m.SpecRevision, detailUpdateOfDeleted)
-	case own && p.op.Tag == m.Waiting.Tag:
+	case own && p.op.Tag == m.Queued.Tag:
 		p.say(Unchanged, m, 0)
-	case own && !p.wins(m.Waiting.Version):
+	case own && !p.wins(m.Queued.Version):
 		p.stale(m, 0, detailOlderVersion)
 	default:
 		p.wait(m)
@@ -154,19 +154,19 @@ func (p *plan) putBehind(m *Meta, own bool) {
 //	t4 The agent lists that life. The deletion is no older.
 func (p *plan) takeBack(m *Meta) {
 	switch {
-	case !p.wins(m.Waiting.Version):
+	case !p.wins(m.Queued.Version):
 		p.stale(m, m.SpecRevision, detailOlderVersion)
 	case p.op.Version > m.Version:
 		p.updateTombstone(m, Keep, Clear)
 	default:
-		p.slot(m, nil, Clear)
+		p.setQueued(m, nil, Clear)
 		p.say(Accepted, m, m.SpecRevision)
 	}
 }
 
 // putNew: there is no record, or only a grave; the spec is live.
 func (p *plan) putNew(grave *Meta) {
-	h := p.Holder
+	h := p.NameOwner
 	switch {
 	case grave != nil && p.updatesDeleted(grave):
 		p.stale(grave, grave.SpecRevision, detailUpdateOfDeleted)
@@ -198,7 +198,7 @@ func (p *plan) updatesDeleted(grave *Meta) bool {
 //	t3 The store goes back to before t2, and has the grave of t1.
 //	t4 The work is deleted anew.
 func (p *plan) deleteUnknown(grave *Meta) {
-	h := p.Holder
+	h := p.NameOwner
 	dead := grave != nil && (p.op.Tag == grave.Tag || p.op.Version != 0 && p.op.Version <= grave.Version)
 	switch {
 	case p.lonely() || dead && p.op.DeletedAt.Equal(grave.DeletedAt):
@@ -207,7 +207,7 @@ func (p *plan) deleteUnknown(grave *Meta) {
 		p.wrote(Accepted, p.begin(p.spec(), grave, p.eventOr(Clear), Keep))
 	case dead:
 		p.wrote(Confirmed, p.bury(p.spec(), grave)) // and the name has gone to another record since
-	case h.State == Tombstone && h.Owner == p.op.Owner && h.Waiting == nil:
+	case h.State == Tombstone && h.Owner == p.op.Owner && h.Queued == nil:
 		p.wait(h)
 	case p.mayHave(h):
 		p.refuse(ConditionFailed, p.Record)
@@ -233,7 +233,7 @@ func (p *plan) mayHave(h *Meta) bool {
 
 // putWaiting: the op's id waits behind b, the tombstone of another id.
 func (p *plan) putWaiting(b *Meta) {
-	w := b.Waiting
+	w := b.Queued
 	again := w.Deleting && !p.op.Deleting // the versions of a new life start anew
 	switch {
 	case p.op.Tag == w.Tag:
@@ -245,7 +245,7 @@ func (p *plan) putWaiting(b *Meta) {
 	case !p.keepsName() && nameOf(p.op) != w.Name:
 		p.say(NameTaken, b, 0) // of its own spec; it may change when it is live
 	case p.op.Deleting && p.lonely():
-		p.slot(b, nil, Clear)
+		p.setQueued(b, nil, Clear)
 		p.wrote(Confirmed, p.bury(p.spec(), p.Record))
 	default:
 		p.wait(b)
@@ -332,11 +332,11 @@ func (p *plan) acked() {
 func (p *plan) forget() {
 	m := p.Record
 	switch {
-	case p.Barrier != nil:
+	case p.BlockedBy != nil:
 		// It never was on the cluster as far as the store knows; a grave tells
 		// its owner that it will not be.
-		p.slot(p.Barrier, nil, Clear)
-		p.wrote(Confirmed, p.bury(*p.Barrier.Waiting, m))
+		p.setQueued(p.BlockedBy, nil, Clear)
+		p.wrote(Confirmed, p.bury(*p.BlockedBy.Queued, m))
 	case m == nil:
 		p.say(Ignored, nil, 0)
 	case m.State == Grave:
@@ -353,16 +353,16 @@ func (p *plan) drop() {
 	case foreign(p.Record):
 		p.refuse(OwnedByOther, p.Record)
 		return
-	case foreign(p.Barrier):
-		p.refuse(OwnedByOther, p.Barrier)
+	case foreign(p.BlockedBy):
+		p.refuse(OwnedByOther, p.BlockedBy)
 		return
-	case p.Record == nil && p.Barrier == nil:
+	case p.Record == nil && p.BlockedBy == nil:
 		p.say(Ignored, nil, 0)
 		return
 	}
-	if p.Barrier != nil {
-		p.slot(p.Barrier, nil, Clear)
-		p.say(Accepted, nil, p.Barrier.SpecRevision)
+	if p.BlockedBy != nil {
+		p.setQueued(p.BlockedBy, nil, Clear)
+		p.say(Accepted, nil, p.BlockedBy.SpecRevision)
 	}
 	if p.Record != nil {
 		p.remove(p.Record)
@@ -373,13 +373,13 @@ func (p *plan) drop() {
 func (p *plan) adopt() {
 	m := p.Record
 	switch {
-	case m == nil, p.Barrier != nil:
+	case m == nil, p.BlockedBy != nil:
 		p.say(Ignored, m, 0)
 	case m.Owner == p.op.Owner:
 		p.refuse(Unchanged, m)
 	default:
-		if m.Waiting != nil && p.Waiter != nil {
-			p.hand(p.Waiter) // the grave of what waits
+		if m.Queued != nil && p.QueuedRecord != nil {
+			p.hand(p.QueuedRecord) // the grave of what waits
 		}
 		p.wrote(Accepted, p.hand(m))
 	}
@@ -390,7 +390,7 @@ func (p *plan) takeOver() {
 	switch {
 	case m == nil:
 		p.say(Ignored, nil, 0)
-	case m.SpecRevision != p.op.IfRevision, !waitsLive(m), m.Waiting.Name != m.Name:
+	case m.SpecRevision != p.op.IfRevision, !waitsLive(m), m.Queued.Name != m.Name:
 		p.refuse(Ignored, m)
 	default:
 		p.giveUp(m, *m, "", Clear)

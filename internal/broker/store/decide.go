@@ -16,13 +16,13 @@ type View struct {
 	Subscribed bool
 	// Record has the op's key, nil when there is none.
 	Record *Meta
-	// Holder holds the op's name, nil when nobody does. It may be Record.
-	Holder *Meta
-	// Barrier is the tombstone of another id behind which the op's id waits.
-	Barrier *Meta
-	// Waiter is the record with the id that waits behind Record, or else behind
+	// NameOwner holds the op's name, nil when nobody does. It may be Record.
+	NameOwner *Meta
+	// BlockedBy is the tombstone of another id behind which the op's id waits.
+	BlockedBy *Meta
+	// QueuedRecord is the record with the id that waits behind Record, or else behind
 	// Holder, when it is another id than theirs; if there is one it is a grave.
-	Waiter *Meta
+	QueuedRecord *Meta
 }
 
 // Decision is what one op does to the store. Pure data: an engine carries it
@@ -43,9 +43,9 @@ type Write struct {
 	// Old is what was there, nil when nothing was. New is what will be, nil
 	// when the record is removed with all its payloads.
 	Old, New *Meta
-	// What becomes of the payloads when New is not nil. Waiting is the event of
+	// What becomes of the payloads when New is not nil. Queued is the event of
 	// New.Waiting.
-	Spec, Status, Waiting Payload
+	Spec, Status, Queued Payload
 }
 
 // Payload says what becomes of one payload of a record.
@@ -87,15 +87,15 @@ func Look(r Reader, head uint64, op *Op) (v View, err error) {
 		return View{}, err
 	}
 	if op.Kind == PutSpec {
-		if v.Holder, err = holder(r, op, v.Record); err != nil {
+		if v.NameOwner, err = holder(r, op, v.Record); err != nil {
 			return View{}, err
 		}
 	}
 	id, _ := r.Behind(op.Key)
-	if v.Barrier, err = sibling(r, op.Key, id); err != nil {
+	if v.BlockedBy, err = sibling(r, op.Key, id); err != nil {
 		return View{}, err
 	}
-	v.Waiter, err = sibling(r, op.Key, cmp.Or(WaitsBehind(v.Record), WaitsBehind(v.Holder)))
+	v.QueuedRecord, err = sibling(r, op.Key, cmp.Or(QueuedID(v.Record), QueuedID(v.NameOwner)))
 	return v, err
 }
 
@@ -128,20 +128,20 @@ func Holds(m *Meta) []string {
 	switch {
 	case m == nil || m.State == Grave:
 		return nil
-	case m.Waiting != nil && m.Waiting.Name != m.Name:
-		return []string{m.Name, m.Waiting.Name}
+	case m.Queued != nil && m.Queued.Name != m.Name:
+		return []string{m.Name, m.Queued.Name}
 	default:
 		return []string{m.Name}
 	}
 }
 
-// WaitsBehind returns the id that waits behind m when it is another than m's,
+// QueuedID returns the id that waits behind m when it is another than m's,
 // else "". m may be nil.
-func WaitsBehind(m *Meta) string {
-	if m == nil || m.Waiting == nil || m.Waiting.ResourceID == m.ResourceID {
+func QueuedID(m *Meta) string {
+	if m == nil || m.Queued == nil || m.Queued.ResourceID == m.ResourceID {
 		return ""
 	}
-	return m.Waiting.ResourceID
+	return m.Queued.ResourceID
 }
 
 // Entries returns the revisions under which a record is in the change feed, 0
@@ -232,7 +232,7 @@ func (p *plan) stale(m *Meta, revision uint64, why string) {
 // put writes a record; n is not shared with anything.
 func (p *plan) put(old, n *Meta, spec, status, waiting Payload) {
 	n.Sizes = p.sizes(old, spec, status, waiting)
-	p.d.Writes = append(p.d.Writes, Write{Key: n.Key, Old: old, New: n, Spec: spec, Status: status, Waiting: waiting})
+	p.d.Writes = append(p.d.Writes, Write{Key: n.Key, Old: old, New: n, Spec: spec, Status: status, Queued: waiting})
 }
 
 // changed tells the feed about one half of n.

@@ -114,7 +114,7 @@ func runRows(t *testing.T, rows []row) {
 				if err != nil {
 					t.Fatalf("step %d: %v", i, err)
 				}
-				if v := s.Outcome.Result; v != store.Accepted && v != store.Waits && v != store.Confirmed {
+				if v := s.Outcome.Result; v != store.Accepted && v != store.Queued && v != store.Confirmed {
 					t.Fatalf("step %d was not taken: %s", i, outcomeString(s.Outcome))
 				}
 			}
@@ -147,7 +147,7 @@ func runRows(t *testing.T, rows []row) {
 }
 
 var verdicts = map[store.ResultCode]string{
-	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Waits: "waits", store.Unchanged: "unchanged",
+	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Queued: "waits", store.Unchanged: "unchanged",
 	store.Stale: "stale", store.Ignored: "ignored", store.SpecAgain: "specagain", store.OwnedByOther: "ownedbyother",
 	store.NameTaken: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
 }
@@ -178,7 +178,7 @@ func entryString(e storetest.Entry) string {
 	if e.SpecSupersedes {
 		fmt.Fprintf(&b, " over v%d", e.Superseded)
 	}
-	if w := e.Meta.Waiting; w != nil {
+	if w := e.Meta.Queued; w != nil {
 		kind := "waits"
 		if w.Deleting {
 			kind = "deletion waits"

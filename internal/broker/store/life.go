@@ -7,8 +7,8 @@ import "github.com/hawser-io/hawser/pkg/codec"
 // which one is taken, and when, is in cases.go.
 
 // spec is what the op publishes, in the form in which a spec can wait.
-func (p *plan) spec() Waiting {
-	w := Waiting{
+func (p *plan) spec() QueuedSpec {
+	w := QueuedSpec{
 		ResourceID: p.op.Key.ResourceID, Owner: p.op.Owner, Name: nameOf(p.op), Version: p.op.Version, Tag: p.op.Tag, Deleting: p.op.Deleting,
 	}
 	if w.Deleting {
@@ -39,7 +39,7 @@ func (p *plan) revise(m *Meta, s State, spec, waiting Payload) *Meta {
 	n := p.revised(m)
 	n.State, n.SpecRevision = s, p.next()
 	if waiting == Clear {
-		n.Waiting = nil
+		n.Queued = nil
 	}
 	p.put(m, &n, spec, Keep, waiting)
 	p.changed(&n, SpecPart)
@@ -63,20 +63,20 @@ func (p *plan) updateTombstone(m *Meta, spec, waiting Payload) {
 
 // revive makes tombstone m live: its source, which saw it, says that the work lives.
 func (p *plan) revive(m *Meta) {
-	moves := WaitsBehind(m) != "" && m.Waiting.Name != nameOf(p.op) // nothing left to wait for
+	moves := QueuedID(m) != "" && m.Queued.Name != nameOf(p.op) // nothing left to wait for
 	if !moves {
-		p.evict(m)
+		p.clearQueued(m)
 	}
 	n := p.revise(m, Live, FromOp, Clear)
 	if moves {
-		p.promote(m)
+		p.promoteQueued(m)
 	}
 	p.wrote(Accepted, n)
 }
 
 // begin makes a record of a spec in place of old: its grave, or the tombstone behind
 // which it waited, nil when there is neither.
-func (p *plan) begin(w Waiting, old *Meta, spec, waiting Payload) *Meta {
+func (p *plan) begin(w QueuedSpec, old *Meta, spec, waiting Payload) *Meta {
 	n := &Meta{
 		Key: p.key(w.ResourceID), State: Live, Owner: w.Owner, Name: w.Name, Version: w.Version, Tag: w.Tag,
 		DeletedAt: w.DeletedAt, SpecRevision: p.next(),
@@ -102,14 +102,14 @@ func (p *plan) birth(grave *Meta) {
 	p.wrote(Accepted, n)
 }
 
-// promote makes a record of the spec of another id that waits behind m, which
+// promoteQueued makes a record of the spec of another id that waits behind m, which
 // is the op's record and has given up the name.
-func (p *plan) promote(m *Meta) {
-	if m.Waiting.Deleting && !p.Subscribed {
-		p.bury(*m.Waiting, p.Waiter)
+func (p *plan) promoteQueued(m *Meta) {
+	if m.Queued.Deleting && !p.Subscribed {
+		p.bury(*m.Queued, p.QueuedRecord)
 		return
 	}
-	p.begin(*m.Waiting, p.Waiter, FromWaiting, Keep)
+	p.begin(*m.Queued, p.QueuedRecord, FromWaiting, Keep)
 }
 
 // wait puts the op into the slot behind h, in place of what is there under the
@@ -118,7 +118,7 @@ func (p *plan) promote(m *Meta) {
 // has left.
 func (p *plan) wait(h *Meta) {
 	w, event := p.spec(), p.eventOr(Clear)
-	if before := h.Waiting; before != nil {
+	if before := h.Queued; before != nil {
 		if before.ResourceID != w.ResourceID && before.Name != w.Name {
 			p.say(NameTaken, h, 0)
 			return
@@ -127,30 +127,30 @@ func (p *plan) wait(h *Meta) {
 			w.Name, event = before.Name, Keep
 		}
 	}
-	p.evict(h)
-	p.slot(h, &w, event)
-	p.say(Waits, h, 0)
+	p.clearQueued(h)
+	p.setQueued(h, &w, event)
+	p.say(Queued, h, 0)
 }
 
-// slot puts w, nil for nothing, behind m.
-func (p *plan) slot(m *Meta, w *Waiting, event Payload) {
+// setQueued puts w, nil for nothing, behind m.
+func (p *plan) setQueued(m *Meta, w *QueuedSpec, event Payload) {
 	n := *m
-	n.Waiting = w
+	n.Queued = w
 	p.put(m, &n, Keep, Keep, event)
 }
 
-// evict clears the slot behind m for another spec. Of a create nothing is left,
+// clearQueued clears the slot behind m for another spec. Of a create nothing is left,
 // as of a live record that is replaced; of a deletion the owner still has to hear.
-func (p *plan) evict(m *Meta) {
-	if id := WaitsBehind(m); id != "" && id != p.op.Key.ResourceID && m.Waiting.Deleting {
-		p.bury(*m.Waiting, p.Waiter)
+func (p *plan) clearQueued(m *Meta) {
+	if id := QueuedID(m); id != "" && id != p.op.Key.ResourceID && m.Queued.Deleting {
+		p.bury(*m.Queued, p.QueuedRecord)
 	}
 }
 
 // bury digs the grave of a spec that no cluster has to confirm, or renews the one
 // that its id has, so that the owner hears of it (again). A status that was there
 // stays.
-func (p *plan) bury(w Waiting, grave *Meta) *Meta {
+func (p *plan) bury(w QueuedSpec, grave *Meta) *Meta {
 	n := Meta{Key: p.key(w.ResourceID), Owner: w.Owner, Name: w.Name, StatusVersion: w.Version}
 	if grave != nil {
 		n = *grave
@@ -162,7 +162,7 @@ func (p *plan) bury(w Waiting, grave *Meta) *Meta {
 
 // dig writes n as a grave in place of old.
 func (p *plan) dig(old, n *Meta, spec, status, waiting Payload) {
-	n.State, n.Waiting, n.Buried = Grave, nil, p.op.At
+	n.State, n.Queued, n.Buried = Grave, nil, p.op.At
 	n.StatusRevision = p.next()
 	n.SpecRevision = n.StatusRevision
 	p.put(old, n, spec, status, waiting)
@@ -197,13 +197,13 @@ func (p *plan) giveUp(m *Meta, n Meta, hash string, status Payload) {
 // same id takes its place: the owner hears no Deleted, which it would take for that of
 // the new life.
 func (p *plan) confirm(m *Meta, n Meta, status Payload) {
-	w := m.Waiting
+	w := m.Queued
 	switch {
 	case w == nil:
 		p.dig(m, &n, Clear, status, Keep)
 	case w.ResourceID != m.ResourceID:
 		p.dig(m, &n, Clear, status, Clear)
-		p.promote(m)
+		p.promoteQueued(m)
 	default:
 		life := p.begin(*w, m, FromWaiting, Clear)
 		life.Sequence = n.Sequence
@@ -216,10 +216,10 @@ func (p *plan) confirm(m *Meta, n Meta, status Payload) {
 func (p *plan) hand(m *Meta) *Meta {
 	n := *m
 	n.Owner = p.op.Owner
-	if m.Waiting != nil {
-		w := *m.Waiting
+	if m.Queued != nil {
+		w := *m.Queued
 		w.Owner = p.op.Owner
-		n.Waiting = &w
+		n.Queued = &w
 	}
 	p.put(m, &n, Keep, Keep, Keep)
 	spec, status := Entries(m)

@@ -56,9 +56,9 @@ func situation(l *storetest.Model) string {
 	switch {
 	case m == nil:
 		return "none"
-	case m.Waiting == nil:
+	case m.Queued == nil:
 		return states[m.State]
-	case m.Waiting.ResourceID == m.ResourceID:
+	case m.Queued.ResourceID == m.ResourceID:
 		return "+ create"
 	default:
 		return "+ next"
@@ -81,7 +81,7 @@ func cell(t *testing.T, before []store.Op, op store.Op) string {
 		t.Fatal(err)
 	}
 	switch v := s.Outcome.Result; v {
-	case store.Accepted, store.Confirmed, store.Waits:
+	case store.Accepted, store.Confirmed, store.Queued:
 		return situation(l)
 	default:
 		return "(" + verdicts[v] + ")"

@@ -67,7 +67,7 @@ func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, b
 		switch {
 		case verdict == store.Accepted: // a grave was removed
 			delete(m, id)
-		case before != nil && before.Waiting != nil && before.Waiting.ResourceID == id && behind == nil:
+		case before != nil && before.Queued != nil && before.Queued.ResourceID == id && behind == nil:
 			// it lives on with what waited
 		default:
 			m[id] = claim{owner: c.owner, hears: true}
@@ -77,14 +77,14 @@ func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, b
 			m.leave(l, op.Key, id)
 		}
 	case store.Drop:
-		if w := store.WaitsBehind(before); w != "" {
+		if w := store.QueuedID(before); w != "" {
 			m.leave(l, op.Key, w)
 		}
 		m.leave(l, op.Key, id)
 	case store.Adopt:
 		c.owner = op.Owner
 		m[id] = c
-		if w := store.WaitsBehind(before); w != "" {
+		if w := store.QueuedID(before); w != "" {
 			o := m[w] // with its grave, if it has one
 			o.owner = op.Owner
 			m[w] = o
@@ -133,8 +133,8 @@ func step(t *rapid.T, l *storetest.Model, m model, op store.Op) {
 	t.Logf("%+v: %s", op, outcomeString(s.Outcome))
 	checkOrder(t, op, s)
 	switch s.Outcome.Result {
-	case store.Accepted, store.Confirmed, store.Waits:
-		m.take(l, op, s.Outcome.Result, view.Record, view.Barrier)
+	case store.Accepted, store.Confirmed, store.Queued:
+		m.take(l, op, s.Outcome.Result, view.Record, view.BlockedBy)
 	default:
 	}
 }

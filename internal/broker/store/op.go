@@ -95,8 +95,8 @@ const (
 	// Confirmed: the record became a grave (a deletion reached the cluster, or
 	// there was nothing to reach), or gave way to the spec that waited for it.
 	Confirmed
-	// Waits: kept behind a tombstone of the same id or name.
-	Waits
+	// Queued: kept behind a tombstone of the same id or name.
+	Queued
 	// Unchanged: same tag as what is stored; of a status, same sequence id, version
 	// and hash.
 	Unchanged

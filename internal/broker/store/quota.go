@@ -8,7 +8,7 @@ import (
 
 // Sizes are the bytes of a record's payloads. Those of a record that was last written by a
 // release that did not count them are 0.
-type Sizes struct{ Spec, Status, Waiting int }
+type Sizes struct{ Spec, Status, Queued int }
 
 // UseOf returns what a record counts for; m may be nil. What waits behind a tombstone takes its
 // place, so it counts by its bytes only.
@@ -16,7 +16,7 @@ func UseOf(m *Meta) quota.Use {
 	if m == nil {
 		return quota.Use{}
 	}
-	u := quota.Use{Records: 1, Bytes: int64(m.Sizes.Spec + m.Sizes.Waiting), Statuses: int64(m.Sizes.Status)}
+	u := quota.Use{Records: 1, Bytes: int64(m.Sizes.Spec + m.Sizes.Queued), Statuses: int64(m.Sizes.Status)}
 	if m.State != Grave {
 		u.Works = 1
 	}
@@ -87,10 +87,10 @@ func (p *plan) sizes(old *Meta, spec, status, waiting Payload) Sizes {
 		case FromOp:
 			return len(p.op.Event)
 		case FromWaiting:
-			return own.Waiting
+			return own.Queued
 		case Clear:
 		}
 		return 0
 	}
-	return Sizes{Spec: size(spec, before.Spec), Status: size(status, before.Status), Waiting: size(waiting, before.Waiting)}
+	return Sizes{Spec: size(spec, before.Spec), Status: size(status, before.Status), Queued: size(waiting, before.Queued)}
 }

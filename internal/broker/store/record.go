@@ -54,8 +54,8 @@ type Meta struct {
 	// Buried is when a grave was dug (UTC); zero otherwise.
 	Buried time.Time
 
-	// Waiting is the revision-less spec that waits behind this tombstone, nil when none.
-	Waiting *Waiting
+	// Queued is the revision-less spec that waits behind this tombstone, nil when none.
+	Queued *QueuedSpec
 
 	Sizes Sizes
 }
@@ -70,20 +70,20 @@ type Meta struct {
 //	t4 The agent comes and lists the work. The grave says that it has to go.
 func (m *Meta) GoesWhenSeen() bool { return m.State == Grave && m.Sequence != "" }
 
-// Waits reports whether the cluster has said nothing of the present spec yet. Where the version
+// AwaitsStatus reports whether the cluster has said nothing of the present spec yet. Where the version
 // does not tell, a status counts that came later.
-func (m *Meta) Waits() bool {
+func (m *Meta) AwaitsStatus() bool {
 	if unversioned(m) {
 		return m.StatusRevision < m.SpecRevision
 	}
 	return m.StatusVersion < m.Version
 }
 
-// Waiting is a spec that arrived while the name or the id was still a
+// QueuedSpec is a spec that arrived while the name or the id was still a
 // tombstone of the same owner. It becomes a record when the tombstone is
 // confirmed, or when it takes over from it (see [TakesOver]): live, or, when it was deleted meanwhile, a tombstone of its own,
 // because the cluster may hold it from before a loss of the store.
-type Waiting struct {
+type QueuedSpec struct {
 	ResourceID string
 	Owner      string
 	Name       string
@@ -144,7 +144,7 @@ type ClusterHead struct {
 	// Failing is how many of the live records have a status that says so. Of statuses that a
 	// release before this one stored nobody knows; they do not count.
 	Failing int
-	// Unanswered is how many of the live records wait for a status (see [Meta.Waits]).
+	// Unanswered is how many of the live records wait for a status (see [Meta.AwaitsStatus]).
 	Unanswered int
 	// Sequence is the highest sequence id of an accepted status from which an
 	// agent can go on, "" when there is none. Ids that agents do not make (see

@@ -59,7 +59,7 @@ type Arrival struct {
 // deletion. What an earlier process of the broker sent is not known: u is of this
 // one, and so is the tombstone.
 func TakesOver(m Meta, u Unheard, a Arrival) bool {
-	w := m.Waiting
+	w := m.Queued
 	switch {
 	case !waitsLive(&m) || w.Owner != m.Owner || w.Name != m.Name:
 		return false // nothing waits, or what waits is not the next work of that name
@@ -75,5 +75,5 @@ func TakesOver(m Meta, u Unheard, a Arrival) bool {
 
 // waitsLive reports whether the live spec of another id waits behind m.
 func waitsLive(m *Meta) bool {
-	return m.State == Tombstone && WaitsBehind(m) != "" && !m.Waiting.Deleting
+	return m.State == Tombstone && QueuedID(m) != "" && !m.Queued.Deleting
 }

@@ -41,39 +41,39 @@ func TestDecide_TakeOver(t *testing.T) {
 func TestTakesOver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		change func(m *store.Meta, w *store.Waiting, u *store.Unheard, a *store.Arrival)
+		change func(m *store.Meta, w *store.QueuedSpec, u *store.Unheard, a *store.Arrival)
 		want   bool
 	}{
 		"proven":                            {nil, true},
-		"the cursor is at the last spec":    {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Cursor = 10 }, true},
-		"the last agent left just before":   {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Sent = 19 }, true},
-		"no agent since the broker started": {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Sent = 0 }, true},
-		"the deletion was repeated": {func(m *store.Meta, _ *store.Waiting, u *store.Unheard, _ *store.Arrival) {
+		"the cursor is at the last spec":    {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Cursor = 10 }, true},
+		"the last agent left just before":   {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Sent = 19 }, true},
+		"no agent since the broker started": {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Sent = 0 }, true},
+		"the deletion was repeated": {func(m *store.Meta, _ *store.QueuedSpec, u *store.Unheard, _ *store.Arrival) {
 			m.SpecRevision, u.Last = 25, 25
 		}, true},
-		"an agent of OCM, or one without a state directory": {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Cursor = 0 }, false},
-		"the agent may lack the last spec":                  {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Cursor = 9 }, false},
-		"the agent has the deletion":                        {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Cursor = 20 }, false},
-		"the agent has the deletion, not its repetition": {func(m *store.Meta, _ *store.Waiting, u *store.Unheard, a *store.Arrival) {
+		"an agent of OCM, or one without a state directory": {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Cursor = 0 }, false},
+		"the agent may lack the last spec":                  {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Cursor = 9 }, false},
+		"the agent has the deletion":                        {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Cursor = 20 }, false},
+		"the agent has the deletion, not its repetition": {func(m *store.Meta, _ *store.QueuedSpec, u *store.Unheard, a *store.Arrival) {
 			m.SpecRevision, u.Last, a.Cursor = 25, 25, 22
 		}, false},
-		"an agent may have been sent it": {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Sent = 20 }, false},
-		"an agent may have been sent it before it came again": {func(m *store.Meta, _ *store.Waiting, u *store.Unheard, a *store.Arrival) {
+		"an agent may have been sent it": {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Sent = 20 }, false},
+		"an agent may have been sent it before it came again": {func(m *store.Meta, _ *store.QueuedSpec, u *store.Unheard, a *store.Arrival) {
 			m.SpecRevision, u.Last, a.Sent = 25, 25, 22
 		}, false},
-		"another agent is subscribed":              {func(_ *store.Meta, _ *store.Waiting, _ *store.Unheard, a *store.Arrival) { a.Alone = false }, false},
-		"it is from before the broker was started": {func(_ *store.Meta, _ *store.Waiting, u *store.Unheard, _ *store.Arrival) { *u = store.Unheard{} }, false},
-		"it is not the one that was seen":          {func(m *store.Meta, _ *store.Waiting, _ *store.Unheard, _ *store.Arrival) { m.SpecRevision = 21 }, false},
-		"what waits was deleted":                   {func(_ *store.Meta, w *store.Waiting, _ *store.Unheard, _ *store.Arrival) { w.Deleting = true }, false},
-		"what waits is of another owner":           {func(_ *store.Meta, w *store.Waiting, _ *store.Unheard, _ *store.Arrival) { w.Owner = "s2" }, false},
-		"what waits has another name":              {func(_ *store.Meta, w *store.Waiting, _ *store.Unheard, _ *store.Arrival) { w.Name = "n2" }, false},
-		"what waits has the same id":               {func(_ *store.Meta, w *store.Waiting, _ *store.Unheard, _ *store.Arrival) { w.ResourceID = "u1" }, false},
-		"nothing waits":                            {func(m *store.Meta, _ *store.Waiting, _ *store.Unheard, _ *store.Arrival) { m.Waiting = nil }, false},
-		"it was confirmed":                         {func(m *store.Meta, _ *store.Waiting, _ *store.Unheard, _ *store.Arrival) { m.State = store.Grave }, false},
-		"it lives again":                           {func(m *store.Meta, _ *store.Waiting, _ *store.Unheard, _ *store.Arrival) { m.State = store.Live }, false},
+		"another agent is subscribed":              {func(_ *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, a *store.Arrival) { a.Alone = false }, false},
+		"it is from before the broker was started": {func(_ *store.Meta, _ *store.QueuedSpec, u *store.Unheard, _ *store.Arrival) { *u = store.Unheard{} }, false},
+		"it is not the one that was seen":          {func(m *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { m.SpecRevision = 21 }, false},
+		"what waits was deleted":                   {func(_ *store.Meta, w *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { w.Deleting = true }, false},
+		"what waits is of another owner":           {func(_ *store.Meta, w *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { w.Owner = "s2" }, false},
+		"what waits has another name":              {func(_ *store.Meta, w *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { w.Name = "n2" }, false},
+		"what waits has the same id":               {func(_ *store.Meta, w *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { w.ResourceID = "u1" }, false},
+		"nothing waits":                            {func(m *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { m.Queued = nil }, false},
+		"it was confirmed":                         {func(m *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { m.State = store.Grave }, false},
+		"it lives again":                           {func(m *store.Meta, _ *store.QueuedSpec, _ *store.Unheard, _ *store.Arrival) { m.State = store.Live }, false},
 	} {
-		w := &store.Waiting{ResourceID: "u2", Owner: "s1", Name: "n1", Version: 1}
-		m := store.Meta{Key: key("u1"), State: store.Tombstone, Owner: "s1", Name: "n1", Version: 5, SpecRevision: 20, Waiting: w}
+		w := &store.QueuedSpec{ResourceID: "u2", Owner: "s1", Name: "n1", Version: 1}
+		m := store.Meta{Key: key("u1"), State: store.Tombstone, Owner: "s1", Name: "n1", Version: 5, SpecRevision: 20, Queued: w}
 		u, a := store.Unheard{Spec: 10, First: 20, Last: 20}, store.Arrival{Cursor: 15, Alone: true, Sent: 15}
 		if c.change != nil {
 			c.change(&m, w, &u, &a)

@@ -326,7 +326,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 		}
 	}
 	o := r.commit(op)
-	if o.Result == store.Accepted || o.Result == store.Confirmed || o.Result == store.Waits {
+	if o.Result == store.Accepted || o.Result == store.Confirmed || o.Result == store.Queued {
 		r.written++
 	}
 	r.t.Logf("  %s %s v%d supersedes %d if %d: verdict %d %s", env.Type.Action, env.ResourceID, env.Version, env.Supersedes, env.IfRevision, o.Result, o.Detail)
@@ -335,7 +335,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: o.Head}}
 	case store.Confirmed:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed, Revision: o.Head}}
-	case store.Waits:
+	case store.Queued:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeWaits, Revision: o.Head}}
 	case store.Unchanged:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: o.Head}}
@@ -499,7 +499,7 @@ func inventoryOf(m store.Meta) []codec.InventoryRecord {
 		return nil
 	}
 	row := codec.InventoryRecord{Cluster: m.Cluster, ResourceID: m.ResourceID, Name: m.Name, Version: m.Version, Tag: m.Tag, Revision: m.SpecRevision, Tombstone: m.State != store.Live}
-	w := m.Waiting
+	w := m.Queued
 	if w == nil {
 		return []codec.InventoryRecord{row}
 	}

@@ -189,7 +189,7 @@ func (d *data) write(w store.Write, event, waited []byte) {
 	}
 	take(w.Spec, &r.spec)
 	take(w.Status, &r.status)
-	take(w.Waiting, &r.waiting)
+	take(w.Queued, &r.waiting)
 	p.records[w.Key.ResourceID] = r
 }
 
@@ -201,10 +201,10 @@ func (p *clusterData) index(w store.Write) {
 	for _, n := range store.Holds(w.New) {
 		p.names[n] = w.Key.ResourceID
 	}
-	if id := store.WaitsBehind(w.Old); id != "" {
+	if id := store.QueuedID(w.Old); id != "" {
 		delete(p.behind, id)
 	}
-	if id := store.WaitsBehind(w.New); id != "" {
+	if id := store.QueuedID(w.New); id != "" {
 		p.behind[id] = w.Key.ResourceID
 	}
 }

@@ -325,7 +325,7 @@ func (c *checker) record(key []byte, m *store.Meta) {
 	for _, what := range c.form(m) {
 		c.wrong(key, "%s", what)
 	}
-	if id := store.WaitsBehind(m); id != "" {
+	if id := store.QueuedID(m); id != "" {
 		if other, twice := c.behind[beside(m.Key, id)]; twice {
 			c.wrong(key, "%q waits behind it, and behind %q too", id, other)
 		}
@@ -370,9 +370,9 @@ func (c *checker) form(m *store.Meta) []string {
 	must(m.State != store.Live || m.DeletedAt.IsZero(), "it is live and has a deletion time")
 	must(grave == !m.Buried.IsZero(), "it is a grave without the time of its burial, or the reverse")
 	must(!grave || m.StatusRevision != 0, "it is a grave without a final status")
-	must(m.Waiting == nil || m.State == store.Tombstone, "something waits behind it, and it is no tombstone")
+	must(m.Queued == nil || m.State == store.Tombstone, "something waits behind it, and it is no tombstone")
 	must(grave || !m.SpecSupersedes || m.Version <= m.Superseded, "its version is above the one it superseded")
-	if w := m.Waiting; w != nil {
+	if w := m.Queued; w != nil {
 		must(w.Owner == m.Owner, "a spec of another owner waits behind it")
 		must(w.ResourceID != "" && w.Name != "", "what waits behind it has no id or no name")
 		must(w.ResourceID != m.ResourceID || !w.Deleting, "a deletion waits behind its own tombstone")

@@ -126,9 +126,9 @@ func TestCheck_FindsDamage(t *testing.T) {
 	live, tombstone := *must(getMeta(s.db, u1)), *must(getMeta(s.db, u2))
 	mustClose(t, s)
 	changed := func(m store.Meta, change func(*store.Meta)) []byte {
-		if m.Waiting != nil {
-			w := *m.Waiting
-			m.Waiting = &w
+		if m.Queued != nil {
+			w := *m.Queued
+			m.Queued = &w
 		}
 		change(&m)
 		return sound(recordKey(keyMeta, m.Key), encodeMeta(&m))
@@ -156,11 +156,11 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"live one is a grave":      {meta1, changed(live, func(m *store.Meta) { m.State = store.Grave }), []string{"burial", `at s/`, "which does not have it"}},
 		"grave without a status":   {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.Grave }), []string{"final status"}},
 		"superseded":               {meta1, changed(live, func(m *store.Meta) { m.Version, m.Superseded = 9, 8 }), []string{"superseded"}},
-		"what waits, owner":        {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.Owner = "s9" }), []string{"another owner"}},
-		"what waits, itself":       {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.ResourceID, m.Waiting.Deleting = "u2", true }), []string{"behind its own"}},
-		"what waits, no name":      {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.Name = "" }), []string{"no id or no name"}},
-		"what waits is there":      {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting.ResourceID = "u1" }), []string{"waits behind it, and is there"}},
-		"nothing waits":            {meta2, changed(tombstone, func(m *store.Meta) { m.Waiting = nil }), []string{`at w/`, "which does not have it"}},
+		"what waits, owner":        {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.Owner = "s9" }), []string{"another owner"}},
+		"what waits, itself":       {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.ResourceID, m.Queued.Deleting = "u2", true }), []string{"behind its own"}},
+		"what waits, no name":      {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.Name = "" }), []string{"no id or no name"}},
+		"what waits is there":      {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.ResourceID = "u1" }), []string{"waits behind it, and is there"}},
+		"nothing waits":            {meta2, changed(tombstone, func(m *store.Meta) { m.Queued = nil }), []string{`at w/`, "which does not have it"}},
 		"spec":                     {recordKey(keySpec, u1), garbage, []string{"s/"}},
 		"spec is missing":          {recordKey(keySpec, u1), nil, []string{`at s/`, "it is missing, and m/"}},
 		"spec of nothing":          {recordKey(keySpec, stray), sound(recordKey(keySpec, stray), nil), []string{`at s/`, "stray", "no such record"}},

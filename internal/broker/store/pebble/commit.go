@@ -258,7 +258,7 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 		return
 	}
 	t.batch.set(recordKey(keyMeta, w.Key), encodeMeta(w.New))
-	for i, from := range [len(payloads)]store.Payload{w.Spec, w.Status, w.Waiting} {
+	for i, from := range [len(payloads)]store.Payload{w.Spec, w.Status, w.Queued} {
 		switch from {
 		case store.Keep:
 		case store.Clear:
@@ -303,10 +303,10 @@ func (t *transaction) index(w *store.Write) {
 			t.names[beside(w.Key, e.text)] = w.Key.ResourceID
 		}
 	}
-	if id := store.WaitsBehind(w.Old); id != "" {
+	if id := store.QueuedID(w.Old); id != "" {
 		t.behind[beside(w.Key, id)] = ""
 	}
-	if id := store.WaitsBehind(w.New); id != "" {
+	if id := store.QueuedID(w.New); id != "" {
 		t.behind[beside(w.Key, id)] = w.Key.ResourceID
 	}
 }

@@ -280,8 +280,8 @@ func encodeMeta(m *store.Meta) []byte {
 	b = appendString(b, m.StatusHash)
 	b = appendTime(b, m.DeletedAt)
 	b = appendTime(b, m.Buried)
-	b = appendBool(b, m.Waiting != nil)
-	if w := m.Waiting; w != nil {
+	b = appendBool(b, m.Queued != nil)
+	if w := m.Queued; w != nil {
 		b = appendString(b, w.ResourceID)
 		b = appendString(b, w.Owner)
 		b = appendString(b, w.Name)
@@ -290,7 +290,7 @@ func encodeMeta(m *store.Meta) []byte {
 		b = appendBool(b, w.Deleting)
 		b = appendTime(b, w.DeletedAt)
 	}
-	for _, size := range []int{m.Sizes.Spec, m.Sizes.Status, m.Sizes.Waiting} {
+	for _, size := range []int{m.Sizes.Spec, m.Sizes.Status, m.Sizes.Queued} {
 		b = binary.AppendUvarint(b, uint64(size))
 	}
 	return b
@@ -309,13 +309,13 @@ func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 	m.Sequence, m.StatusHash = r.string(), r.string()
 	m.DeletedAt, m.Buried = r.time(), r.time()
 	if r.bool() {
-		w := &store.Waiting{ResourceID: r.string(), Owner: r.string(), Name: r.string()}
+		w := &store.QueuedSpec{ResourceID: r.string(), Owner: r.string(), Name: r.string()}
 		w.Version, w.Tag = r.int64(), r.tag()
 		w.Deleting, w.DeletedAt = r.bool(), r.time()
-		m.Waiting = w
+		m.Queued = w
 	}
 	if state&sized != 0 {
-		m.Sizes = store.Sizes{Spec: r.size(), Status: r.size(), Waiting: r.size()}
+		m.Sizes = store.Sizes{Spec: r.size(), Status: r.size(), Queued: r.size()}
 	}
 	if m.State < store.Live || m.State > store.Grave {
 		r.fail("the state is unknown")

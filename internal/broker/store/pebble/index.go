@@ -97,7 +97,7 @@ func payloadOf(kind byte, m *store.Meta) presence {
 	case keyStatus:
 		has, must = m.StatusRevision != 0, m.State != store.Grave // an operator gives no status
 	case keyWaiting:
-		has, must = m.Waiting != nil, m.Waiting != nil && !m.Waiting.Deleting
+		has, must = m.Queued != nil, m.Queued != nil && !m.Queued.Deleting
 	}
 	switch {
 	case !has:

@@ -82,7 +82,7 @@ func (s *memIndex) loadTerm(key, body []byte) error {
 func (s *memIndex) addRecord(m *store.Meta) {
 	s.tally.Load(m)
 	s.book.Add(quota.Change{Source: m.Owner, Cluster: m.Cluster, By: store.UseOf(m)})
-	if id := store.WaitsBehind(m); id != "" {
+	if id := store.QueuedID(m); id != "" {
 		s.behind[beside(m.Key, id)] = m.ResourceID
 	}
 }

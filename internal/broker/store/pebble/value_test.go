@@ -100,9 +100,9 @@ func drawMeta(t *rapid.T) *store.Meta {
 	}
 	m.SpecSupersedes = m.Superseded != 0
 	size := rapid.IntRange(0, math.MaxInt32)
-	m.Sizes = store.Sizes{Spec: size.Draw(t, "spec"), Status: size.Draw(t, "status"), Waiting: size.Draw(t, "waiting")}
+	m.Sizes = store.Sizes{Spec: size.Draw(t, "spec"), Status: size.Draw(t, "status"), Queued: size.Draw(t, "waiting")}
 	if rapid.Bool().Draw(t, "waits") {
-		m.Waiting = &store.Waiting{
+		m.Queued = &store.QueuedSpec{
 			ResourceID: str.Draw(t, "waiting id"), Owner: str.Draw(t, "waiting owner"), Name: str.Draw(t, "waiting name"),
 			Version: rapid.Int64().Draw(t, "waiting version"), Tag: tag("waiting tag"), Deleting: rapid.Bool().Draw(t, "waiting deleting"),
 			DeletedAt: when("waiting deleted"),
@@ -141,7 +141,7 @@ func FuzzDecodeMeta(f *testing.F) {
 	f.Add(encodeMeta(&store.Meta{
 		Key: k, State: store.Tombstone, Owner: "hub", Name: "work", Version: 3, SpecRevision: 7, StatusRevision: 8, StatusVersion: 2,
 		Sequence: "4198400", StatusHash: "abc", DeletedAt: time.Unix(1, 2), Superseded: 9,
-		Waiting: &store.Waiting{ResourceID: "v", Owner: "hub", Name: "work", Version: 1, Deleting: true, DeletedAt: time.Unix(3, 4)},
+		Queued: &store.QueuedSpec{ResourceID: "v", Owner: "hub", Name: "work", Version: 1, Deleting: true, DeletedAt: time.Unix(3, 4)},
 	}))
 	f.Add(encodeMeta(&store.Meta{Key: k, State: store.Grave, Owner: "hub", Name: "work", StatusRevision: 9, Buried: time.Unix(5, 6)}))
 	f.Fuzz(func(t *testing.T, body []byte) {

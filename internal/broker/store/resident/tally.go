@@ -92,7 +92,7 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	replace(&o.graves, seen(old), seen(n))
 	o.hold(c, old, n)
 	c.head.Failing += live(n, fails) - live(old, fails)
-	c.head.Unanswered += live(n, (*store.Meta).Waits) - live(old, (*store.Meta).Waits)
+	c.head.Unanswered += live(n, (*store.Meta).AwaitsStatus) - live(old, (*store.Meta).AwaitsStatus)
 	if old != nil {
 		c.records--
 	}
@@ -143,7 +143,7 @@ func inTombstone(m *store.Meta, revision uint64) uint64 {
 // number of o's tombstones there. What waits behind a tombstone is what its
 // owner has already, and the cluster has not.
 func (o *ownerTally) hold(c *clusterTally, old, n *store.Meta) {
-	if old != nil && n != nil && old.State == n.State && (old.State != store.Live || old.Tag == n.Tag) && old.Waiting == n.Waiting {
+	if old != nil && n != nil && old.State == n.State && (old.State != store.Live || old.Tag == n.Tag) && old.Queued == n.Queued {
 		return
 	}
 	cluster := cmp.Or(n, old).Cluster
@@ -171,7 +171,7 @@ func (h *holding) digests(cluster *store.Digest, m *store.Meta, count func(*stor
 		count(cluster, hash)
 		count(&h.digest, hash)
 	}
-	if w := m.Waiting; w != nil && !w.Deleting {
+	if w := m.Queued; w != nil && !w.Deleting {
 		count(&h.digest, codec.RecordHash(w.ResourceID, w.Tag))
 	}
 }

@@ -14,11 +14,11 @@ import (
 func (l *Model) check(s Step) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	wrote := s.Outcome.Result == store.Accepted || s.Outcome.Result == store.Confirmed || s.Outcome.Result == store.Waits
+	wrote := s.Outcome.Result == store.Accepted || s.Outcome.Result == store.Confirmed || s.Outcome.Result == store.Queued
 	if wrote != (len(s.Writes) > 0) {
 		fail("verdict %d with %d writes", s.Outcome.Result, len(s.Writes))
 	}
-	if len(s.Changes) > 0 && s.Outcome.Result != store.Waits && s.Outcome.Revision != s.After {
+	if len(s.Changes) > 0 && s.Outcome.Result != store.Queued && s.Outcome.Revision != s.After {
 		fail("outcome says revision %d, the last one is %d", s.Outcome.Revision, s.After)
 	}
 	for _, w := range s.Writes {
@@ -98,8 +98,8 @@ func silent(w store.Write) error {
 		return fmt.Errorf("%v is written without a change in the feed", w.Key)
 	}
 	a, b := *w.Old, *w.New
-	a.Waiting, b.Waiting = nil, nil
-	a.Sizes.Waiting, b.Sizes.Waiting = 0, 0
+	a.Queued, b.Queued = nil, nil
+	a.Sizes.Queued, b.Sizes.Queued = 0, 0
 	if d := cmp.Diff(a, b); d != "" {
 		return fmt.Errorf("%v is changed without a change in the feed: %s", w.Key, d)
 	}
@@ -134,7 +134,7 @@ func checkEntry(e Entry) error {
 }
 
 func (l *Model) checkWaiting(e Entry) error {
-	w := e.Meta.Waiting
+	w := e.Meta.Queued
 	if w == nil {
 		if e.Waiting != nil {
 			return errors.New("an event waits without a spec")
@@ -161,7 +161,7 @@ func (l *Model) checkWaiting(e Entry) error {
 	}
 	behind := 0
 	for _, o := range l.records {
-		if o.Meta.Waiting != nil && o.DataType == e.DataType && o.Cluster == e.Cluster && o.Meta.Waiting.ResourceID == w.ResourceID {
+		if o.Meta.Queued != nil && o.DataType == e.DataType && o.Cluster == e.Cluster && o.Meta.Queued.ResourceID == w.ResourceID {
 			behind++
 		}
 	}

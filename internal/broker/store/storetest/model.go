@@ -102,7 +102,7 @@ func (l *Model) write(w store.Write, event, waited []byte) error {
 		return fmt.Errorf("%v: written under %v", w.New.Key, w.Key)
 	}
 	e.Meta = *w.New
-	for p, slot := range map[*store.Payload]*[]byte{&w.Spec: &e.Spec, &w.Status: &e.Status, &w.Waiting: &e.Waiting} {
+	for p, slot := range map[*store.Payload]*[]byte{&w.Spec: &e.Spec, &w.Status: &e.Status, &w.Queued: &e.Waiting} {
 		switch *p {
 		case store.Clear:
 			*slot = nil
@@ -144,7 +144,7 @@ func (l *Model) Named(dt codec.DataType, cluster, name string) (string, bool, er
 // Behind implements [store.Reader].
 func (l *Model) Behind(k store.Key) (string, bool) {
 	for _, e := range l.records {
-		if e.DataType == k.DataType && e.Cluster == k.Cluster && store.WaitsBehind(&e.Meta) == k.ResourceID {
+		if e.DataType == k.DataType && e.Cluster == k.Cluster && store.QueuedID(&e.Meta) == k.ResourceID {
 			return e.ResourceID, true
 		}
 	}
@@ -243,7 +243,7 @@ func (l *Model) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 			if e.Failing {
 				h.Failing++
 			}
-			if e.Waits() {
+			if e.AwaitsStatus() {
 				h.Unanswered++
 			}
 			h.Digest.Sum = h.Digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
@@ -317,7 +317,7 @@ func (l *Model) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 			d.Count++
 			d.Sum = d.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
 		}
-		if w := e.Meta.Waiting; w != nil && !w.Deleting {
+		if w := e.Meta.Queued; w != nil && !w.Deleting {
 			d.Count++
 			d.Sum = d.Sum.Add(codec.RecordHash(w.ResourceID, w.Tag))
 		}

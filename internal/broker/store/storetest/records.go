@@ -40,7 +40,7 @@ func testCommit(t *testing.T, site Site) {
 	)
 	diff(t, "verdicts", []store.ResultCode{
 		store.Accepted, store.Unchanged, store.Accepted, store.Invalid, store.Accepted, store.NameTaken,
-		store.Accepted, store.Waits, store.NameTaken, store.Confirmed, store.Accepted,
+		store.Accepted, store.Queued, store.NameTaken, store.Confirmed, store.Accepted,
 	}, verdicts(out))
 	diff(t, "head", uint64(7), b.Head().Revision)
 	r := b.get(u2)
@@ -94,7 +94,7 @@ func testGet(t *testing.T, site Site) {
 			meta.State, meta.Version, meta.Tag, meta.SpecRevision, meta.DeletedAt = store.Tombstone, 4, gone.Tag, 4, gone.DeletedAt
 		}, last.Event, []byte("status of v3")},
 		{waits, func() {
-			meta.Waiting = &store.Waiting{ResourceID: "u1", Owner: "s1", Name: "other", Version: 1, Tag: waits.Tag}
+			meta.Queued = &store.QueuedSpec{ResourceID: "u1", Owner: "s1", Name: "other", Version: 1, Tag: waits.Tag}
 		}, last.Event, []byte("status of v3")},
 		{reportDeleted(u1, 4, 8), func() {
 			meta = store.Meta{
@@ -114,8 +114,8 @@ func testGet(t *testing.T, site Site) {
 		b.accept(s.op)
 		s.change()
 		meta.Sizes = store.Sizes{Spec: len(s.spec), Status: len(s.status)}
-		if meta.Waiting != nil {
-			meta.Sizes.Waiting = len(waits.Event)
+		if meta.Queued != nil {
+			meta.Sizes.Queued = len(waits.Event)
 		}
 		got := b.get(u1)
 		diff(t, "record", store.Record{Meta: meta, Spec: s.spec, Status: s.status}, got)

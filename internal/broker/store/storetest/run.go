@@ -137,7 +137,7 @@ func (b *bench) accept(ops ...store.Op) {
 	b.t.Helper()
 	for _, op := range ops {
 		switch o := b.commit(op)[0]; o.Result {
-		case store.Accepted, store.Confirmed, store.Waits:
+		case store.Accepted, store.Confirmed, store.Queued:
 		default:
 			b.t.Fatalf("%+v was not accepted: %+v", op, o)
 		}
