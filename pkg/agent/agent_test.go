@@ -394,7 +394,7 @@ func TestMetrics_Documented(t *testing.T) {
 
 func TestBudget(t *testing.T) {
 	now := time.Unix(0, 0)
-	var b budget
+	var b tokenBucket
 	for i := range repairRate.burst {
 		if w := b.wait(repairRate, now); w != 0 {
 			t.Fatalf("repair %d waits %v", i, w)

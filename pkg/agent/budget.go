@@ -23,20 +23,20 @@ var (
 
 const lookPause = 300 * time.Millisecond
 
-// budget is a token bucket; the zero value is full. Another rate counts from its
+// tokenBucket is a token bucket; the zero value is full. Another rate counts from its
 // next use on.
-type budget struct {
+type tokenBucket struct {
 	spent int       // tokens missing at since
 	since time.Time // when spent was right
 }
 
 // missing returns the tokens missing now.
-func (b *budget) missing(r rate, now time.Time) int {
+func (b *tokenBucket) missing(r rate, now time.Time) int {
 	return max(0, b.spent-int(now.Sub(b.since)/r.every))
 }
 
 // spend takes a token and reports whether that was the last.
-func (b *budget) spend(r rate, now time.Time) (last bool) {
+func (b *tokenBucket) spend(r rate, now time.Time) (last bool) {
 	missing := b.missing(r, now)
 	if missing == 0 {
 		b.since = now
@@ -48,7 +48,7 @@ func (b *budget) spend(r rate, now time.Time) (last bool) {
 }
 
 // wait returns how long to wait for a token.
-func (b *budget) wait(r rate, now time.Time) time.Duration {
+func (b *tokenBucket) wait(r rate, now time.Time) time.Duration {
 	if b.missing(r, now) < r.burst {
 		return 0
 	}
@@ -58,7 +58,7 @@ func (b *budget) wait(r rate, now time.Time) time.Duration {
 // looks bound how often a key reads objects for their status.
 type looks struct {
 	last time.Time
-	budget
+	tokenBucket
 }
 
 func (l *looks) note(now time.Time) {
@@ -68,5 +68,5 @@ func (l *looks) note(now time.Time) {
 
 // wait returns how long to wait before the next look.
 func (l *looks) wait(now time.Time) time.Duration {
-	return max(0, l.last.Add(lookPause).Sub(now), l.budget.wait(lookRate, now))
+	return max(0, l.last.Add(lookPause).Sub(now), l.tokenBucket.wait(lookRate, now))
 }

@@ -52,7 +52,7 @@ type roleState struct {
 	told    map[string]bool
 	// look is when the changes are, or were, looked at; sweeps bound how often.
 	look   time.Time
-	sweeps budget
+	sweeps tokenBucket
 }
 
 // sweepRate is how often the objects that wait may be looked at because roles

@@ -53,7 +53,7 @@ type keyState struct {
 	// repairs bounds how fast objects are written again for the same spec;
 	// guarded by works.mu, as are looks, which bound how fast they are read for
 	// their status, and observes, which says that somebody wants to know that.
-	repairs  budget
+	repairs  tokenBucket
 	contests contests
 	looks    looks
 	observes bool

@@ -90,7 +90,7 @@ type cluster struct {
 	comparing comparing
 	lists     statusLists
 	listing   retry // of a list of the hub that answers for many works
-	budget    budget
+	budget    clusterWriteBudget
 	far       far
 	// open counts works that the broker does not have as they are.
 	open int

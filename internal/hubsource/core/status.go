@@ -109,11 +109,11 @@ var (
 	bytesEach  = fair.Rate{PerSecond: 4 << 20, Burst: 32 << 20}
 )
 
-// budget is what the reports of one cluster have had.
-type budget struct{ writes, bytes fair.Bucket }
+// clusterWriteBudget is what the reports of one cluster have had.
+type clusterWriteBudget struct{ writes, bytes fair.Bucket }
 
 // room is when it has room for a report.
-func (b *budget) room(size int, now time.Time) time.Time {
+func (b *clusterWriteBudget) room(size int, now time.Time) time.Time {
 	return now.Add(max(b.writes.Reserve(writesEach, now, 1), b.bytes.Reserve(bytesEach, now, float64(size))))
 }
 

@@ -18,8 +18,8 @@ var (
 	errTooMuchTogether = fmt.Errorf("the paths for this object would visit too many of its values together, more than %d: use fewer paths, or name the fields more directly", maxVisitsTogether)
 )
 
-// budget knows how large an object is, and what its paths may still visit.
-type budget struct {
+// visitBudget knows how large an object is, and what its paths may still visit.
+type visitBudget struct {
 	object        map[string]any
 	values, depth int // 0: not counted yet
 	// chars is the length of all texts: of a text, '*' and '..' find each byte.
@@ -27,8 +27,8 @@ type budget struct {
 	left  float64
 }
 
-func newBudget(object map[string]any) *budget {
-	return &budget{object: object, left: maxVisitsTogether}
+func newBudget(object map[string]any) *visitBudget {
+	return &visitBudget{object: object, left: maxVisitsTogether}
 }
 
 // allows returns nil if the path is cheap enough, and takes what it costs. A
@@ -36,7 +36,7 @@ func newBudget(object map[string]any) *budget {
 // names or indexes finds as many as it has entries; what follows a range that is
 // not ended is evaluated in it and after it. One after the other they multiply.
 // Everything else finds each value at most once.
-func (b *budget) allows(p path) error {
+func (b *visitBudget) allows(p path) error {
 	var c cost
 	c.nodes(p.root)
 	visits := float64(c.steps)
@@ -54,7 +54,7 @@ func (b *budget) allows(p path) error {
 }
 
 // all is how many values a step can find that each path is through once.
-func (b *budget) all(c cost) float64 {
+func (b *visitBudget) all(c cost) float64 {
 	if b.values == 0 {
 		b.values, b.depth = b.measure(b.object)
 	}
@@ -69,7 +69,7 @@ func (b *budget) all(c cost) float64 {
 }
 
 // measure counts the values in v, and how deep they go.
-func (b *budget) measure(v any) (values, depth int) {
+func (b *visitBudget) measure(v any) (values, depth int) {
 	values = 1
 	inner := func(v any) {
 		n, d := b.measure(v)

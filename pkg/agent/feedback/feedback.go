@@ -62,7 +62,7 @@ func (r Reader) Read(obj *unstructured.Unstructured, rules []workv1.FeedbackRule
 }
 
 // value evaluates one path; nil is no value.
-func (r Reader) value(obj *unstructured.Unstructured, p workv1.JsonPath, limit *budget) (*workv1.FieldValue, error) {
+func (r Reader) value(obj *unstructured.Unstructured, p workv1.JsonPath, limit *visitBudget) (*workv1.FieldValue, error) {
 	if p.Version != "" && p.Version != obj.GroupVersionKind().Version {
 		return nil, fmt.Errorf("version set in the path %s is not matched for the related resource", p.Name)
 	}
