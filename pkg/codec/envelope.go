@@ -44,7 +44,7 @@ type Envelope struct {
 	Supersedes uint64 // hawsersupersedes, 0 when absent
 	IfRevision uint64 // hawserifrevision, 0 when absent
 	Reported   bool   // hawserreported
-	Order      uint64 // hawserorder, 0 when absent
+	Fence      uint64 // hawserorder, 0 when absent
 
 	ContentType string
 	Data        []byte // nil when there is none
@@ -175,7 +175,7 @@ func (env *Envelope) setOwn(a *attribute) (err error) {
 	case ExtIfRevision:
 		env.IfRevision, err = a.revision()
 	case ExtOrder:
-		env.Order, err = a.revision()
+		env.Fence, err = a.revision()
 	case ExtReported:
 		var s string
 		if s, err = a.text(); err == nil && s != "true" {

@@ -439,7 +439,7 @@ func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription)
 	if ctx.Err() != nil { // the source may have said something else since
 		return call.CallerGone(ctx)
 	}
-	if err := sub.Compares(e.Env.Order); err != nil {
+	if err := sub.Compares(e.Env.Fence); err != nil {
 		return err
 	}
 	if !s.begin(st, before) {

@@ -19,7 +19,7 @@ import (
 // Therefore an event that names a subscription counts only while that is running, and a
 // source that compares, or releases a cluster, ends the subscriptions that it had before.
 // Stock parties name none. What must not change places within a subscription is numbered by
-// the source; see [order].
+// the source; see [fenceOrder].
 type Fences struct {
 	mu     sync.Mutex
 	byID   map[string]*Fence
@@ -35,7 +35,7 @@ type Fence struct {
 
 	mu    sync.Mutex
 	ended bool
-	order order
+	order fenceOrder
 }
 
 func newFences() *Fences { return &Fences{byID: map[string]*Fence{}} }
@@ -105,7 +105,7 @@ func (x *Fences) guard(e *call.Event) (f *Fence, void func() *transport.Error, e
 	if f == nil {
 		return nil, nil, subscriptionOver()
 	}
-	void = func() *transport.Error { return f.void(e.Env.Cluster, e.Env.Order) }
+	void = func() *transport.Error { return f.void(e.Env.Cluster, e.Env.Fence) }
 	if err := void(); err != nil {
 		return nil, nil, err
 	}
@@ -167,7 +167,7 @@ func subscriptionOver() *transport.Error {
 // maxReleased is how many releases of one subscription are remembered one by one.
 const maxReleased = 1 << 12
 
-// order is how far a source has come on one subscription, by the fencing tokens with which
+// fenceOrder is how far a source has come on one subscription, by the fencing tokens with which
 // it numbers what it says of clusters. A call that it gave up may arrive behind a later one:
 // handlers run at the same time, and proxies open connections of their own. Of the specs of
 // one work the version tells which is the later. But
@@ -178,7 +178,7 @@ const maxReleased = 1 << 12
 //
 // So a release divides earlier from later. What has no number, 0, counts as said when it
 // arrives.
-type order struct {
+type fenceOrder struct {
 	// last is the highest number of a comparison or a release.
 	last uint64
 	// released are those of the last release of each cluster. Of the others nothing up to
@@ -188,7 +188,7 @@ type order struct {
 }
 
 // releasedAt returns the number up to which nothing counts that is about a cluster.
-func (o *order) releasedAt(cluster string) uint64 {
+func (o *fenceOrder) releasedAt(cluster string) uint64 {
 	if n, ok := o.released[cluster]; ok {
 		return n
 	}
@@ -196,7 +196,7 @@ func (o *order) releasedAt(cluster string) uint64 {
 }
 
 // release takes note of a release; false: something later made it void.
-func (o *order) release(cluster string, n uint64) bool {
+func (o *fenceOrder) release(cluster string, n uint64) bool {
 	if n == 0 {
 		return true
 	}
@@ -216,7 +216,7 @@ func (o *order) release(cluster string, n uint64) bool {
 }
 
 // compare takes note of a comparison; false: something later made it void.
-func (o *order) compare(n uint64) bool {
+func (o *fenceOrder) compare(n uint64) bool {
 	if n != 0 && n <= o.last {
 		return false
 	}

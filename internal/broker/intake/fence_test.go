@@ -12,7 +12,7 @@ import (
 )
 
 func TestOrder_OfAComparison(t *testing.T) {
-	var o order
+	var o fenceOrder
 	for _, c := range []struct {
 		n    uint64
 		want bool
@@ -27,7 +27,7 @@ func TestOrder_OfAComparison(t *testing.T) {
 }
 
 func TestOrder_OfReleases(t *testing.T) {
-	var o order
+	var o fenceOrder
 	for _, c := range []struct {
 		cluster string
 		n       uint64

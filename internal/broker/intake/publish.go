@@ -244,7 +244,7 @@ func (i *Intake) beginRelease(e *call.Event, f *Fence) error {
 		revoke()
 	} else {
 		i.endBefore(f)
-		if err := f.release(e.Env.Cluster, e.Env.Order, revoke); err != nil {
+		if err := f.release(e.Env.Cluster, e.Env.Fence, revoke); err != nil {
 			return err
 		}
 	}

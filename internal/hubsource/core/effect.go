@@ -101,8 +101,8 @@ type Publish struct {
 	Supersedes uint64
 	// RequireConfirmation: the cluster may have the work although the broker never heard so.
 	RequireConfirmation bool
-	// Order is the number of the event, 0 for a broker that knows none.
-	Order uint64
+	// Fence is the number of the event, 0 for a broker that knows none.
+	Fence uint64
 	// Stamp is the place of the event where no broker keeps anything, First what goes out
 	// before it.
 	Stamp plain.Stamp
@@ -125,7 +125,7 @@ const (
 // Release tells the broker that this source no longer serves a cluster.
 type Release struct {
 	Cluster string
-	Order   uint64 // as in [Publish]
+	Fence   uint64 // as in [Publish]
 }
 
 // Ask requests the statuses of a cluster that differ from what the hub holds.
@@ -191,7 +191,7 @@ type AskInventory struct {
 // left, not even what it was.
 type Delete struct {
 	Record codec.InventoryRecord
-	Order  uint64      // as in [Publish]
+	Fence  uint64      // as in [Publish]
 	Stamp  plain.Stamp // as in [Publish]
 }
 
@@ -202,7 +202,7 @@ type Withhold struct{ codec.ClusterComparison }
 // SendCompared tells the broker the outcome of comparisons.
 type SendCompared struct {
 	Compared codec.Compared
-	Order    uint64 // as in [Publish]
+	Fence    uint64 // as in [Publish]
 }
 
 // SendAck tells the broker up to where statuses are on the hub.
@@ -332,7 +332,7 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 	if err == nil && p.Supersedes != 0 {
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
 	}
-	events, err := one(e, err, p.Order)
+	events, err := one(e, err, p.Fence)
 	if err != nil || p.Stamp == (plain.Stamp{}) {
 		return events, err
 	}
@@ -373,7 +373,7 @@ func isReported(s workv1.ManifestWorkStatus) bool {
 // Events implements [ForBroker].
 func (r Release) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
 	e, err := codec.NewRelease(newID(), now, source, r.Cluster)
-	return one(e, err, r.Order)
+	return one(e, err, r.Fence)
 }
 
 // Events implements [ForBroker]. The hashes are computed here: they are of what the
@@ -456,13 +456,13 @@ func (d Delete) Events(newID func() string, now time.Time, source string) ([]cod
 		e.SetExtension(codec.ExtIfRevision, codec.FormatRevision(r.Revision))
 	}
 	d.Stamp.Put(&e)
-	return one(e, err, d.Order)
+	return one(e, err, d.Fence)
 }
 
 // Events implements [ForBroker].
 func (s SendCompared) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
 	e, err := codec.NewCompared(syncParams(newID(), now, source), s.Compared)
-	return one(e, err, s.Order)
+	return one(e, err, s.Fence)
 }
 
 // Events implements [ForBroker].

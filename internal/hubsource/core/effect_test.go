@@ -40,10 +40,10 @@ func TestEvents_CarryTheirNumbers(t *testing.T) {
 	for _, order := range []uint64{0, 7} {
 		r := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "u", Name: "w", Version: 1, Revision: 5}
 		for name, effect := range map[string]ForBroker{
-			"publish":  Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Order: order},
-			"delete":   Delete{Record: r, Order: order},
-			"release":  Release{Cluster: "cluster1", Order: order},
-			"compared": SendCompared{Order: order},
+			"publish":  Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Fence: order},
+			"delete":   Delete{Record: r, Fence: order},
+			"release":  Release{Cluster: "cluster1", Fence: order},
+			"compared": SendCompared{Fence: order},
 		} {
 			e, err := eventOf(effect, newID, now)
 			if err != nil {
@@ -54,8 +54,8 @@ func TestEvents_CarryTheirNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 			env, err := codec.ParseEnvelope(b)
-			if err != nil || env.Order != order {
-				t.Errorf("%s: %d, %v, want %d", name, env.Order, err, order)
+			if err != nil || env.Fence != order {
+				t.Errorf("%s: %d, %v, want %d", name, env.Fence, err, order)
 			}
 			if _, has := e.Extensions()[codec.ExtOrder]; has != (order != 0) {
 				t.Errorf("%s: has a number: %t", name, has)

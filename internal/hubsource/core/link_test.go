@@ -156,8 +156,8 @@ func TestCore_NumbersNothingForAStockBroker(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{})
-	if p := f.deliver("uid-w"); p.Order != 0 {
-		t.Errorf("published as %d", p.Order)
+	if p := f.deliver("uid-w"); p.Fence != 0 {
+		t.Errorf("published as %d", p.Fence)
 	}
 }
 

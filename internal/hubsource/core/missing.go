@@ -69,7 +69,7 @@ func (c *comparisons) nextMissing(cl *cluster) *todo {
 	case !c.f.ready(cl.key(), &k.retry):
 		return nil
 	case len(left) == 0:
-		return c.of(cl, Delete{Record: m.records[0], Order: c.f.nextOrder()}, func(r Result) { c.doneDelete(cl, r) })
+		return c.of(cl, Delete{Record: m.records[0], Fence: c.f.nextOrder()}, func(r Result) { c.doneDelete(cl, r) })
 	case len(m.records) > maxGets:
 		return c.of(cl, List{Namespace: cl.name}, func(r Result) {
 			has := func(m codec.InventoryRecord) bool { return r.Present[types.UID(m.ResourceID)] != "" }

@@ -78,7 +78,7 @@ func (s *releases) next(cl *cluster) *todo {
 		return nil
 	}
 	r.sending = true
-	return s.f.ofCluster(cl, Release{Cluster: cl.name, Order: s.f.nextOrder()}, func(r Result) { s.done(cl, r) })
+	return s.f.ofCluster(cl, Release{Cluster: cl.name, Fence: s.f.nextOrder()}, func(r Result) { s.done(cl, r) })
 }
 
 func (s *releases) done(cl *cluster, r Result) {

@@ -253,7 +253,7 @@ func (s *specs) publish(w *work, m specFingerprint) *todo {
 		o = o.DeepCopy()
 		o.DeletionTimestamp = &metav1.Time{Time: w.hub.endedAt}
 	}
-	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Order: s.f.nextOrder()}
+	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Fence: s.f.nextOrder()}
 	p.Unversioned = m.deleting && w.spec.staleRuns > 0
 	p.RequireConfirmation = m.deleting && w.spec.elsewhere
 	if s.f.plain {

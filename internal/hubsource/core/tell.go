@@ -74,7 +74,7 @@ func (c *comparisons) nextCompared() *todo {
 	o, all := c.outcomes()
 	if len(o.Clusters) > 0 || o.Position != nil || o.AllClusters {
 		t.busy = true
-		return &todo{SendCompared{Compared: o, Order: c.f.nextOrder()}, func(r Result) { c.doneSendCompared(o, all, r) }}
+		return &todo{SendCompared{Compared: o, Fence: c.f.nextOrder()}, func(r Result) { c.doneSendCompared(o, all, r) }}
 	}
 	t.at = time.Time{}
 	if c.clean() { // and the broker knows the position

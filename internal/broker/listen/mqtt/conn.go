@@ -47,7 +47,7 @@ type conn struct {
 
 	inbox      chan any // what happened: *packet, *pending, opened, ended, or an error of the reader
 	deliveries chan *delivery
-	orders     chan order
+	orders     chan command
 	done       chan struct{} // closed when nobody reads the inbox any more
 	// woken is how often the owner was told of something since it had a look; whoever makes it 1
 	// has to find an owner. Once the connection ends, it never is 0 again.
@@ -73,16 +73,16 @@ type terms struct {
 	told   bool // reason strings and user properties are wanted
 }
 
-// order is what others want of a connection.
-type order int
+// command is what others want of a connection.
+type command int
 
 const (
-	draining order = iota + 1
+	draining command = iota + 1
 	takenOver
 )
 
-// order tells the connection, which may have ended; it never waits.
-func (c *conn) order(o order) {
+// do tells the connection, which may have ended; it never waits.
+func (c *conn) do(o command) {
 	select {
 	case c.orders <- o:
 		c.wake()
@@ -113,7 +113,7 @@ func newConn(f *Front, raw net.Conn, who *listen.Connection, left func()) *conn 
 	c := &conn{
 		Front: f, left: left, wire: &wire{Conn: raw, who: who, most: f.cfg.MaxPacketBytes, silence: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
 		ctx: ctx, cancel: cancel,
-		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan order, 4), done: make(chan struct{}),
+		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan command, 4), done: make(chan struct{}),
 		terms: terms{window: inFlight, most: f.cfg.MaxPacketBytes, told: true},
 	}
 	c.woken.Store(1) // whoever serves it is the owner

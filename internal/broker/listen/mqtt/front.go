@@ -138,7 +138,7 @@ func (f *Front) Run(ctx context.Context) error {
 	f.mu.Lock()
 	f.closing = true
 	for c := range f.conns {
-		c.order(draining)
+		c.do(draining)
 	}
 	f.mu.Unlock()
 	cut := time.AfterFunc(f.cfg.DrainTimeout, func() {
@@ -165,7 +165,7 @@ func (f *Front) arrive(raw net.Conn, who *listen.Connection, left func()) *conn 
 	defer f.mu.Unlock()
 	f.conns[c] = struct{}{}
 	if f.closing {
-		c.order(draining)
+		c.do(draining)
 	}
 	return c
 }
@@ -178,7 +178,7 @@ func (f *Front) enter(c *conn) {
 		return
 	}
 	if before := f.clients[c.client]; before != nil {
-		before.order(takenOver)
+		before.do(takenOver)
 	}
 	f.clients[c.client] = c
 }
