@@ -14,8 +14,8 @@ var (
 	defaultCluster = identity.Limits{Works: 100_000, Bytes: 16 << 30}
 )
 
-// Terms is what one source may do.
-type Terms struct {
+// SourcePolicy is what one source may do.
+type SourcePolicy struct {
 	Quota Quota
 	Reach identity.Reach
 }
@@ -23,8 +23,8 @@ type Terms struct {
 // Table has the terms of every source. It is never modified. The nil table has the same for all:
 // every cluster, and the default quota.
 type Table struct {
-	sources map[string]*Terms
-	others  *Terms
+	sources map[string]*SourcePolicy
+	others  *SourcePolicy
 }
 
 var unconfigured = newTerms(identity.Rule{}, identity.Limits{})
@@ -32,7 +32,7 @@ var unconfigured = newTerms(identity.Rule{}, identity.Limits{})
 // NewTable returns the terms of a configuration: what the identity rules of sources say, and
 // what a cluster may have.
 func NewTable(rules identity.Mapping, cluster identity.Limits) *Table {
-	t := &Table{sources: map[string]*Terms{}, others: newTerms(identity.Rule{}, cluster)}
+	t := &Table{sources: map[string]*SourcePolicy{}, others: newTerms(identity.Rule{}, cluster)}
 	for _, r := range rules {
 		if r.Role == identity.Source {
 			t.sources[r.Name] = newTerms(r, cluster)
@@ -41,8 +41,8 @@ func NewTable(rules identity.Mapping, cluster identity.Limits) *Table {
 	return t
 }
 
-func newTerms(r identity.Rule, cluster identity.Limits) *Terms {
-	return &Terms{
+func newTerms(r identity.Rule, cluster identity.Limits) *SourcePolicy {
+	return &SourcePolicy{
 		Quota: Quota{Source: r.Quota.Or(defaultSource), Cluster: cluster.Or(defaultCluster)},
 		Reach: r.Reach(),
 	}
@@ -57,7 +57,7 @@ func (t *Table) Sources() []string {
 }
 
 // Of returns the terms of a source, which are not modified.
-func (t *Table) Of(source string) *Terms {
+func (t *Table) Of(source string) *SourcePolicy {
 	if t == nil {
 		return unconfigured
 	}

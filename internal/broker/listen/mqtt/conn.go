@@ -40,10 +40,10 @@ const (
 type conn struct {
 	*Front
 	*wire
-	ctx    context.Context //nolint:containedctx // it is the life of the connection
-	cancel context.CancelFunc
-	client client
-	terms  terms
+	ctx     context.Context //nolint:containedctx // it is the life of the connection
+	cancel  context.CancelFunc
+	client  client
+	options clientOptions
 
 	inbox      chan any // what happened: *packet, *pending, opened, ended, or an error of the reader
 	deliveries chan *delivery
@@ -66,8 +66,8 @@ type conn struct {
 	draining bool
 }
 
-// terms are what CONNECT asked for.
-type terms struct {
+// clientOptions are what CONNECT asked for.
+type clientOptions struct {
 	window int  // deliveries that may be unacknowledged
 	most   int  // largest packet
 	told   bool // reason strings and user properties are wanted
@@ -114,7 +114,7 @@ func newConn(f *Front, raw net.Conn, who *listen.Connection, left func()) *conn 
 		Front: f, left: left, wire: &wire{Conn: raw, who: who, most: f.cfg.MaxPacketBytes, silence: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
 		ctx: ctx, cancel: cancel,
 		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan command, 4), done: make(chan struct{}),
-		terms: terms{window: inFlight, most: f.cfg.MaxPacketBytes, told: true},
+		options: clientOptions{window: inFlight, most: f.cfg.MaxPacketBytes, told: true},
 	}
 	c.woken.Store(1) // whoever serves it is the owner
 	return c
@@ -337,7 +337,7 @@ func (c *conn) buffer() []byte {
 }
 
 // send writes an answer with the next flush.
-func (c *conn) send(a *answer) { c.out = a.append(c.buffer(), c.terms.most, c.terms.told) }
+func (c *conn) send(a *answer) { c.out = a.append(c.buffer(), c.options.most, c.options.told) }
 
 // flush writes what was gathered.
 func (c *conn) flush() error {
@@ -372,7 +372,7 @@ func (c *conn) end(err error) {
 		return // nobody is there, or the connection was ended already
 	}
 	c.cfg.Log.Debug("mqtt connection ends", "reason", r.Reason.String(), "text", r.Text, "addr", c.RemoteAddr().String())
-	c.terms.told = true // both packets may always tell
+	c.options.told = true // both packets may always tell
 	switch {
 	case c.connected:
 		c.send(disconnect(r))

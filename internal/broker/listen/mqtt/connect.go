@@ -60,12 +60,12 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 
 // agree takes over what the client wants.
 func (c *conn) agree(pk *packets.Packet) {
-	c.terms = terms{window: inFlight, most: math.MaxInt32, told: !pk.Properties.RequestProblemInfoFlag || pk.Properties.RequestProblemInfo == 1}
+	c.options = clientOptions{window: inFlight, most: math.MaxInt32, told: !pk.Properties.RequestProblemInfoFlag || pk.Properties.RequestProblemInfo == 1}
 	if n := int(pk.Properties.ReceiveMaximum); n > 0 {
-		c.terms.window = min(n, inFlight)
+		c.options.window = min(n, inFlight)
 	}
 	if n := pk.Properties.MaximumPacketSize; n > 0 {
-		c.terms.most = int(min(n, math.MaxInt32))
+		c.options.most = int(min(n, math.MaxInt32))
 	}
 	c.client = client{client: c.who.Caller(), id: string([]byte(pk.Connect.ClientIdentifier))}
 	c.within = c.cfg.PublishTimeout

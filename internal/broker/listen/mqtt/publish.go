@@ -223,7 +223,7 @@ func (c *conn) tell(n *pending) {
 // acknowledge writes the PUBACK of a publish.
 func (c *conn) acknowledge(n *pending) {
 	if n.err == nil {
-		c.out = appendAccepted(c.buffer(), n.id, property.Receipt(n.receipt), c.terms.most, c.terms.told)
+		c.out = appendAccepted(c.buffer(), n.id, property.Receipt(n.receipt), c.options.most, c.options.told)
 		return
 	}
 	r := property.RefusalOf(told(n.err), n.receipt.Revision)

@@ -343,9 +343,9 @@ func (c *conn) deliver(d *delivery) error {
 	case !c.current(d.of):
 		d.giveBack()
 		return nil
-	case len(d.packet) > c.terms.most: // of a group, whose members differ
+	case len(d.packet) > c.options.most: // of a group, whose members differ
 		d.giveBack()
-		return tooLarge(d.publication, c.terms.most)
+		return tooLarge(d.publication, c.options.most)
 	}
 	if d.id > 0 {
 		if c.unacked == nil {
@@ -372,7 +372,7 @@ func (c *conn) deliver(d *delivery) error {
 }
 
 // canSend tells whether more may be sent that has to be acknowledged.
-func (c *conn) canSend() bool { return len(c.unacked) < c.terms.window && c.held < mostHeld }
+func (c *conn) canSend() bool { return len(c.unacked) < c.options.window && c.held < mostHeld }
 
 // acknowledged takes the PUBACK of a delivery. A peer that could not take an event has no way
 // to get it but to subscribe again.
@@ -424,7 +424,7 @@ func (s stream) Send(parts ...[]byte) error {
 	if err != nil || d == nil {
 		return err
 	}
-	if most := s.conn.terms.most; len(d.packet) > most {
+	if most := s.conn.options.most; len(d.packet) > most {
 		return tooLarge(d.publication, most)
 	}
 	if s.ctx.Err() != nil {
