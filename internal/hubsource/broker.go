@@ -34,7 +34,7 @@ func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Re
 	switch e := e.(type) {
 	case core.Publish:
 		b.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
-		b.teller.published(e, r)
+		b.events.published(e, r)
 		b.log.Log(ctx, levelOf(r), "spec published", "cluster", e.Work.Namespace, "work", e.Work.Name, "uid", e.Work.UID,
 			"action", e.Action, "generation", e.Work.Generation, "outcome", r.Receipt.Outcome, "err", r.Err)
 		return r

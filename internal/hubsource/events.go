@@ -34,25 +34,25 @@ const (
 	longestPrefix   = 200  // bytes of a work's name in that of its Event
 )
 
-// teller writes Kubernetes Events about works. A nil teller tells nothing.
-type teller struct {
+// eventRecorder writes Kubernetes Events about works. A nil teller tells nothing.
+type eventRecorder struct {
 	events          typedcorev1.EventsGetter
 	warnings, queue chan *corev1.Event // warnings go first
 	metrics         *metrics
 	log             *slog.Logger
 }
 
-// newTeller returns nil where Events are not wanted.
-func newTeller(events typedcorev1.EventsGetter, m *metrics, log *slog.Logger) *teller {
+// newEventRecorder returns nil where Events are not wanted.
+func newEventRecorder(events typedcorev1.EventsGetter, m *metrics, log *slog.Logger) *eventRecorder {
 	if events == nil {
 		return nil
 	}
-	return &teller{events: events, warnings: make(chan *corev1.Event, eventQueue), queue: make(chan *corev1.Event, eventQueue), metrics: m, log: log}
+	return &eventRecorder{events: events, warnings: make(chan *corev1.Event, eventQueue), queue: make(chan *corev1.Event, eventQueue), metrics: m, log: log}
 }
 
 // Run writes Events until ctx ends: one at a time, the same one again as its count, and of one
 // work no more than a few in five minutes.
-func (t *teller) Run(ctx context.Context) error {
+func (t *eventRecorder) Run(ctx context.Context) error {
 	correlator := record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, 1)
 	failing := false
@@ -72,7 +72,7 @@ func (t *teller) Run(ctx context.Context) error {
 }
 
 // next waits for the next Event, of those that wait a warning; nil: ctx has ended.
-func (t *teller) next(ctx context.Context) *corev1.Event {
+func (t *eventRecorder) next(ctx context.Context) *corev1.Event {
 	select {
 	case e := <-t.warnings:
 		return e
@@ -89,7 +89,7 @@ func (t *teller) next(ctx context.Context) *corev1.Event {
 }
 
 // write returns what became of an Event, as the metric names it.
-func (t *teller) write(ctx context.Context, c *record.EventCorrelator, e *corev1.Event) (string, error) {
+func (t *eventRecorder) write(ctx context.Context, c *record.EventCorrelator, e *corev1.Event) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	r, err := c.EventCorrelate(e)
@@ -110,8 +110,8 @@ func (t *teller) write(ctx context.Context, c *record.EventCorrelator, e *corev1
 	return kubeerror.Result(err), err
 }
 
-// tell has an Event written about a work, if there is room.
-func (t *teller) tell(about types.NamespacedName, uid types.UID, severity, reason, message string) {
+// record has an Event written about a work, if there is room.
+func (t *eventRecorder) record(about types.NamespacedName, uid types.UID, severity, reason, message string) {
 	if t == nil {
 		return
 	}
@@ -139,12 +139,12 @@ func (t *teller) tell(about types.NamespacedName, uid types.UID, severity, reaso
 	}
 }
 
-func (t *teller) ofWork(o *workv1.ManifestWork, severity, reason, message string) {
-	t.tell(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o.UID, severity, reason, message)
+func (t *eventRecorder) ofWork(o *workv1.ManifestWork, severity, reason, message string) {
+	t.record(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o.UID, severity, reason, message)
 }
 
 // published tells of what a broker holds that it did not hold before.
-func (t *teller) published(e core.Publish, r core.Result) {
+func (t *eventRecorder) published(e core.Publish, r core.Result) {
 	switch {
 	case r.Err != nil || r.Receipt.Outcome != codec.OutcomeAccepted:
 	case e.Action == codec.DeleteRequest:
@@ -161,7 +161,7 @@ var silent = map[[2]string]bool{
 }
 
 // changed tells what is new in a status that was written. That a text changes is no news.
-func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
+func (t *eventRecorder) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
 	for _, typ := range []string{workv1.WorkApplied, core.ConditionDelivered, "Contested", "InTime", workv1.WorkDeleting} {
 		is, was := meta.FindStatusCondition(status.Conditions, typ), meta.FindStatusCondition(o.Status.Conditions, typ)
 		switch {
@@ -178,7 +178,7 @@ func (t *teller) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatu
 }
 
 // wrote tells of a write on the hub. What a cluster reported is news also where the hub never takes it.
-func (t *teller) wrote(e core.Effect, err error) {
+func (t *eventRecorder) wrote(e core.Effect, err error) {
 	switch e := e.(type) {
 	case core.PatchStatus:
 		if err == nil || kubeerror.Rejected(err) {

@@ -80,13 +80,13 @@ func TestEvents_OfALife(t *testing.T) {
 	})
 }
 
-// newTold is a teller that runs in a bubble, and what it writes to.
-func newTold(t *testing.T) (*teller, *fake.Clientset, prometheus.Gatherer) {
+// newRecordedEvents is a teller that runs in a bubble, and what it writes to.
+func newRecordedEvents(t *testing.T) (*eventRecorder, *fake.Clientset, prometheus.Gatherer) {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	m := newMetrics(r)
 	hub := fake.NewClientset()
-	tell := newTeller(hub.CoreV1(), m, slog.New(slog.DiscardHandler))
+	tell := newEventRecorder(hub.CoreV1(), m, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- tell.Run(ctx) }()
@@ -105,7 +105,7 @@ func conditionsOf(c ...metav1.Condition) workv1.ManifestWorkStatus {
 
 // A warning goes before news that came earlier.
 func TestEvents_WarningsGoFirst(t *testing.T) {
-	tell, o := newTeller(fake.NewClientset().CoreV1(), newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), example("c1", "w")
+	tell, o := newEventRecorder(fake.NewClientset().CoreV1(), newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), example("c1", "w")
 	tell.ofWork(o, corev1.EventTypeNormal, "Published", "the broker has it")
 	tell.ofWork(o, corev1.EventTypeWarning, core.ReasonTooLarge, "too large")
 	for _, want := range []string{core.ReasonTooLarge, "Published"} {
@@ -117,7 +117,7 @@ func TestEvents_WarningsGoFirst(t *testing.T) {
 
 func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell, hub, _ := newTold(t)
+		tell, hub, _ := newRecordedEvents(t)
 		failed := metav1.Condition{Type: "Applied", Status: metav1.ConditionFalse, Reason: "AppliedManifestWorkFailed", ObservedGeneration: 2, Message: strings.Repeat("é", 1000)}
 		tooLarge := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionFalse, Reason: core.ReasonTooLarge, Message: "too large"}
 		o := example("c1", "w")
@@ -138,7 +138,7 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		tell.changed(o, conditionsOf(failed, answered, held)) // what went wrong is over, which is no warning
 		late := metav1.Condition{Type: "InTime", Status: metav1.ConditionFalse, Reason: "RemovalWaits", ObservedGeneration: 2, Message: "denied: keep it"}
 		tell.changed(o, conditionsOf(failed, tooLarge, held, late))
-		s := &shell{shellConfig: shellConfig{teller: tell, log: slog.New(slog.DiscardHandler)}}
+		s := &shell{shellConfig: shellConfig{events: tell, log: slog.New(slog.DiscardHandler)}}
 		s.withheld(t.Context(), codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
 		s.tellWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
 			Cluster: "c2", Withheld: []codec.WithheldDeletion{{Name: "held", ResourceID: "uid-held"}}, Reason: "the hub went back",
@@ -164,7 +164,7 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 // nobody waits.
 func TestEvents_AreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell, hub, registry := newTold(t)
+		tell, hub, registry := newRecordedEvents(t)
 		o := example("c1", "w")
 		o.UID = "uid"
 		for range 100 {
@@ -196,7 +196,7 @@ func TestEvents_AreBounded(t *testing.T) {
 // The hub forgets Events, and may forbid them: then the next one is tried all the same.
 func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell, hub, registry := newTold(t)
+		tell, hub, registry := newRecordedEvents(t)
 		o := example("c1", "w")
 		o.UID = "uid"
 		say := func() []string {

@@ -113,7 +113,7 @@ func TestFormer_State(t *testing.T) {
 	} {
 		inBubble(t, func(b *bench) {
 			b.putFormer("configmaps", "hawser/"+StateName("hub"), file)
-			k := &keeper{maps: b.hub.configMaps(), namespace: "hawser", name: StateName("hub")}
+			k := &stateStore{maps: b.hub.configMaps(), namespace: "hawser", name: StateName("hub")}
 			got, err := k.load(b.Context())
 			if err != nil {
 				b.Fatal(err)

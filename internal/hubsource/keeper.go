@@ -15,10 +15,10 @@ import (
 // source.
 func StateName(sourceID string) string { return fieldManager + "-" + sourceID }
 
-// keeper keeps a State in a ConfigMap, or in memory where maps is nil; there
+// stateStore keeps a State in a ConfigMap, or in memory where maps is nil; there
 // without the cursor, for a hub that is restored does not take it back. Its
 // methods are called one at a time.
-type keeper struct {
+type stateStore struct {
 	maps            typedcorev1.ConfigMapsGetter
 	namespace, name string
 
@@ -28,7 +28,7 @@ type keeper struct {
 }
 
 // load returns what was saved last, the zero State when nothing was.
-func (k *keeper) load(ctx context.Context) (s core.SavedState, err error) {
+func (k *stateStore) load(ctx context.Context) (s core.SavedState, err error) {
 	if k.maps == nil {
 		if k.last != nil {
 			s = core.StateOf(k.last.Data)
@@ -51,7 +51,7 @@ func (k *keeper) load(ctx context.Context) (s core.SavedState, err error) {
 }
 
 // version returns the resource version of what is kept now, "" when nothing is.
-func (k *keeper) version(ctx context.Context) (string, error) {
+func (k *stateStore) version(ctx context.Context) (string, error) {
 	s, err := k.load(ctx)
 	return s.Version, err
 }
@@ -59,7 +59,7 @@ func (k *keeper) version(ctx context.Context) (string, error) {
 // save replaces what is there, unless somebody else has changed it since: the
 // error is a conflict then, or that it is not found, and the next save goes by what it
 // finds. It returns the resource version.
-func (k *keeper) save(ctx context.Context, s core.SavedState) (version string, err error) {
+func (k *stateStore) save(ctx context.Context, s core.SavedState) (version string, err error) {
 	if k.maps == nil {
 		k.last = &corev1.ConfigMap{Data: s.Data()}
 		return "", nil

@@ -218,7 +218,7 @@ func TestSource_TellsWhatItNeedsOnTheHub(t *testing.T) {
 }
 
 func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
-	k := &keeper{}
+	k := &stateStore{}
 	if _, err := k.save(t.Context(), core.SavedState{Cursor: "e/t/7", Withheld: []string{"c1"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
 func TestKeeper_TellsTheVersionOfWhatTheHubKeeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hub := newFakeHub(t)
-		k := &keeper{maps: hub.configMaps(), namespace: "hawser", name: StateName("hub")}
+		k := &stateStore{maps: hub.configMaps(), namespace: "hawser", name: StateName("hub")}
 		is := func(want string) {
 			if got, err := k.version(t.Context()); err != nil || got != want {
 				t.Errorf("the version is %q, want %q, error %v", got, want, err)

@@ -61,8 +61,8 @@ type shellConfig struct {
 	all     bool // serve every namespace
 	cleanUp bool // delete completed works
 	hub     Hub
-	teller  *teller // nil: no Events
-	keeper  *keeper
+	events  *eventRecorder // nil: no Events
+	store   *stateStore
 	state   core.SavedState // saved last
 	log     *slog.Logger
 	metrics *metrics
@@ -238,7 +238,7 @@ func (s *shell) withheld(ctx context.Context, o codec.ClusterComparison, event s
 	var names []string
 	for _, w := range o.Withheld[:min(len(o.Withheld), shown)] {
 		names = append(names, w.Name)
-		s.teller.tell(types.NamespacedName{Namespace: o.Cluster, Name: w.Name}, types.UID(w.ResourceID), corev1.EventTypeWarning, "DeletionWithheld", event+o.Reason)
+		s.events.record(types.NamespacedName{Namespace: o.Cluster, Name: w.Name}, types.UID(w.ResourceID), corev1.EventTypeWarning, "DeletionWithheld", event+o.Reason)
 	}
 	s.log.ErrorContext(ctx, "works that the hub lacks stay on the cluster until somebody decides", append([]any{"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason}, attrs...)...)
 }
@@ -265,12 +265,12 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 		var p codec.HubPosition
 		p, r.Err = s.hub.Locate(ctx)
 		if r.Position = &p; r.Err == nil {
-			r.Kept, r.Err = s.keeper.version(ctx)
+			r.Kept, r.Err = s.store.version(ctx)
 		}
 	case core.Save:
-		r.Kept, r.Err = s.keeper.save(ctx, e.State)
+		r.Kept, r.Err = s.store.save(ctx, e.State)
 	}
-	s.teller.wrote(e, r.Err)
+	s.events.wrote(e, r.Err)
 	result := kubeerror.Result(r.Err)
 	s.metrics.writes.WithLabelValues(e.Operation(), result).Inc()
 	s.logHub(ctx, result, e, r.Err)

@@ -66,7 +66,7 @@ type Source struct {
 	cfg      Config
 	metrics  *metrics
 	sessions *session.Metrics
-	keeper   *keeper // belongs to whoever serves
+	store    *stateStore // belongs to whoever serves
 
 	synced    atomic.Bool
 	led       atomic.Bool                 // somebody leads, this replica or another
@@ -88,7 +88,7 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, metrics: newMetrics(cfg.Registerer), sessions: sessions,
-		keeper: &keeper{maps: cfg.ConfigMaps, namespace: cfg.StateNamespace, name: StateName(cfg.ID)},
+		store: &stateStore{maps: cfg.ConfigMaps, namespace: cfg.StateNamespace, name: StateName(cfg.ID)},
 	}
 	cfg.Health.Add("informers", func() error {
 		if !s.synced.Load() {
@@ -148,15 +148,15 @@ func (s *Source) lead(ctx context.Context, first *watch) error {
 // serve does the work of the leader: it begins with an empty core, which the
 // informers fill before the session with the broker starts.
 func (s *Source) serve(ctx context.Context, first *watch) error {
-	state, err := ask(ctx, s, func() (core.SavedState, error) { return s.keeper.load(ctx) })
+	state, err := ask(ctx, s, func() (core.SavedState, error) { return s.store.load(ctx) })
 	if err != nil {
 		return err
 	}
-	t := newTeller(s.cfg.Events, s.metrics, s.cfg.Log)
+	t := newEventRecorder(s.cfg.Events, s.metrics, s.cfg.Log)
 	sh := newShell(shellConfig{
-		id: s.cfg.ID, all: s.cfg.Selection.all(), cleanUp: s.cfg.CleanUp, teller: t,
-		hub:    NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
-		keeper: s.keeper, state: state, log: s.cfg.Log, metrics: s.metrics,
+		id: s.cfg.ID, all: s.cfg.Selection.all(), cleanUp: s.cfg.CleanUp, events: t,
+		hub:   NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
+		store: s.store, state: state, log: s.cfg.Log, metrics: s.metrics,
 	})
 	defer sh.shutDown() // it may end before it runs
 	connected := func() bool {
@@ -193,7 +193,7 @@ func (s *Source) saveLast(ctx context.Context, sh *shell) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
-	if _, err := s.keeper.save(ctx, state); err != nil {
+	if _, err := s.store.save(ctx, state); err != nil {
 		s.cfg.Log.Warn("state was not saved at the end, the next start has more to ask for", "err", err)
 	}
 }
@@ -227,7 +227,7 @@ func (s *Source) preflightState(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the hub is known by the uid of its namespace %s: %w", metav1.NamespaceSystem, err)
 	}
-	_, err = ask(ctx, s, func() (any, error) { return s.keeper.load(ctx) })
+	_, err = ask(ctx, s, func() (any, error) { return s.store.load(ctx) })
 	return err
 }
 

@@ -162,7 +162,7 @@ func TestSource_SurvivesEventsItCannotRead(t *testing.T) {
 			Type:       codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String(),
 			Extensions: map[string]any{codec.ExtResourceID: "u", codec.ExtResourceVersion: int32(1), codec.ExtSequenceID: "7"},
 		}
-		sh := newShell(shellConfig{id: "hub", all: true, keeper: &keeper{}, log: slog.New(slog.DiscardHandler), metrics: s.source.metrics})
+		sh := newShell(shellConfig{id: "hub", all: true, store: &stateStore{}, log: slog.New(slog.DiscardHandler), metrics: s.source.metrics})
 		for name, change := range map[string]func(*codec.Builder){
 			"spec":         func(e *codec.Builder) { e.Type = strings.Replace(e.Type, ".status.", ".spec.", 1) },
 			"another type": func(e *codec.Builder) { e.Type = codec.TypeCheckpoint },

@@ -2,9 +2,9 @@ package proc
 
 import "runtime"
 
-// newKeeper starts the goroutine that owns the forking thread. It lives as long
+// newSpawnThread starts the goroutine that owns the forking thread. It lives as long
 // as this process: ending it would kill the children.
-func newKeeper() chan<- func() {
+func newSpawnThread() chan<- func() {
 	work := make(chan func())
 	go func() {
 		runtime.LockOSThread()

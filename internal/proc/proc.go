@@ -67,7 +67,7 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = slices.Concat(os.Environ(), s.Env)
 	p.cmd.SysProcAttr = dieWithParent()
-	if err := startOnKeeper(p.cmd); err != nil {
+	if err := startOnSpawnThread(p.cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
 	go func() { // ends with the process, which Stop, Kill or the parent's death ends
@@ -189,12 +189,12 @@ func Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// keeper is the one OS thread that starts children: the kernel ties "die with
+// spawnThread is the one OS thread that starts children: the kernel ties "die with
 // the parent" to the thread that forked, and Go retires idle threads.
-var keeper = sync.OnceValue(func() chan<- func() { return newKeeper() })
+var spawnThread = sync.OnceValue(func() chan<- func() { return newSpawnThread() })
 
-func startOnKeeper(cmd *exec.Cmd) error {
+func startOnSpawnThread(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
-	keeper() <- func() { started <- cmd.Start() }
+	spawnThread() <- func() { started <- cmd.Start() }
 	return <-started
 }

@@ -113,11 +113,11 @@ func (c *Core) advance(cp codec.Checkpoint, f *findings) {
 		}
 	}
 	switch {
-	case !c.link.news(c.keeper.awaited(), a):
+	case !c.link.news(c.persister.awaited(), a):
 	case c.config.Journal == nil:
 		f.sync = c.link.acknowledge(c.link.serial, &a)
 	default:
-		c.keeper.noteUntil(&a)
+		c.persister.noteUntil(&a)
 		f.save = true
 	}
 }

@@ -119,9 +119,9 @@ type CoreConfig struct {
 type Core struct {
 	*works
 	*tools
-	link   *subscriptionState
-	keeper *keeper
-	roles  *roleState
+	link      *subscriptionState
+	persister *persister
+	roles     *roleState
 	// policies is what is known of those of admission.
 	policies *roleState
 	causes   *causes // guarded by works.mu
@@ -170,7 +170,7 @@ func NewCore(c CoreConfig) *Core {
 	l := &subscriptionState{}
 	k, last := newKeeper(w, l), &lastRecord{}
 	return &Core{
-		works: w, link: l, keeper: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
+		works: w, link: l, persister: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
 		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), sessions: newLine(&c),
 		tools: &tools{
 			lastRecord: last,
@@ -206,7 +206,7 @@ func (c *Core) Start(clusterUID string) error {
 	if c.config.Journal == nil {
 		return nil
 	}
-	return c.keeper.load()
+	return c.persister.load()
 }
 
 // Hello returns what to say at the next subscribe.
@@ -227,7 +227,7 @@ func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	if resumed {
 		c.set.Continued(c.link.cursor.Revision)
 	} else {
-		c.keeper.refused()
+		c.persister.refused()
 		c.set.Subscribed(c.link.hawser)
 		var e codec.Event
 		if e, err = c.list(); err == nil {
@@ -351,13 +351,13 @@ func (c *Core) receive(ctx context.Context, e codec.Event) {
 // sent it does not know the status.
 func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.AcceptResult, repeat bool) {
 	if c.config.Journal != nil {
-		c.keeper.disk.Lock()
-		defer c.keeper.disk.Unlock()
+		c.persister.disk.Lock()
+		defer c.persister.disk.Unlock()
 		c.mu.Lock()
 		_, w := c.set.Judge(spec, problem)
 		c.mu.Unlock()
 		if w != nil {
-			c.keeper.put(w)
+			c.persister.put(w)
 		}
 	}
 	c.mu.Lock()
@@ -371,7 +371,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Accept
 	}
 	if d.Replaced != "" {
 		c.outbox.Remove(d.Replaced)
-		c.keeper.discard(d.Replaced)
+		c.persister.discard(d.Replaced)
 	}
 	c.mu.Unlock()
 	if d.Replaced != "" {
@@ -457,7 +457,7 @@ func (c *Core) TakesLong(key string, since time.Time, waits string) {
 // NextReport returns the status to publish for an id; ok is false if there is
 // none, or nobody to publish it to.
 func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
-	c.keeper.reserve(id)
+	c.persister.reserve(id)
 	c.mu.Lock()
 	if c.connected {
 		var err error
@@ -491,11 +491,11 @@ func (c *Core) ReportDone(l report.Letter, receipt transport.Receipt, err error)
 		c.set.Forget(l.Work)
 		if c.set.Get(l.Work.ResourceID) == nil {
 			c.outbox.Remove(l.Work.ResourceID)
-			c.keeper.discard(l.Work.ResourceID)
+			c.persister.discard(l.Work.ResourceID)
 			again = false
 		}
 	}
-	save := err == nil && c.keeper.noteReported()
+	save := err == nil && c.persister.noteReported()
 	c.mu.Unlock()
 	if save || confirmed {
 		c.save(0)
@@ -533,7 +533,7 @@ type Counts struct {
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.keeper.unsaved), Evicting: len(c.strays.graces), Shared: len(c.strays.shared()), InSync: c.link.matched}
+	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.persister.unsaved), Evicting: len(c.strays.graces), Shared: len(c.strays.shared()), InSync: c.link.matched}
 	for _, s := range c.strays.found {
 		if s.state == ownerless {
 			n.Ownerless++
@@ -568,7 +568,7 @@ func (c *Core) Save(context.Context) (next time.Duration) {
 	if c.config.Journal == nil {
 		return 0
 	}
-	next, recovered := c.keeper.saveAll()
+	next, recovered := c.persister.saveAll()
 	if recovered {
 		c.mu.Lock()
 		keys := c.strays.suspects()
@@ -584,6 +584,6 @@ func (c *Core) Save(context.Context) (next time.Duration) {
 // it.
 func (c *Core) Stop(context.Context) {
 	if c.config.Journal != nil {
-		c.keeper.stop()
+		c.persister.stop()
 	}
 }

@@ -52,7 +52,7 @@ func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) 
 	r.mu.Lock()
 	unrepeated := r.strays.link.matched && r.set.Unconfirmed(w.ResourceID)
 	if unrepeated {
-		r.keeper.forget(w.ResourceID)
+		r.persister.forget(w.ResourceID)
 	}
 	r.mu.Unlock()
 	if !unrepeated {

@@ -58,7 +58,7 @@ func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Lock()
 	still := r.strays.condemned(w)
 	if still {
-		r.keeper.forget(w.ResourceID)
+		r.persister.forget(w.ResourceID)
 	}
 	r.mu.Unlock()
 	if still {
@@ -89,7 +89,7 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	now, first := r.strays.read(r.key, r.record)
 	w := r.set.Get(o.WorkID)
 	renamed := named && w != nil && w.Name != name && !r.set.Unconfirmed(o.WorkID)
-	_, leaving := r.keeper.gone[o.WorkID]
+	_, leaving := r.persister.gone[o.WorkID]
 	r.mu.Unlock()
 	switch {
 	case renamed: // the agent was restarted before it cleared the old name

@@ -37,8 +37,8 @@ const (
 	reserveAhead = time.Minute
 )
 
-// keeper does what is to be done on disk, and it alone knows what is not there.
-type keeper struct {
+// persister does what is to be done on disk, and it alone knows what is not there.
+type persister struct {
 	*works
 	link *subscriptionState
 
@@ -72,12 +72,12 @@ type keeper struct {
 	written  written
 }
 
-func newKeeper(w *works, l *subscriptionState) *keeper {
-	return &keeper{works: w, link: l, unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}}
+func newKeeper(w *works, l *subscriptionState) *persister {
+	return &persister{works: w, link: l, unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}}
 }
 
 // load reads what an earlier process left.
-func (k *keeper) load() error {
+func (k *persister) load() error {
 	var works []*desired.Work
 	latest := map[string]*desired.Work{}
 	s, err := k.config.Journal.Load(journal.Binding{
@@ -129,7 +129,7 @@ func (k *keeper) load() error {
 // put writes a work before it is acted upon. A failure does not keep the work from
 // being applied: it is told in the work's condition. k.disk is locked, k.mu
 // is not.
-func (k *keeper) put(w *desired.Work) {
+func (k *persister) put(w *desired.Work) {
 	e, err := encodeEntry(w, k.config.Now())
 	if err == nil {
 		err = k.config.Journal.Put(e)
@@ -149,7 +149,7 @@ func (k *keeper) put(w *desired.Work) {
 }
 
 // saveFailed notes that something about the state directory failed.
-func (k *keeper) saveFailed(err error) {
+func (k *persister) saveFailed(err error) {
 	k.config.Metrics.journalFailure()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,7 +162,7 @@ func (k *keeper) saveFailed(err error) {
 
 // saveAll does what is to be done on disk. next is when to call it again, 0 if there is
 // nothing to come back for; recovered says that the directory failed until now.
-func (k *keeper) saveAll() (next time.Duration, recovered bool) {
+func (k *persister) saveAll() (next time.Duration, recovered bool) {
 	err := errors.Join(k.renew(), k.removeGone(), k.saveCursor())
 	next, notesErr := k.saveNotes()
 	if err = errors.Join(err, notesErr); err != nil {
@@ -184,7 +184,7 @@ func (k *keeper) saveAll() (next time.Duration, recovered bool) {
 }
 
 // stop saves what is only saved now and then.
-func (k *keeper) stop() {
+func (k *persister) stop() {
 	k.mu.Lock()
 	k.reported = k.config.Now()
 	k.mu.Unlock()
@@ -195,7 +195,7 @@ func (k *keeper) stop() {
 
 // renew has the log begin anew with what is held, where that is due. Then all works
 // are on disk as they should be.
-func (k *keeper) renew() error {
+func (k *persister) renew() error {
 	k.disk.Lock()
 	defer k.disk.Unlock()
 	if !k.config.Journal.Due() {
@@ -229,7 +229,7 @@ func (k *keeper) renew() error {
 }
 
 // removeGone removes works from disk that are not held any more.
-func (k *keeper) removeGone() error {
+func (k *persister) removeGone() error {
 	k.disk.Lock()
 	defer k.disk.Unlock()
 	k.mu.Lock()
@@ -251,7 +251,7 @@ func (k *keeper) removeGone() error {
 
 // saveCursor makes the cursor on disk what it should be. An ack follows when
 // everything that it covers is there.
-func (k *keeper) saveCursor() error {
+func (k *persister) saveCursor() error {
 	k.mu.Lock()
 	drop, target, serial := k.drop, k.target, k.serial
 	k.drop = false
@@ -290,7 +290,7 @@ func (k *keeper) saveCursor() error {
 // reserve makes sure that the next process does not use the sequence id that a
 // status is about to be sent with: that status may arrive after those of the
 // next process. If that fails, the status is sent all the same.
-func (k *keeper) reserve(id string) {
+func (k *persister) reserve(id string) {
 	if k.config.Journal == nil {
 		return
 	}
@@ -314,7 +314,7 @@ func (k *keeper) reserve(id string) {
 }
 
 // noteReported sees to it that an accepted status is remembered. k.mu is locked.
-func (k *keeper) noteReported() (save bool) {
+func (k *persister) noteReported() (save bool) {
 	if k.config.Journal == nil || !k.reported.IsZero() {
 		return false
 	}
@@ -325,7 +325,7 @@ func (k *keeper) noteReported() (save bool) {
 // saveNotes notes what the broker accepted, and how objects were left, if it is
 // time. next is how long it will be until then. What fails is in the log that is begun
 // anew then.
-func (k *keeper) saveNotes() (next time.Duration, err error) {
+func (k *persister) saveNotes() (next time.Duration, err error) {
 	k.mu.Lock()
 	due, now := k.reported, k.config.Now()
 	if due.IsZero() || due.After(now) {
@@ -340,15 +340,15 @@ func (k *keeper) saveNotes() (next time.Duration, err error) {
 }
 
 // noteUntil has an ack sent on the subscription when what it covers is on disk.
-func (k *keeper) noteUntil(a *codec.Ack) { k.target, k.serial = a, k.link.serial }
+func (k *persister) noteUntil(a *codec.Ack) { k.target, k.serial = a, k.link.serial }
 
 // refused: the cursor on disk, if there is one, is of no use to the broker.
-func (k *keeper) refused() {
+func (k *persister) refused() {
 	k.target, k.drop = nil, true
 }
 
 // awaited is the ack that is to be sent on this subscription; nil if there is none.
-func (k *keeper) awaited() *codec.Ack {
+func (k *persister) awaited() *codec.Ack {
 	if k.serial != k.link.serial {
 		return nil
 	}
@@ -356,17 +356,17 @@ func (k *keeper) awaited() *codec.Ack {
 }
 
 // degraded: what is held may not survive a restart.
-func (k *keeper) degraded() bool { return k.failing || len(k.unsaved) > 0 }
+func (k *persister) degraded() bool { return k.failing || len(k.unsaved) > 0 }
 
 // discard has the entry of a work removed that is not held any more.
-func (k *keeper) discard(id string) {
+func (k *persister) discard(id string) {
 	if k.config.Journal != nil {
 		k.gone[id] = true
 	}
 }
 
 // forget drops a work, and what was to be reported and kept of it.
-func (k *keeper) forget(id string) {
+func (k *persister) forget(id string) {
 	k.set.Drop(id)
 	k.outbox.Remove(id)
 	k.discard(id)

@@ -49,8 +49,8 @@ type reconciliation struct {
 	*works
 	*keyState
 	*tools
-	strays *strays
-	keeper *keeper
+	strays    *strays
+	persister *persister
 	// policies is what is known of those of admission.
 	policies *roleState
 
@@ -133,7 +133,7 @@ func (c *Core) begin(key string) *reconciliation {
 	kept.follow(c.history)
 	now := c.config.Now()
 	p := pass{key: key, now: now, full: !now.Before(kept.look), log: c.config.Log.With("applied_manifest_work", key)}
-	r := &reconciliation{works: c.works, keyState: kept, tools: c.tools.withOwn(c.config, key), strays: c.strays, keeper: c.keeper, policies: c.policies, pass: p}
+	r := &reconciliation{works: c.works, keyState: kept, tools: c.tools.withOwn(c.config, key), strays: c.strays, persister: c.persister, policies: c.policies, pass: p}
 	r.recorder = recorder{config: c.config, tools: r.tools, strays: c.strays, keyState: kept, pass: p}
 	r.rights = rights{config: c.config, roles: c.roles, keyState: kept, pass: p}
 	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, keyState: kept, pass: p}
@@ -182,7 +182,7 @@ func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 	}
 	if over {
 		delete(c.states, r.key)
-		c.keeper.written.put(r.key, nil)
+		c.persister.written.put(r.key, nil)
 	}
 }
 
@@ -471,7 +471,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []inventory.En
 		watch(definition, s, expected)
 	}
 	r.config.Tracker.Track(r.key, expected)
-	r.keeper.noteWritten(r.key, r.known)
+	r.persister.noteWritten(r.key, r.known)
 }
 
 // signatureOf is the state in which an object was left. One that was not read
@@ -583,7 +583,7 @@ func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, 
 		r.mu.Unlock()
 		return nil // news arrived meanwhile, and another reconciliation is due
 	}
-	if lapse, lapsed := r.keeper.unsaved[w.ResourceID]; lapsed && !deleted {
+	if lapse, lapsed := r.persister.unsaved[w.ResourceID]; lapsed && !deleted {
 		status = conditions.Lapsed(status, w.Generation, lapse)
 	}
 	if deleted {

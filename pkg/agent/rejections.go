@@ -42,7 +42,7 @@ type rejections struct {
 func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 	k, has := r.known[ref]
 	if !has {
-		return r.keeper.writtenBefore(r.key, ref).Retry()
+		return r.persister.writtenBefore(r.key, ref).Retry()
 	}
 	switch { // about fields of other managers
 	case r.anew:

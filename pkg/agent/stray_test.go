@@ -38,7 +38,7 @@ func TestStray_EachPair(t *testing.T) {
 			if got != want[event] || s.told.UID != "u" {
 				t.Errorf("state %d, event %d: %+v, want %+v", state, event, got, want[event])
 			}
-			r.core.keeper.failing = true
+			r.core.persister.failing = true
 			if r.core.strays.evictable(key, s) {
 				t.Errorf("state %d, event %d: the state directory fails", state, event)
 			}

@@ -16,8 +16,8 @@ import (
 // them. Guarded by works.mu.
 type strays struct {
 	*works
-	link   *subscriptionState
-	keeper *keeper
+	link      *subscriptionState
+	persister *persister
 
 	found map[string]stray // by name, as the rest
 	// graces are those whose grace period runs.
@@ -27,9 +27,9 @@ type strays struct {
 	neighbours
 }
 
-func newStrays(w *works, l *subscriptionState, k *keeper) *strays {
+func newStrays(w *works, l *subscriptionState, k *persister) *strays {
 	return &strays{
-		works: w, link: l, keeper: k, found: map[string]stray{}, graces: map[string]bool{}, resolves: map[string]codec.Resolve{},
+		works: w, link: l, persister: k, found: map[string]stray{}, graces: map[string]bool{}, resolves: map[string]codec.Resolve{},
 		neighbours: neighbours{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
 	}
 }
@@ -115,7 +115,7 @@ func (s *strays) read(key string, rec *inventory.Record) (now stray, first bool)
 
 // evictable reports whether something is to be done about a stray.
 func (s *strays) evictable(key string, one stray) bool {
-	if name, named := s.workName(key); !s.link.matched || s.keeper.degraded() || named && !s.set.ByName(name).Empty() {
+	if name, named := s.workName(key); !s.link.matched || s.persister.degraded() || named && !s.set.ByName(name).Empty() {
 		return false
 	}
 	needs := strayRules[one.state].needs
@@ -125,7 +125,7 @@ func (s *strays) evictable(key string, one stray) bool {
 // proven reports whether it is certain that a source wants nothing here but
 // what is held and no orphan.
 func (s *strays) proven(source string) bool {
-	return source != "" && s.link.matched && !s.keeper.degraded() && slices.Contains(s.link.compared, source)
+	return source != "" && s.link.matched && !s.persister.degraded() && slices.Contains(s.link.compared, source)
 }
 
 // condemned reports whether a held work is one that certainly nobody wants.

@@ -26,7 +26,7 @@ func objectName(r cluster.Ref) string {
 }
 
 // noteWritten notes how the objects of a key are now.
-func (k *keeper) noteWritten(key string, known map[cluster.Ref]remembered) {
+func (k *persister) noteWritten(key string, known map[cluster.Ref]remembered) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.config.Journal != nil {
@@ -36,7 +36,7 @@ func (k *keeper) noteWritten(key string, known map[cluster.Ref]remembered) {
 
 // writtenBefore returns how an earlier process left an object; the zero Known if
 // nobody knows.
-func (k *keeper) writtenBefore(key string, ref cluster.Ref) apply.Known {
+func (k *persister) writtenBefore(key string, ref cluster.Ref) apply.Known {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known, _ := apply.ParseKnown(k.written.objects[key][objectName(ref)])

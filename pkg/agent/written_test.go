@@ -113,8 +113,8 @@ func TestWritten_Restore(t *testing.T) {
 		t.Fatalf("got %+v", w)
 	}
 	r := newJournaledRig(t)
-	r.core.keeper.written = w
-	if k := r.core.keeper.writtenBefore("k", ref{Name: "a"}); k.UID != "" {
+	r.core.persister.written = w
+	if k := r.core.persister.writtenBefore("k", ref{Name: "a"}); k.UID != "" {
 		t.Errorf("a text that is none: %v", k)
 	}
 }
