@@ -128,7 +128,7 @@ type Agent struct {
 	policies *roleWatch
 	history  *history.History
 	session  *session.Session
-	gate     *gate
+	dialer   *identityGuardDialer
 	metrics  *Metrics
 	pool     *workerPool
 
@@ -186,9 +186,9 @@ func New(c Config) (*Agent, error) {
 		Wake: a.wake, Later: a.later, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
 	a.pool = newTurns(c.Workers, a.reconcile)
-	a.gate = &gate{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
+	a.dialer = &identityGuardDialer{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
-		Dialer: a.gate, Changed: c.Changed, Backoff: session.Backoff{Refused: c.Refused}, Handler: sessionHandler{a}, Log: c.Log, Metrics: sessions,
+		Dialer: a.dialer, Changed: c.Changed, Backoff: session.Backoff{Refused: c.Refused}, Handler: sessionHandler{a}, Log: c.Log, Metrics: sessions,
 		Filter: transport.Filter{Cluster: c.Cluster, DataType: codec.ManifestBundles},
 	})
 	return a, a.metrics.observe(a)
@@ -322,7 +322,7 @@ func (a *Agent) BrokerReady() error { return a.session.Err() }
 
 // IdentityReady returns why the agent may not act under its hub identity, nil if
 // it may or nobody has said that it may not.
-func (a *Agent) IdentityReady() error { return a.gate.err() }
+func (a *Agent) IdentityReady() error { return a.dialer.err() }
 
 // Will is the event that a broker which keeps nothing publishes when the agent is gone; see
 // mqtt.Options.

@@ -22,10 +22,10 @@ const (
 	admitWithin = 30 * time.Second
 )
 
-// gate keeps events of a broker away that may not use the hub identity. It
+// identityGuardDialer keeps events of a broker away that may not use the hub identity. It
 // stands between the session and its Dialer: while the identity is refused, the
 // broker is not asked for another subscription every few seconds.
-type gate struct {
+type identityGuardDialer struct {
 	transport.Dialer
 	admit    func(context.Context, transport.Accepted) error
 	identity string
@@ -40,14 +40,14 @@ type gate struct {
 }
 
 // err returns why the identity may not be used.
-func (g *gate) err() error {
+func (g *identityGuardDialer) err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.refusal
 }
 
 // pass returns nil if a subscription may begin.
-func (g *gate) pass(ctx context.Context, a transport.Accepted) error {
+func (g *identityGuardDialer) pass(ctx context.Context, a transport.Accepted) error {
 	if g.admit == nil {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (g *gate) pass(ctx context.Context, a transport.Accepted) error {
 }
 
 // Dial implements transport.Dialer. While the identity is refused it waits.
-func (g *gate) Dial(ctx context.Context) (transport.Conn, error) {
+func (g *identityGuardDialer) Dial(ctx context.Context) (transport.Conn, error) {
 	for waited := time.Duration(0); g.err() != nil && waited < refusedDial; waited += refusedPoll {
 		if err := jittered(ctx, refusedPoll); err != nil {
 			return nil, err

@@ -61,7 +61,7 @@ func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
 func TestGate_WhatTheClusterSaidCountsWhileItIsAway(t *testing.T) {
 	var answer error
 	asked := 0
-	g := &gate{log: slog.New(slog.DiscardHandler), admit: func(context.Context, transport.Accepted) error { asked++; return answer }}
+	g := &identityGuardDialer{log: slog.New(slog.DiscardHandler), admit: func(context.Context, transport.Accepted) error { asked++; return answer }}
 	a := transport.Accepted{Epoch: "e1", Roots: []string{"ca"}}
 	away := errors.New("the cluster is away")
 	answer = away

@@ -15,7 +15,7 @@ func (p sessionHandler) Hello() transport.Hello { return p.core.Hello() }
 
 // Subscribed implements session.Handler.
 func (p sessionHandler) Subscribed(ctx context.Context, a transport.Accepted) ([]codec.Event, error) {
-	if err := p.gate.pass(ctx, a); err != nil {
+	if err := p.dialer.pass(ctx, a); err != nil {
 		return nil, err
 	}
 	return p.core.Subscribed(a)

@@ -77,7 +77,7 @@ func (c *Connection) firstToken(text string) (pending bool, err error) {
 	default:
 		return false, severalTokens()
 	}
-	if !c.port.gate.attempt(c.from) {
+	if !c.port.limiter.attempt(c.from) {
 		return false, tooManyTokens(c.from)
 	}
 	p, wait, err := c.port.cfg.Tokens.Look(text)
@@ -89,7 +89,7 @@ func (c *Connection) firstToken(text string) (pending bool, err error) {
 			b.turn = make(chan struct{}, 1)
 		}
 		b.text, b.err = text, nil
-		c.port.gate.suspend(c)
+		c.port.limiter.suspend(c)
 		return true, nil
 	}
 	return false, c.identified(p)
@@ -104,7 +104,7 @@ func (c *Connection) laterToken(p *tokens.Pass, text string) error {
 	if hash == c.bearer.other {
 		return nil
 	}
-	if !c.port.gate.attempt(c.from) {
+	if !c.port.limiter.attempt(c.from) {
 		return tooManyTokens(c.from)
 	}
 	if err := c.port.cfg.Tokens.SameAccount(p, text); err != nil {
@@ -149,7 +149,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 
 // countBadToken counts a token that does not count. One that nobody could judge is not a bad one.
 func (c *Connection) countBadToken(err error) error {
-	c.port.gate.failed(c, transport.CodeOf(err) == transport.CodeUnauthenticated)
+	c.port.limiter.failed(c, transport.CodeOf(err) == transport.CodeUnauthenticated)
 	var told *transport.Error
 	if !errors.As(err, &told) {
 		return err
@@ -165,21 +165,21 @@ func (c *Connection) countBadToken(err error) error {
 func (c *Connection) identified(p *tokens.Pass) error {
 	s := *c.standing()
 	s.identity, s.user, s.groups, s.pass, s.refusal = p.Identity, p.User, p.Groups, p, nil
-	s.until = oldAt(c.port.gate.now())
-	if err := c.port.gate.identify(c, &s, c.port.metrics); err != nil {
+	s.until = oldAt(c.port.limiter.now())
+	if err := c.port.limiter.identify(c, &s, c.port.metrics); err != nil {
 		p.Release()
 		return err
 	}
-	c.port.gate.lookAt(c.end())
+	c.port.limiter.lookAt(c.end())
 	if p.Gone() { // t1 it counted, t2 it ended and everybody looked, t3 the connection was found to rest on it
-		c.port.gate.finish(c, revoked)
+		c.port.limiter.finish(c, revoked)
 	}
 	c.port.cfg.Audit.Connected(c.Who(), p.Ends)
 	return nil
 }
 
 // attempt reports whether somebody of an address may show a token that may be a bad one.
-func (g *gate) attempt(from netip.Prefix) bool {
+func (g *limiter) attempt(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := g.addresses[from]
@@ -187,7 +187,7 @@ func (g *gate) attempt(from netip.Prefix) bool {
 }
 
 // failed counts a token of a connection that was bad, unless nobody could say whether it is.
-func (g *gate) failed(c *Connection, bad bool) {
+func (g *limiter) failed(c *Connection, bad bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.spared = true
@@ -196,7 +196,7 @@ func (g *gate) failed(c *Connection, bad bool) {
 	}
 }
 
-func (g *gate) fail(from netip.Prefix) {
+func (g *limiter) fail(from netip.Prefix) {
 	at := g.addresses[from]
 	if at == nil {
 		g.sweep()
@@ -208,7 +208,7 @@ func (g *gate) fail(from netip.Prefix) {
 
 // suspend lets a stranger begin calls that wait until it is known who that is: few, and small
 // ones.
-func (g *gate) suspend(c *Connection) {
+func (g *limiter) suspend(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.spared = true
@@ -219,7 +219,7 @@ func (g *gate) suspend(c *Connection) {
 
 // identify makes a stranger a connection of its party, which has its calls from then on. The
 // result is why it may not be.
-func (g *gate) identify(c *Connection, s *standing, m metrics) error {
+func (g *limiter) identify(c *Connection, s *standing, m metrics) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.left || c.cutFor != "" || c.standing().identity.Role != nobody {
@@ -251,7 +251,7 @@ func (g *gate) identify(c *Connection, s *standing, m metrics) error {
 
 // evict ends the stranger that has been there for the longest without having said who it is, where
 // there is no room for another one. Whoever means it well says it at once.
-func (g *gate) evict() {
+func (g *limiter) evict() {
 	var oldest *Connection
 	for c := range g.strangers {
 		if c.knownByToken() && c.cutFor == "" && (oldest == nil || c.id < oldest.id) {

@@ -27,7 +27,7 @@ func (r review) Review(context.Context, string, []string) (*hawserv1.TokenReview
 func nobodyKnows() (*hawserv1.TokenReviewResult, error) { return &hawserv1.TokenReviewResult{}, nil }
 
 // bearing is a gate of a port that takes tokens, and what strangers of it enter by.
-func bearing(t *testing.T, l limits, hub review) (g *gate, enter func(addr string) (*Connection, *fromConn)) {
+func bearing(t *testing.T, l limits, hub review) (g *limiter, enter func(addr string) (*Connection, *fromConn)) {
 	t.Helper()
 	all, err := tokens.New(tokens.Options{
 		Config:   tokens.Config{Audiences: []string{"hawser"}, Mapping: []tokens.Rule{{User: "u", Role: identity.Viewer, Name: "v"}}},
@@ -37,7 +37,7 @@ func bearing(t *testing.T, l limits, hub review) (g *gate, enter func(addr strin
 		t.Fatal(err)
 	}
 	g, _, _ = gateOf(l)
-	p := &Port{gate: g, cfg: Config{Tokens: all}, metrics: newMetrics(prometheus.NewRegistry())}
+	p := &Port{limiter: g, cfg: Config{Tokens: all}, metrics: newMetrics(prometheus.NewRegistry())}
 	return g, func(addr string) (*Connection, *fromConn) {
 		raw := arrives(t, g, addr)
 		c := connectionOf(identity.Identity{}, raw)
@@ -53,7 +53,7 @@ func bearing(t *testing.T, l limits, hub review) (g *gate, enter func(addr strin
 var viewer1 = identity.Identity{Role: identity.Viewer, Name: "v"}
 
 // becomeViewer makes a stranger a viewer, as a token would.
-func (c *Connection) becomeViewer(g *gate) error {
+func (c *Connection) becomeViewer(g *limiter) error {
 	s := *c.standing()
 	s.identity, s.refusal = viewer1, nil
 	return g.identify(c, &s, c.port.metrics)

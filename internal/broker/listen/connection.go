@@ -81,12 +81,12 @@ func (c *Connection) standing() *standing { return c.who.Load() }
 // Handshake counts a connection that Listen accepted, shakes hands, and finds out who is at
 // the other end. What is read from and written to the result is decrypted.
 func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
-	a := p.gate.arrival(raw)
+	a := p.limiter.arrival(raw)
 	if a == nil {
 		return nil, nil, ErrNoConnection
 	}
-	if reason := p.gate.from(a, raw.RemoteAddr()); reason != "" {
-		p.gate.leave(a)
+	if reason := p.limiter.from(a, raw.RemoteAddr()); reason != "" {
+		p.limiter.leave(a)
 		return nil, nil, p.refuse(reason, raw)
 	}
 	authorities := p.authorities() // those that it is verified with, or ones before
@@ -94,7 +94,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 	conn, info, err := p.cfg.Credentials.ServerHandshake(shaking)
 	shaking.end()
 	if err != nil {
-		p.gate.leave(a)
+		p.limiter.leave(a)
 		p.refused(failureOf(err), raw.RemoteAddr(), err)
 		return nil, nil, err
 	}
@@ -103,13 +103,13 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		raw: raw, from: prefixOf(raw.RemoteAddr()), bodies: map[uint32]*Body{}, authorities: authorities,
 	}
 	s, end := p.identify(info)
-	c.who.Store(c.learn(info, s, end, p.gate.now()))
-	if !p.gate.enter(a, c) {
+	c.who.Store(c.learn(info, s, end, p.limiter.now()))
+	if !p.limiter.enter(a, c) {
 		return nil, nil, p.refuse(noRoom, raw)
 	}
-	p.gate.lookAt(c.end())
+	p.limiter.lookAt(c.end())
 	if p.authorities() != authorities {
-		p.gate.lookAt(0) // who looked when they changed did not see this one
+		p.limiter.lookAt(0) // who looked when they changed did not see this one
 	}
 	if c.standing().refusal == nil {
 		p.cfg.Audit.Connected(c.Who(), time.Unix(0, c.ends.Load()))
@@ -154,7 +154,7 @@ func (p *Port) identify(info credentials.AuthInfo) (s standing, end time.Time) {
 	s = standing{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
 	// The handshake asks for any authority; that of a role may be fewer.
 	if a := p.authorities(); a.For(id.Role) != a.All() {
-		sooner, err := identity.Covers(a.For(id.Role), t.State.PeerCertificates, p.gate.now())
+		sooner, err := identity.Covers(a.For(id.Role), t.State.PeerCertificates, p.limiter.now())
 		if err != nil {
 			return standing{refusal: agentsOnly(id)}, end
 		}
@@ -218,7 +218,7 @@ func (c *Connection) NewBody(stream uint32, ended bool) *Body {
 
 // Begin counts a call, and its body from now on. The result is why it is refused.
 func (c *Connection) Begin(k Kind, b *Body) error {
-	err := c.port.gate.begin(c, k, b)
+	err := c.port.limiter.begin(c, k, b)
 	if err == nil {
 		c.standing().calls.Inc()
 	}
@@ -226,7 +226,7 @@ func (c *Connection) Begin(k Kind, b *Body) error {
 }
 
 // Body returns the body of a call that runs, nil where none does.
-func (c *Connection) Body(stream uint32) *Body { return c.port.gate.bodyOf(c, stream) }
+func (c *Connection) Body(stream uint32) *Body { return c.port.limiter.bodyOf(c, stream) }
 
 // Refused tells of a call that is refused.
 func (c *Connection) Refused(method, reason string, err error) {
@@ -239,7 +239,7 @@ func (c *Connection) Called(method string, err error) { c.port.cfg.Audit.Called(
 
 // Insist counts a call that is refused by what came before its body; too many of them end
 // the connection. Cost is in calls.
-func (c *Connection) Insist(cost float64) error { return c.unless(c.port.gate.insist(c, cost)) }
+func (c *Connection) Insist(cost float64) error { return c.unless(c.port.limiter.insist(c, cost)) }
 
 // Garbled counts headers of which nobody has learned who asks for what, as a call that is refused.
 func (c *Connection) Garbled() error {
@@ -251,19 +251,19 @@ func (c *Connection) Garbled() error {
 var ErrFlood = errors.New("listener: the peer sends too much that belongs to no call")
 
 // Idle counts what carries nothing of a call; too much of it ends the connection.
-func (c *Connection) Idle() error { return c.unless(c.port.gate.idle(c)) }
+func (c *Connection) Idle() error { return c.unless(c.port.limiter.idle(c)) }
 
 // Stray is Idle for bytes that belong to a call that is over. It is for the goroutine
 // that reads.
 func (c *Connection) Stray(n int64) error {
-	return c.unless(c.stray.Spend(c.standing().allowed.stray, c.port.gate.now(), float64(n)))
+	return c.unless(c.stray.Spend(c.standing().allowed.stray, c.port.limiter.now(), float64(n)))
 }
 
 func (c *Connection) unless(fine bool) error {
 	if fine {
 		return nil
 	}
-	c.port.gate.flood(c)
+	c.port.limiter.flood(c)
 	return ErrFlood
 }
 
@@ -271,11 +271,11 @@ func (c *Connection) unless(fine bool) error {
 // may be a moment away. It is asked before anything that came is handled, and
 // before anything is sent.
 func (c *Connection) InTime() error {
-	reason := c.over(c.port.gate.now())
+	reason := c.over(c.port.limiter.now())
 	if reason == "" {
 		return nil
 	}
-	c.port.gate.finish(c, reason)
+	c.port.limiter.finish(c, reason)
 	return errOver
 }
 
@@ -284,7 +284,7 @@ var errOver = errors.New("listener: the peer's certificate or token has ended")
 
 // Leave ends the use of a connection; it is called once.
 func (c *Connection) Leave() {
-	reason := c.port.gate.exit(c)
+	reason := c.port.limiter.exit(c)
 	s := c.standing()
 	if reason != "" {
 		c.port.ended(c, reason)

@@ -95,18 +95,18 @@ func (p *Port) look(all bool) {
 	p.looking.Lock()
 	defer p.looking.Unlock()
 	p.checkServing()
-	now, authorities := p.gate.now(), p.authorities()
-	if !all && authorities == p.trusted && now.UnixNano() < p.gate.next.Load() {
+	now, authorities := p.limiter.now(), p.authorities()
+	if !all && authorities == p.trusted && now.UnixNano() < p.limiter.next.Load() {
 		return
 	}
 	p.trusted = authorities
-	p.gate.next.Store(math.MaxInt64)
-	p.seen = p.gate.all(p.seen[:0])
+	p.limiter.next.Store(math.MaxInt64)
+	p.seen = p.limiter.all(p.seen[:0])
 	for _, c := range p.seen {
 		if reason := p.over(c, authorities, now); reason != "" {
-			p.gate.finish(c, reason)
+			p.limiter.finish(c, reason)
 		} else {
-			p.gate.lookAt(c.end())
+			p.limiter.lookAt(c.end())
 		}
 	}
 	clear(p.seen)
@@ -130,7 +130,7 @@ func (c *Connection) end() int64 {
 }
 
 // lookAt has all connections looked at then, or before.
-func (g *gate) lookAt(when int64) {
+func (g *limiter) lookAt(when int64) {
 	for next := g.next.Load(); when < next; next = g.next.Load() {
 		if g.next.CompareAndSwap(next, when) {
 			return
@@ -159,7 +159,7 @@ func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Ti
 		return reason
 	}
 	if s.refusal == nil {
-		if r := p.gate.denied(s.identity, c); r != nil {
+		if r := p.limiter.denied(s.identity, c); r != nil {
 			return r.reason
 		}
 	}
@@ -202,7 +202,7 @@ func (p *Port) checkServing() {
 }
 
 // all appends the connections that are open.
-func (g *gate) all(to []*Connection) []*Connection {
+func (g *limiter) all(to []*Connection) []*Connection {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, p := range g.clients {
@@ -218,7 +218,7 @@ func (g *gate) all(to []*Connection) []*Connection {
 
 // finish ends a connection that may not go on, through no fault of its peer:
 // that may come back at once, if it can.
-func (g *gate) finish(c *Connection, reason string) {
+func (g *limiter) finish(c *Connection, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.cutFor != "" {
@@ -267,7 +267,7 @@ func (p *Port) ended(c *Connection, reason string) {
 
 // nearestEnd is when the first certificate of a connection ends that is in the last tenth of its
 // life, in Unix nanoseconds; 0 without one. Who renews by itself never comes so far.
-func (g *gate) nearestEnd() (first int64) {
+func (g *limiter) nearestEnd() (first int64) {
 	now := g.now().UnixNano()
 	for _, c := range g.all(nil) {
 		end := c.ends.Load()

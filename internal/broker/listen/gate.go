@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// gate counts what peers use and says what is too much. It does no I/O but to
+// limiter counts what peers use and says what is too much. It does no I/O but to
 // end connections, and never waits. Methods may be called concurrently.
-type gate struct {
+type limiter struct {
 	limits limits
 	now    func() time.Time
 	// ended hears why a connection was ended; it must not block.
@@ -38,8 +38,8 @@ type gate struct {
 	lists     int
 }
 
-func newGate(l limits, ended func(string)) *gate {
-	return &gate{
+func newGate(l limits, ended func(string)) *limiter {
+	return &limiter{
 		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
 		denied: func(identity.Identity, *Connection) *refusal { return nil }, strangers: map[*Connection]struct{}{},
 		arrivals:  map[net.Conn]*arrival{},
@@ -89,7 +89,7 @@ const (
 // arrive counts a connection that was just accepted; the result is why it is
 // refused. Where too many handshakes are under way, the oldest of the address
 // that has the most is ended: whoever means it well has long finished.
-func (g *gate) arrive(raw net.Conn, proxied bool) string {
+func (g *limiter) arrive(raw net.Conn, proxied bool) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open >= g.limits.connections {
@@ -113,7 +113,7 @@ func (g *gate) arrive(raw net.Conn, proxied bool) string {
 }
 
 // arrival returns what arrive counted.
-func (g *gate) arrival(raw net.Conn) *arrival {
+func (g *limiter) arrival(raw net.Conn) *arrival {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	a := g.arrivals[raw]
@@ -122,7 +122,7 @@ func (g *gate) arrival(raw net.Conn) *arrival {
 }
 
 // heaviest is the oldest handshake of the address that has the most.
-func (g *gate) heaviest() *arrival {
+func (g *limiter) heaviest() *arrival {
 	most := g.waiting[0]
 	for _, a := range g.waiting {
 		if g.pendingOf(a) > g.pendingOf(most) {
@@ -132,7 +132,7 @@ func (g *gate) heaviest() *arrival {
 	return most
 }
 
-func (g *gate) pendingOf(a *arrival) int {
+func (g *limiter) pendingOf(a *arrival) int {
 	if at := g.addresses[a.address]; at != nil {
 		return at.pending
 	}
@@ -140,7 +140,7 @@ func (g *gate) pendingOf(a *arrival) int {
 }
 
 // from tells the address of a proxied arrival; the result is why it is refused.
-func (g *gate) from(a *arrival, remote net.Addr) string {
+func (g *limiter) from(a *arrival, remote net.Addr) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if a.address.IsValid() {
@@ -149,7 +149,7 @@ func (g *gate) from(a *arrival, remote net.Addr) string {
 	return g.locate(a, remote)
 }
 
-func (g *gate) locate(a *arrival, remote net.Addr) string {
+func (g *limiter) locate(a *arrival, remote net.Addr) string {
 	prefix := prefixOf(remote)
 	at := g.addresses[prefix]
 	if at == nil {
@@ -184,7 +184,7 @@ func prefixOf(a net.Addr) netip.Prefix {
 }
 
 // leave ends the handshake of an arrival that did not become a connection.
-func (g *gate) leave(a *arrival) {
+func (g *limiter) leave(a *arrival) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--
@@ -192,7 +192,7 @@ func (g *gate) leave(a *arrival) {
 }
 
 // shaken forgets a handshake, one that led to nothing is remembered.
-func (g *gate) shaken(a *arrival, identified bool) {
+func (g *limiter) shaken(a *arrival, identified bool) {
 	g.remove(a)
 	at := g.addresses[a.address]
 	if at == nil {
@@ -204,7 +204,7 @@ func (g *gate) shaken(a *arrival, identified bool) {
 	}
 }
 
-func (g *gate) remove(a *arrival) {
+func (g *limiter) remove(a *arrival) {
 	if i := slices.Index(g.waiting, a); i >= 0 {
 		g.waiting = slices.Delete(g.waiting, i, i+1)
 	}
@@ -213,7 +213,7 @@ func (g *gate) remove(a *arrival) {
 // enter makes a connection of an arrival. One whose peer may not have it gets in
 // as a stranger, who is told so at its first call, or says who it is with a token; false where
 // even for that there is no room.
-func (g *gate) enter(a *arrival, c *Connection) bool {
+func (g *limiter) enter(a *arrival, c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := *c.standing()
@@ -247,7 +247,7 @@ func (g *gate) enter(a *arrival, c *Connection) bool {
 
 // admit counts one more connection of an identity; the result is its party, or why that may not
 // have it.
-func (g *gate) admit(id identity.Identity) (*clientUsage, *refusal) {
+func (g *limiter) admit(id identity.Identity) (*clientUsage, *refusal) {
 	p := g.partyOf(id)
 	switch {
 	case len(p.conns) >= p.allowance.connections:
@@ -258,7 +258,7 @@ func (g *gate) admit(id identity.Identity) (*clientUsage, *refusal) {
 	return p, nil
 }
 
-func (g *gate) partyOf(id identity.Identity) *clientUsage {
+func (g *limiter) partyOf(id identity.Identity) *clientUsage {
 	p := g.clients[id]
 	if p == nil {
 		g.sweep()
@@ -270,7 +270,7 @@ func (g *gate) partyOf(id identity.Identity) *clientUsage {
 
 // sweep forgets addresses and parties of which nothing is known that counts. It
 // costs, over time, as much as remembering them did.
-func (g *gate) sweep() {
+func (g *limiter) sweep() {
 	if len(g.addresses)+len(g.clients) < g.sweepAt {
 		return
 	}
@@ -290,7 +290,7 @@ func (g *gate) sweep() {
 
 // exit ends the use of a connection; it is called once. The result is why the
 // gate ended it, "" where it did not.
-func (g *gate) exit(c *Connection) (reason string) {
+func (g *limiter) exit(c *Connection) (reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--
@@ -308,7 +308,7 @@ func (g *gate) exit(c *Connection) (reason string) {
 
 // begin counts a call of c, whose body b is counted from now on. The result is
 // why it is refused.
-func (g *gate) begin(c *Connection, k Kind, b *Body) error {
+func (g *limiter) begin(c *Connection, k Kind, b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p, id := c.client, c.standing().identity
@@ -342,7 +342,7 @@ func (g *gate) begin(c *Connection, k Kind, b *Body) error {
 // supersede ends the reflection stream of a party, which has one at a time. Its
 // caller may have left it already: t1 it cancels its stream and opens the next,
 // t2 its library sends the next one's headers, t3 it sends the reset of the first.
-func (g *gate) supersede(p *clientUsage) {
+func (g *limiter) supersede(p *clientUsage) {
 	if b := p.reflection; b != nil && b.running {
 		g.stop(b)
 		b.cancel()
@@ -350,7 +350,7 @@ func (g *gate) supersede(p *clientUsage) {
 }
 
 // ask counts a message on a reflection stream.
-func (g *gate) ask(b *Body) error {
+func (g *limiter) ask(b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
@@ -361,14 +361,14 @@ func (g *gate) ask(b *Body) error {
 }
 
 // end gives back what a call used; it may be called again.
-func (g *gate) end(b *Body) {
+func (g *limiter) end(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.stop(b)
 	g.forget(b)
 }
 
-func (g *gate) stop(b *Body) {
+func (g *limiter) stop(b *Body) {
 	if !b.running {
 		return
 	}
@@ -397,29 +397,29 @@ func (b *Body) Superseded(f func()) { b.cancel = f }
 
 // Grow counts what came of it, in memory; ended: that is all. A peer that has too much
 // that is not ended loses its connection.
-func (b *Body) Grow(n int64, ended bool) { b.of.port.gate.grow(b, n, ended) }
+func (b *Body) Grow(n int64, ended bool) { b.of.port.limiter.grow(b, n, ended) }
 
 // Ask counts a message on a reflection stream.
-func (b *Body) Ask() error { return b.of.port.gate.ask(b) }
+func (b *Body) Ask() error { return b.of.port.limiter.ask(b) }
 
 // Reset tells that the peer took the call back.
-func (b *Body) Reset() { b.of.port.gate.reset(b) }
+func (b *Body) Reset() { b.of.port.limiter.reset(b) }
 
 // EndUnlessEnded ends the connection where the call is not all there.
-func (b *Body) EndUnlessEnded() { b.of.port.gate.endUnlessEnded(b) }
+func (b *Body) EndUnlessEnded() { b.of.port.limiter.endUnlessEnded(b) }
 
 // End gives back what the call used; it may be called again.
-func (b *Body) End() { b.of.port.gate.end(b) }
+func (b *Body) End() { b.of.port.limiter.end(b) }
 
 // bodyOf returns the body of a call that runs, nil where none does.
-func (g *gate) bodyOf(c *Connection, stream uint32) *Body {
+func (g *limiter) bodyOf(c *Connection, stream uint32) *Body {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.bodies[stream]
 }
 
 // endUnlessEnded ends the connection of a call whose request did not come.
-func (g *gate) endUnlessEnded(b *Body) {
+func (g *limiter) endUnlessEnded(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !b.ended && b.of.bodies[b.stream] == b {
@@ -429,7 +429,7 @@ func (g *gate) endUnlessEnded(b *Body) {
 }
 
 // forget stops counting a body.
-func (g *gate) forget(b *Body) {
+func (g *limiter) forget(b *Body) {
 	if b.of.bodies[b.stream] != b {
 		return // its connection was ended
 	}
@@ -440,7 +440,7 @@ func (g *gate) forget(b *Body) {
 
 // reset tells that the peer took a call back before it was sent, which costs the
 // broker as much as many calls that are answered.
-func (g *gate) reset(b *Body) {
+func (g *limiter) reset(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !b.ended && b.kind != Reflecting {
@@ -453,7 +453,7 @@ func (g *gate) reset(b *Body) {
 const costOfReset = 20
 
 // drop stops counting all bodies of a connection that ends.
-func (g *gate) drop(c *Connection) {
+func (g *limiter) drop(c *Connection) {
 	for _, b := range c.bodies {
 		g.forget(b)
 	}
@@ -462,7 +462,7 @@ func (g *gate) drop(c *Connection) {
 // grow counts what a frame adds to a body. Whoever then has the most that is not
 // ended, of the identity or of all, loses its connection: what it holds is
 // given back at once, for the memory follows.
-func (g *gate) grow(b *Body, n int64, ended bool) {
+func (g *limiter) grow(b *Body, n int64, ended bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
@@ -490,7 +490,7 @@ func (g *gate) grow(b *Body, n int64, ended bool) {
 
 // endLargest ends the connection that holds the most in bodies that are not
 // ended.
-func (g *gate) endLargest(of map[*Connection]struct{}) {
+func (g *limiter) endLargest(of map[*Connection]struct{}) {
 	var largest *Connection
 	var most int64
 	for c := range of {
@@ -505,14 +505,14 @@ func (g *gate) endLargest(of map[*Connection]struct{}) {
 }
 
 // insist counts a call that was refused; false where there were too many.
-func (g *gate) insist(c *Connection, cost float64) bool {
+func (g *limiter) insist(c *Connection, cost float64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.refused.Spend(c.standing().allowed.refused, g.now(), cost)
 }
 
 // flood ends the connection of who sends too much that belongs to no call.
-func (g *gate) flood(c *Connection) {
+func (g *limiter) flood(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.cut(c, "flood")
@@ -522,7 +522,7 @@ func (g *gate) flood(c *Connection) {
 const costOfCut = 20
 
 // cut ends a connection; what runs on it ends as if the network had broken.
-func (g *gate) cut(c *Connection, reason string) {
+func (g *limiter) cut(c *Connection, reason string) {
 	if c.cutFor != "" {
 		return
 	}
@@ -536,7 +536,7 @@ func (g *gate) cut(c *Connection, reason string) {
 
 // idle counts a frame that carries nothing of a call; false where there were too
 // many.
-func (g *gate) idle(c *Connection) bool {
+func (g *limiter) idle(c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := &c.idle
@@ -556,7 +556,7 @@ func (c *Connection) unfinished() (n int64) {
 	return n
 }
 
-func (g *gate) usage() Usage {
+func (g *limiter) usage() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	u := Usage{Connections: map[Peers]int{}, Bodies: g.bodies}

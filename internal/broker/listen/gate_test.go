@@ -71,7 +71,7 @@ func (c *fromConn) RemoteAddr() net.Addr {
 func (c *fromConn) Close() error { c.closed = true; return nil }
 
 // gateOf is a gate whose clock stands still.
-func gateOf(l limits) (*gate, *time.Time, *[]string) {
+func gateOf(l limits) (*limiter, *time.Time, *[]string) {
 	now, ended := time.Unix(1000, 0), []string{}
 	g := newGate(l, func(reason string) { ended = append(ended, reason) })
 	g.now = func() time.Time { return now }
@@ -86,7 +86,7 @@ var smallLimits = limits{
 	},
 }
 
-func arrives(t *testing.T, g *gate, addr string) *fromConn {
+func arrives(t *testing.T, g *limiter, addr string) *fromConn {
 	t.Helper()
 	c := &fromConn{addr: addr}
 	if reason := g.arrive(c, false); reason != "" {
@@ -101,7 +101,7 @@ func connectionOf(id identity.Identity, raw net.Conn) *Connection {
 	return c
 }
 
-func enters(t *testing.T, g *gate, raw net.Conn, id identity.Identity) *Connection {
+func enters(t *testing.T, g *limiter, raw net.Conn, id identity.Identity) *Connection {
 	t.Helper()
 	c := connectionOf(id, raw)
 	if !g.enter(g.arrival(raw), c) {

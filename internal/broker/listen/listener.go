@@ -13,7 +13,7 @@ import (
 // needs a file of its own.
 type listener struct {
 	net.Listener
-	gate    *gate
+	limiter *limiter
 	proxies []netip.Prefix
 	refused func(reason string, from net.Addr, err error)
 	rested  time.Time // when it last rested
@@ -37,7 +37,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			// who is gets no handshake: else all of its clients would be one address.
 			c = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(HandshakeTimeout))
 		}
-		reason := l.gate.arrive(c, proxied)
+		reason := l.limiter.arrive(c, proxied)
 		if reason == "" {
 			return c, nil
 		}

@@ -25,7 +25,7 @@ type metered struct {
 func (m *metered) Read(b []byte) (int, error) {
 	n, err := m.Conn.Read(b)
 	count(m.of.standing().received, n)
-	if wait := m.of.port.gate.ahead(m.of, n); wait > 0 {
+	if wait := m.of.port.limiter.ahead(m.of, n); wait > 0 {
 		<-time.After(wait)
 	}
 	return n, err
@@ -47,7 +47,7 @@ func count(c prometheus.Counter, n int) {
 }
 
 // ahead counts bytes that came, and returns how long it takes until as many may have come.
-func (g *gate) ahead(c *Connection, n int) time.Duration {
+func (g *limiter) ahead(c *Connection, n int) time.Duration {
 	rate := c.standing().allowed.bytes
 	if rate == (fair.Rate{}) || n == 0 {
 		return 0

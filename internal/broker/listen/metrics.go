@@ -36,7 +36,7 @@ func (m metrics) of(r identity.Role, t Transport) (calls, received, sent prometh
 
 // show adds what is asked for when somebody looks.
 func (p *Port) show(r prometheus.Registerer) {
-	g := p.gate
+	g := p.limiter
 	meter := telemetry.NewMeter(r, "hawser_port_")
 	meter.Shown("body_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
 		return float64(g.usage().Bodies)

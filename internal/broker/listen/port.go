@@ -82,7 +82,7 @@ type Config struct {
 // called concurrently.
 type Port struct {
 	cfg     Config
-	gate    *gate
+	limiter *limiter
 	metrics metrics
 	turns   chan struct{}    // of handshakes
 	files   *identity.Server // nil where the credentials do not change
@@ -108,10 +108,10 @@ func New(cfg Config) (*Port, Config, error) {
 		l = l.bearing()
 	}
 	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	p.gate = newGate(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
-	p.gate.now = cfg.Now
+	p.limiter = newGate(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
+	p.limiter.now = cfg.Now
 	if cfg.Denials != nil {
-		p.gate.denied = func(id identity.Identity, c *Connection) *refusal {
+		p.limiter.denied = func(id identity.Identity, c *Connection) *refusal {
 			if d, ok := cfg.Denials.Of(id, c.serial()); ok {
 				return keptOut(id, d)
 			}
@@ -172,7 +172,7 @@ func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
 		err := fmt.Errorf("listener: %s is not a loopback address: plaintext is allowed only there, give TLS files or listen on 127.0.0.1", l.Addr())
 		return nil, errors.Join(err, l.Close())
 	}
-	return &listener{Listener: l, gate: p.gate, proxies: p.cfg.Proxies, refused: p.refused}, nil
+	return &listener{Listener: l, limiter: p.limiter, proxies: p.cfg.Proxies, refused: p.refused}, nil
 }
 
 func isLoopback(a net.Addr) bool {
@@ -200,4 +200,4 @@ type Usage struct {
 }
 
 // Usage returns what is in use.
-func (p *Port) Usage() Usage { return p.gate.usage() }
+func (p *Port) Usage() Usage { return p.limiter.usage() }

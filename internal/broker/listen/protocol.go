@@ -29,7 +29,7 @@ const (
 
 // Speaks says how the calls of the connection come, before anything is counted.
 func (c *Connection) Speaks(t Transport) {
-	g := c.port.gate
+	g := c.port.limiter
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.transport = t

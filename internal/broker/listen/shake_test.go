@@ -76,7 +76,7 @@ func TestListener_Rests(t *testing.T) {
 		const many = 200
 		g, _, _ := gateOf(limits{})
 		refused := 0
-		l := &listener{Listener: &dead{left: many}, gate: g, refused: func(string, net.Addr, error) { refused++ }}
+		l := &listener{Listener: &dead{left: many}, limiter: g, refused: func(string, net.Addr, error) { refused++ }}
 		began := time.Now()
 		if _, err := l.Accept(); err == nil {
 			t.Error("one was accepted")
