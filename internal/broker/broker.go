@@ -46,7 +46,7 @@ type Broker struct {
 	*admin.Admin
 
 	cfg    Config
-	claims *claims.Claims
+	claims *claims.State
 	intake *intake.Intake
 	feed   *feed.Feed
 	// registration is nil where no source serves it.

@@ -41,7 +41,7 @@ type Hub interface {
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
 	cfg     *call.Config
-	claims  *claims.Claims
+	claims  *claims.State
 	agents  Agents
 	writer  claims.Writer
 	denials *denials.List
@@ -53,7 +53,7 @@ type Admin struct {
 
 // New returns an admin, which writes through w. The error says what in the store
 // cannot be read.
-func New(cfg *call.Config, c *claims.Claims, a Agents, w claims.Writer, p *peers.Peers) (*Admin, error) {
+func New(cfg *call.Config, c *claims.State, a Agents, w claims.Writer, p *peers.Peers) (*Admin, error) {
 	d, err := denials.New(cfg.Store)
 	if err != nil {
 		return nil, err

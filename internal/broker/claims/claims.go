@@ -43,8 +43,8 @@ type Writer interface {
 	Commit(ctx context.Context, from identity.Identity, ops ...store.Op) ([]store.Outcome, error)
 }
 
-// Claims is what all parties claim. Its parts may be used concurrently.
-type Claims struct {
+// State is what all parties claim. Its parts may be used concurrently.
+type State struct {
 	Sources   *Sources
 	Lists     *Lists
 	Deletions *Deletions
@@ -54,9 +54,9 @@ type Claims struct {
 }
 
 // New returns claims of nobody.
-func New(cfg *call.Config) *Claims {
+func New(cfg *call.Config) *State {
 	m, slots := cfg.Meter(), make(Slots, cfg.Comparisons)
-	c := &Claims{
+	c := &State{
 		Slots: slots,
 		Sources: &Sources{
 			cfg: cfg, slots: slots, all: map[store.Scope]*source{},
@@ -80,13 +80,13 @@ func New(cfg *call.Config) *Claims {
 }
 
 // Connect says who is told, and who writes. It is called once, before anything is claimed.
-func (c *Claims) Connect(a Agents, w Writer) {
+func (c *State) Connect(a Agents, w Writer) {
 	c.Sources.agents, c.Deletions.agents, c.Names.agents = a, a, a
 	c.Deletions.writer = w
 }
 
 // Changed notes a change of a record, before any subscription is told of it.
-func (c *Claims) Changed(ch *store.Change) {
+func (c *State) Changed(ch *store.Change) {
 	c.Deletions.changed(ch)
 	if ch.Part == store.SpecPart {
 		c.Sources.changed(ch)
@@ -165,7 +165,7 @@ func Decide(c Case) DeliveryDecision {
 }
 
 // About returns the case of a record of which an agent listed a version.
-func (c *Claims) About(m *store.Meta, listed int64) Case {
+func (c *State) About(m *store.Meta, listed int64) Case {
 	return Case{
 		Listed: listed, Version: m.Version, Supersedes: m.SpecSupersedes,
 		Vouched: c.Sources.Vouches(scopeOf(m.Key), m.Owner),
@@ -203,7 +203,7 @@ const (
 )
 
 // Scopes returns where something does not fit together, by cluster and data type.
-func (c *Claims) Scopes() []store.Scope {
+func (c *State) Scopes() []store.Scope {
 	scopes := map[store.Scope]struct{}{}
 	c.Lists.scopes(scopes)
 	c.Sources.scopes(scopes)
@@ -214,7 +214,7 @@ func (c *Claims) Scopes() []store.Scope {
 }
 
 // Findings returns what does not fit together at a place, by cause, source and id.
-func (c *Claims) Findings(scope store.Scope) []Finding {
+func (c *State) Findings(scope store.Scope) []Finding {
 	found := slices.Concat(c.Lists.findings(scope), c.Sources.findings(scope), c.Names.findings(scope))
 	slices.SortFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))

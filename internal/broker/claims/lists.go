@@ -230,7 +230,7 @@ func (l *List) decided(id string, d DeliveryDecision, w NewerWork) {
 }
 
 // Judge decides about a record that is about to be sent to the agent of a list.
-func (c *Claims) Judge(l *List, m *store.Meta) (DeliveryDecision, NewerWork) {
+func (c *State) Judge(l *List, m *store.Meta) (DeliveryDecision, NewerWork) {
 	listed, ok := l.about(m.ResourceID)
 	if !ok {
 		return Send, NewerWork{}
@@ -243,7 +243,7 @@ func (c *Claims) Judge(l *List, m *store.Meta) (DeliveryDecision, NewerWork) {
 
 // Forced takes out, and returns by id, those of the waiting records that their sources have
 // turned out to vouch for.
-func (c *Claims) Forced(l *List) map[string]NewerWork {
+func (c *State) Forced(l *List) map[string]NewerWork {
 	l.lists.mu.Lock()
 	waiting := maps.Clone(l.newer)
 	l.lists.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 )
 
 // shownIn is what there is to show of a cluster, one line each.
-func shownIn(c *Claims, cluster string) (lines []string) {
+func shownIn(c *State, cluster string) (lines []string) {
 	for _, f := range everyFinding(c, cluster) {
 		name := map[Cause]string{Unexplained: "unexplained", Newer: "newer", Withheld: "withheld", Quarantined: "quarantined"}[f.Cause]
 		line := fmt.Sprint(name, " ", f.ResourceID, f.Detail)
@@ -26,7 +26,7 @@ func shownIn(c *Claims, cluster string) (lines []string) {
 	return lines
 }
 
-func everyFinding(c *Claims, cluster string) (all []Finding) {
+func everyFinding(c *State, cluster string) (all []Finding) {
 	for _, scope := range c.Scopes() {
 		if cluster == "" || scope.Cluster == cluster {
 			all = append(all, c.Findings(scope)...)
@@ -38,7 +38,7 @@ func everyFinding(c *Claims, cluster string) (all []Finding) {
 var agent = identity.Identity{Role: identity.Agent, Name: "c1"}
 
 // listed is what an agent of a cluster lists that subscribes now.
-func listed(c *Claims, cluster string, o Odd) *List {
+func listed(c *State, cluster string, o Odd) *List {
 	l := c.Lists.Open(placed(cluster), agent)
 	l.Replace(o)
 	return l

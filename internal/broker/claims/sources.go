@@ -86,14 +86,14 @@ type Sources struct {
 type source struct {
 	// rest is the state of every cluster that is not in named.
 	rest  sourceState
-	named map[string]*claim
+	named map[string]*clusterState
 	// serial counts how often it began to say something, and how often that was revoked on
 	// some cluster: what is said is void when it changed meanwhile.
 	serial uint64
 }
 
-// claim is what a source has said of one cluster.
-type claim struct {
+// clusterState is what a source has said of one cluster.
+type clusterState struct {
 	state sourceState
 	// subscription is the one on which it withholds works, and reason why.
 	subscription string
@@ -114,7 +114,7 @@ var errTooManyNamed = errors.New("more clusters are named as compared than a sou
 func (s *Sources) of(owner store.Scope) *source {
 	o := s.all[owner]
 	if o == nil {
-		o = &source{named: map[string]*claim{}}
+		o = &source{named: map[string]*clusterState{}}
 		s.all[owner] = o
 	}
 	return o
@@ -127,11 +127,11 @@ func (o *source) at(cluster string) sourceState {
 	return o.rest
 }
 
-// claim returns what is said of a cluster, to change it.
-func (o *source) claim(cluster string) *claim {
+// stateOf returns what is said of a cluster, to change it.
+func (o *source) stateOf(cluster string) *clusterState {
 	c := o.named[cluster]
 	if c == nil {
-		c = &claim{state: o.rest}
+		c = &clusterState{state: o.rest}
 		o.named[cluster] = c
 	}
 	return c
@@ -139,7 +139,7 @@ func (o *source) claim(cluster string) *claim {
 
 // move makes one transition, and reports whether the source vouches other than before.
 func (s *Sources) move(o *source, cluster string, what said) bool {
-	c := o.claim(cluster)
+	c := o.stateOf(cluster)
 	before := c.state
 	c.state = transitions[before][what]
 	if what == compared || what == allElse {
@@ -150,7 +150,7 @@ func (s *Sources) move(o *source, cluster string, what said) bool {
 }
 
 // withhold replaces the deletions that are withheld.
-func (s *Sources) withhold(c *claim, works map[string]codec.WithheldDeletion) {
+func (s *Sources) withhold(c *clusterState, works map[string]codec.WithheldDeletion) {
 	s.works.Add(int64(len(works) - len(c.works)))
 	c.works = works
 }
@@ -226,7 +226,7 @@ func (s *Sources) apply(st *statement) (ch Change, ok bool, err error) {
 			continue
 		}
 		move(w.cluster, withholds)
-		c := o.claim(w.cluster)
+		c := o.stateOf(w.cluster)
 		c.subscription, c.reason = st.subscription, w.reason
 		s.withhold(c, w.works)
 	}
@@ -263,7 +263,7 @@ func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed 
 	o := s.of(owner)
 	o.serial++
 	if drop {
-		s.withhold(o.claim(cluster), nil)
+		s.withhold(o.stateOf(cluster), nil)
 	}
 	return s.move(o, cluster, revoked)
 }

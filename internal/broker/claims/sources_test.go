@@ -23,7 +23,7 @@ func (nobody) Recheck(Change)                            {}
 func (nobody) End(store.Scope, string, *transport.Error) {}
 
 // newClaims returns claims that may remember half of so many bytes for one party.
-func newClaims(room int) *Claims {
+func newClaims(room int) *State {
 	c := New(&call.Config{QueueBytes: room, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
 	c.Connect(nobody{}, nil)
 	return c

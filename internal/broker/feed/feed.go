@@ -50,7 +50,7 @@ type Intake interface {
 // Feed serves subscriptions. Its methods may be called concurrently.
 type Feed struct {
 	cfg    *call.Config
-	claims *claims.Claims
+	claims *claims.State
 	intake Intake
 	// lists is for what waits for a comparison; applied for what agents say of
 	// AppliedManifestWorks that no work explains.
@@ -63,7 +63,7 @@ type Feed struct {
 }
 
 // New returns a feed of the store's changes from now on. It starts nothing.
-func New(cfg *call.Config, c *claims.Claims, i Intake, p *peers.Peers) *Feed {
+func New(cfg *call.Config, c *claims.State, i Intake, p *peers.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), call.NewBudget(cfg.QueueBytes)
 	return &Feed{
 		cfg: cfg, claims: c, intake: i, lists: lists, applied: call.NewBudget(cfg.QueueBytes),

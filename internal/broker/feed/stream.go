@@ -22,7 +22,7 @@ import (
 type stream struct {
 	agenda
 	cfg      *call.Config
-	claims   *claims.Claims
+	claims   *claims.State
 	intake   Intake
 	registry *registry
 	metrics  *metrics
