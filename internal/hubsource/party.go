@@ -23,7 +23,7 @@ var errOver = errors.New("the hub is read anew")
 func (p sessionHandler) tell(f func(c *core.Core)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.core.Life() != p.life {
+	if p.core.Epoch() != p.life {
 		return errOver
 	}
 	f(p.core)

@@ -91,7 +91,7 @@ func (s *shell) begin(ctx context.Context) (life int, lives context.Context, end
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	lives, s.endLife = context.WithCancel(ctx)
-	return s.core.Life(), lives, s.endLife
+	return s.core.Epoch(), lives, s.endLife
 }
 
 // use has events sent on this session.
@@ -207,7 +207,7 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 	switch e := e.(type) {
 	case core.Tag:
 		return core.Result{Tags: e.Tags()}
-	case core.BeginLife:
+	case core.BeginHubEpoch:
 		s.log.WarnContext(ctx, "the hub is read anew, nothing is deleted because it lacks it", "reason", e.Reason)
 		s.mu.Lock()
 		s.endLife()

@@ -71,7 +71,7 @@ func TestShell_TakesAWorkWhoseNameAnotherHasInANewListForMissing(t *testing.T) {
 	}()
 	first, second := newWork("w", 1), newWork("w", 1, version("200"))
 	second.UID = "uid-second"
-	events := s.workEvents(s.core.Life())
+	events := s.workEvents(s.core.Epoch())
 	events.OnAdd(second, true)
 	events.OnUpdate(second, first)
 	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "one"})

@@ -87,7 +87,7 @@ func (s *source) start(read *informer) {
 // inform lets informers show to the present life of the core what they have read.
 func (s *source) inform(read *informer) {
 	s.began, s.head = time.Now(), len(s.hub.log)
-	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}, of: s.core.Life()}
+	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}, of: s.core.Epoch()}
 	s.located = 0
 	for _, c := range slices.Sorted(maps.Keys(s.selected)) {
 		if s.selected[c] {
@@ -279,8 +279,8 @@ func (s *source) begin(l core.Queue, k core.Key) {
 	case core.Withhold:
 		s.w.note("  withheld on %s: %v, %s", e.Cluster, e.Withheld, e.Reason)
 		s.done(w, core.Result{})
-	case core.BeginLife:
-		s.w.note("  life %d: %s", e.Life, e.Reason)
+	case core.BeginHubEpoch:
+		s.w.note("  life %d: %s", e.Epoch, e.Reason)
 		s.beginLife()
 		s.done(w, core.Result{})
 	case core.ForBroker:

@@ -16,7 +16,7 @@ import (
 // says, and what only the broker has.
 type comparisons struct {
 	f      *fleet
-	lives  *lives
+	lives  *hubEpochs
 	cursor *cursor
 
 	// on: the broker is asked what it has; else everything is published.

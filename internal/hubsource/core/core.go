@@ -48,7 +48,7 @@ type Core struct {
 
 	fleet     *fleet
 	cursor    *cursor
-	lives     *lives
+	lives     *hubEpochs
 	questions *questions
 	compare   *comparisons
 	specs     *specs
@@ -100,9 +100,9 @@ func (c *Core) begin(f *fleet, s SavedState, reason string) {
 	c.releases = &releases{f: f, cursor: cur, lives: l, compare: v}
 }
 
-// Life is the present life of the hub: what an informer of another one shows is
+// Epoch is the present life of the hub: what an informer of another one shows is
 // dropped.
-func (c *Core) Life() int { return c.life }
+func (c *Core) Epoch() int { return c.life }
 
 // Next returns what to do now for key, nil when there is nothing, or not yet;
 // in the latter case the core wakes the key when it is time. The result of the
@@ -186,7 +186,7 @@ func (c *Core) nextOfAll(lane Queue) *todo {
 		s, _ := l.state()
 		c.fleet.sessions.Renew() // what agents said to the life before may be about what is no more
 		c.begin(newFleet(c.fleet.Config, c.fleet.sub, c.fleet.sessions), s, l.reason)
-		return &todo{Effect: BeginLife{Life: c.life, Reason: l.reason}}
+		return &todo{Effect: BeginHubEpoch{Epoch: c.life, Reason: l.reason}}
 	case lane == HubLane && l.over:
 		return l.nextSave()
 	case l.over:
@@ -225,7 +225,7 @@ func (c *Core) Done(lane Queue, key Key, r Result) {
 // that an object which nobody else writes is as it was before this process wrote it last.
 func (c *Core) Suspected(older bool) {
 	if older {
-		c.lives.contradicted("the Lease is older than it was")
+		c.lives.endEpoch("the Lease is older than it was")
 	}
 	c.lives.locateNow()
 }
@@ -303,7 +303,7 @@ func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
 		c.questions.ask(w)
 		return
 	case impossible:
-		c.lives.contradicted("the hub shows an older state of its works than before")
+		c.lives.endEpoch("the hub shows an older state of its works than before")
 		return
 	case lags:
 		c.fleet.wake(HubLane, w.key(), informerLag)

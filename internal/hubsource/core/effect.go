@@ -222,12 +222,12 @@ type Locate struct{}
 // version in Kept, as far as the hub counts them.
 type Save struct{ State SavedState }
 
-// BeginLife begins another life of the hub: the subscription is ended, and informers
+// BeginHubEpoch begins another life of the hub: the subscription is ended, and informers
 // are made anew that begin with a list which no cache answered. What they show belongs
 // to the life that the effect names; until all of the list is shown nothing is
 // subscribed.
-type BeginLife struct {
-	Life   int
+type BeginHubEpoch struct {
+	Epoch  int
 	Reason string
 }
 
@@ -305,7 +305,7 @@ func (SendAck) Operation() string { return "ack" }
 func (EndSubscription) Operation() string { return "end_subscription" }
 
 // Operation implements [Effect].
-func (BeginLife) Operation() string { return "begin_life" }
+func (BeginHubEpoch) Operation() string { return "begin_life" }
 
 // Events implements [ForBroker].
 func (p Publish) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {

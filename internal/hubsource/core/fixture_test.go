@@ -61,11 +61,11 @@ func (f *fixture) refuseInventory() {
 	}
 }
 
-func (f *fixture) seen(o *workv1.ManifestWork) { f.core.WorkSeen(f.core.Life(), o) }
-func (f *fixture) deleted(uid types.UID)       { f.core.WorkDeleted(f.core.Life(), uid) }
-func (f *fixture) missing(uid types.UID)       { f.core.WorkMissing(f.core.Life(), uid) }
-func (f *fixture) selected(name string)        { f.core.ClusterSelected(f.core.Life(), name) }
-func (f *fixture) unselected(name string)      { f.core.ClusterUnselected(f.core.Life(), name) }
+func (f *fixture) seen(o *workv1.ManifestWork) { f.core.WorkSeen(f.core.Epoch(), o) }
+func (f *fixture) deleted(uid types.UID)       { f.core.WorkDeleted(f.core.Epoch(), uid) }
+func (f *fixture) missing(uid types.UID)       { f.core.WorkMissing(f.core.Epoch(), uid) }
+func (f *fixture) selected(name string)        { f.core.ClusterSelected(f.core.Epoch(), name) }
+func (f *fixture) unselected(name string)      { f.core.ClusterUnselected(f.core.Epoch(), name) }
 
 // done answers an effect.
 func (f *fixture) done(e Effect, r Result) {
@@ -74,14 +74,14 @@ func (f *fixture) done(e Effect, r Result) {
 }
 
 // beginLife expects that the life of the hub ends, and shows what the next one has.
-func (f *fixture) beginLife(works ...*workv1.ManifestWork) BeginLife {
+func (f *fixture) beginLife(works ...*workv1.ManifestWork) BeginHubEpoch {
 	f.t.Helper()
 	s := nextOf[Save](f, HubLane, Key{})
 	if !s.State.doubtsAll() || s.State.Cursor != "" {
 		f.t.Fatalf("saves %+v", s.State)
 	}
 	f.done(s, Result{})
-	e := nextOf[BeginLife](f, HubLane, Key{})
+	e := nextOf[BeginHubEpoch](f, HubLane, Key{})
 	for _, w := range works {
 		f.seen(w)
 	}
@@ -125,7 +125,7 @@ func slotOf(c *Core, e Effect) (Queue, Key) {
 		return SpecLane, Key{Cluster: e.Cluster}
 	case Delete:
 		return SpecLane, Key{Cluster: e.Record.Cluster}
-	case Locate, Save, BeginLife:
+	case Locate, Save, BeginHubEpoch:
 		return HubLane, Key{}
 	}
 	return SpecLane, Key{}

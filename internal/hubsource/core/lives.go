@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// lives is what the source knows of its hub's history, and what it leaves there
+// hubEpochs is what the source knows of its hub's history, and what it leaves there
 // for the next process.
 //
 // A hub that was restored from a backup lacks works that nobody deleted, and has
@@ -26,7 +26,7 @@ import (
 // was found against, so that a doubt which is known ends no other life. As long
 // as it lasts, nothing is deleted because it is missing; it ends when a comparison
 // finds that nothing is missing any more and the broker knows where the hub is.
-type lives struct {
+type hubEpochs struct {
 	f      *fleet
 	cursor *cursor
 
@@ -71,8 +71,8 @@ const (
 // reasonKept is the reason of a doubt that an earlier process had.
 const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
 
-func newLives(f *fleet, cursor *cursor, s SavedState, reason string) *lives {
-	l := &lives{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.Trusted, against: s.Against, saved: s}
+func newLives(f *fleet, cursor *cursor, s SavedState, reason string) *hubEpochs {
+	l := &hubEpochs{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.Trusted, against: s.Against, saved: s}
 	for _, name := range s.Withheld {
 		l.withheld[name] = true
 	}
@@ -80,7 +80,7 @@ func newLives(f *fleet, cursor *cursor, s SavedState, reason string) *lives {
 }
 
 // state returns what is to be saved, and whether that is something new.
-func (l *lives) state() (s SavedState, unsaved bool) {
+func (l *hubEpochs) state() (s SavedState, unsaved bool) {
 	s = SavedState{Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
 	if bare := l.saved.Version != "" && l.saved.Cursor == ""; !l.over && (!bare || l.located()) {
 		s.Cursor = l.cursor.at() // else what was written up to there may be there no more
@@ -89,7 +89,7 @@ func (l *lives) state() (s SavedState, unsaved bool) {
 }
 
 // nextSave decides about keeping the state on the hub.
-func (l *lives) nextSave() *todo {
+func (l *hubEpochs) nextSave() *todo {
 	s, unsaved := l.state()
 	if !unsaved {
 		return nil
@@ -107,14 +107,14 @@ func (l *lives) nextSave() *todo {
 }
 
 // doneSave takes the answer to a save; over: the life had ended.
-func (l *lives) doneSave(s SavedState, over bool, r Result) {
+func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 	if l.savedAt = l.f.Now(); r.Err != nil {
 		switch {
 		case apierrors.IsConflict(r.Err):
 			// Nobody else writes it but another leader just before. So the hub is another
 			// one: also one that was restored to an old backup and then to a newer one,
 			// which none of its positions shows.
-			l.contradicted("what the hub keeps for this source is not what was written last")
+			l.endEpoch("what the hub keeps for this source is not what was written last")
 		case apierrors.IsNotFound(r.Err):
 			l.saved = SavedState{Version: l.saved.Version} // it may have gone back; the hub is asked
 			l.locateNow()
@@ -140,22 +140,22 @@ func (l *lives) doneSave(s SavedState, over bool, r Result) {
 
 // keeps takes the resource version of what the hub keeps for this source. That went
 // back with it, also where all that informers have shown in this life came later.
-func (l *lives) keeps(version string) {
+func (l *hubEpochs) keeps(version string) {
 	if known := l.saved.Version; known != "" && (version == "" || olderVersion(version, known)) {
-		l.contradicted("what the hub keeps for this source is older than it was, or gone")
+		l.endEpoch("what the hub keeps for this source is older than it was, or gone")
 	}
 }
 
 // ended reports whether the present life is over and its doubt is saved: the next
 // one may begin.
-func (l *lives) ended() bool {
+func (l *hubEpochs) ended() bool {
 	_, unsaved := l.state()
 	return l.over && !unsaved
 }
 
 // end ends the present life: the hub is in an earlier state than it was. against
 // is the position that shows it, nil where that is none.
-func (l *lives) end(reason string, against *codec.HubPosition) {
+func (l *hubEpochs) end(reason string, against *codec.HubPosition) {
 	if l.over {
 		return
 	}
@@ -168,8 +168,8 @@ func (l *lives) end(reason string, against *codec.HubPosition) {
 	l.f.wake(HubLane, Key{}, 0)
 }
 
-// contradicted ends the life in which the hub contradicts itself.
-func (l *lives) contradicted(reason string) {
+// endEpoch ends the life in which the hub contradicts itself.
+func (l *hubEpochs) endEpoch(reason string) {
 	switch {
 	case reason == "":
 	case l.position == nil:
@@ -181,7 +181,7 @@ func (l *lives) contradicted(reason string) {
 
 // admits reports whether it is known on the hub that it went back in time, so
 // that what hides it may be done. If not, the life ends.
-func (l *lives) admits(reason string) bool {
+func (l *hubEpochs) admits(reason string) bool {
 	if !l.saved.doubtsAll() {
 		l.end(reason, nil)
 		return false
@@ -190,7 +190,7 @@ func (l *lives) admits(reason string) bool {
 }
 
 // suspect takes it that works may be missing which nobody deleted.
-func (l *lives) suspect(reason string) {
+func (l *hubEpochs) suspect(reason string) {
 	if l.withheld[everywhere] && l.reason != reasonKept {
 		return
 	}
@@ -200,7 +200,7 @@ func (l *lives) suspect(reason string) {
 
 // doubts returns why nothing may be deleted on a cluster, or everywhere, because it
 // is missing, "" when there is no such doubt of its own.
-func (l *lives) doubts(cluster string) string {
+func (l *hubEpochs) doubts(cluster string) string {
 	switch {
 	case !l.withheld[cluster]:
 		return ""
@@ -211,7 +211,7 @@ func (l *lives) doubts(cluster string) string {
 }
 
 // doubtsMissing is why nothing of a cluster is deleted of whose works so many are missing on the hub, "" for no doubt.
-func (l *lives) doubtsMissing(cluster string, missing, live int) string {
+func (l *hubEpochs) doubtsMissing(cluster string, missing, live int) string {
 	if reason := l.doubts(everywhere); reason != "" {
 		return reason
 	}
@@ -223,13 +223,13 @@ func (l *lives) doubtsMissing(cluster string, missing, live int) string {
 }
 
 // distrust withholds deletions on one cluster, whatever is missing there later.
-func (l *lives) distrust(cluster string) {
+func (l *hubEpochs) distrust(cluster string) {
 	l.withheld[cluster] = true
 	l.f.wake(HubLane, Key{}, 0)
 }
 
 // trust ends that when nothing is missing on the cluster any more.
-func (l *lives) trust(cluster string) {
+func (l *hubEpochs) trust(cluster string) {
 	if l.withheld[cluster] {
 		delete(l.withheld, cluster)
 		l.f.wake(HubLane, Key{}, 0)
@@ -238,7 +238,7 @@ func (l *lives) trust(cluster string) {
 
 // trustAll ends all doubt: nothing is missing anywhere, and the broker knows
 // where the hub is now.
-func (l *lives) trustAll(told *codec.HubPosition) {
+func (l *hubEpochs) trustAll(told *codec.HubPosition) {
 	if l.withheld[everywhere] {
 		l.trusted = told
 	}
@@ -250,19 +250,19 @@ func (l *lives) trustAll(told *codec.HubPosition) {
 }
 
 // doubtful reports whether deletions are withheld anywhere.
-func (l *lives) doubtful() bool { return len(l.withheld) > 0 }
+func (l *hubEpochs) doubtful() bool { return len(l.withheld) > 0 }
 
 // locateOn has the hub located on a new subscription, at once.
 //
 //	t1 a work changes, so the broker is to be told within a minute how far the hub has come, t2 the broker goes
 //	and comes back: until the hub is located again nothing is deleted or evicted because it is missing
-func (l *lives) locateOn(compared bool) { l.due, l.retry = compared, retry{} }
+func (l *hubEpochs) locateOn(compared bool) { l.due, l.retry = compared, retry{} }
 
 // located reports whether the hub's position is known on this subscription.
-func (l *lives) located() bool { return l.locatedOn == l.f.sub }
+func (l *hubEpochs) located() bool { return l.locatedOn == l.f.sub }
 
 // nextLocate decides about asking the hub how far it has come.
-func (l *lives) nextLocate() *todo {
+func (l *hubEpochs) nextLocate() *todo {
 	if !l.due || !l.f.connected || !l.f.due(HubLane, Key{}, &l.retry) {
 		return nil
 	}
@@ -280,7 +280,7 @@ func (l *lives) nextLocate() *todo {
 
 // doneLocate takes where the hub is, which had shown up to newest when it was asked.
 // again: it has to be asked once more.
-func (l *lives) doneLocate(newest string, again bool, r Result) {
+func (l *hubEpochs) doneLocate(newest string, again bool, r Result) {
 	before, asked := l.position, l.asked
 	l.position, l.asked = r.Position, l.f.Now()
 	l.first = cmp.Or(l.first, r.Position.ResourceVersion)
@@ -306,11 +306,13 @@ func (l *lives) doneLocate(newest string, again bool, r Result) {
 }
 
 // isSince reports whether a state of a work is from after this leader first located the hub.
-func (l *lives) isSince(o *workv1.ManifestWork) bool { return olderVersion(l.first, o.ResourceVersion) }
+func (l *hubEpochs) isSince(o *workv1.ManifestWork) bool {
+	return olderVersion(l.first, o.ResourceVersion)
+}
 
 // judge compares where the hub is with what the broker knows of it. What this
 // process has read of the hub may be from before it went back.
-func (l *lives) judge(last *codec.HubPosition) {
+func (l *hubEpochs) judge(last *codec.HubPosition) {
 	reason := l.beforeThat(last)
 	if reason == "" || l.saved.doubtsAll() && l.saved.Against != nil && covers(l.saved.Against, last) {
 		return
@@ -321,7 +323,7 @@ func (l *lives) judge(last *codec.HubPosition) {
 // judgeStore takes what the broker knows of the hub, for whether its store is from
 // before the last doubt about the hub ended: then it may have works again that the
 // hub lost, and whose records it had let go of since.
-func (l *lives) judgeStore(last *codec.HubPosition) {
+func (l *hubEpochs) judgeStore(last *codec.HubPosition) {
 	if l.trusted == nil || last != nil && last.UID == l.trusted.UID && !laterThan(l.trusted, last) {
 		return
 	}
@@ -330,7 +332,7 @@ func (l *lives) judgeStore(last *codec.HubPosition) {
 
 // beforeThat returns why the hub's present position cannot come after another
 // one; "" if it can, or if that one is not known.
-func (l *lives) beforeThat(other *codec.HubPosition) string {
+func (l *hubEpochs) beforeThat(other *codec.HubPosition) string {
 	switch now := l.position; {
 	case other == nil:
 		return ""
@@ -358,7 +360,7 @@ func samePosition(a, b *codec.HubPosition) bool {
 }
 
 // locateNow has the hub asked before anything is deleted because it is missing.
-func (l *lives) locateNow() {
+func (l *hubEpochs) locateNow() {
 	l.attempt++
 	l.due, l.locatedOn = true, 0
 	l.retry.reset()
@@ -366,7 +368,7 @@ func (l *lives) locateNow() {
 }
 
 // shown notes how far the hub has come at least.
-func (l *lives) shown(o *workv1.ManifestWork) {
+func (l *hubEpochs) shown(o *workv1.ManifestWork) {
 	if l.newest == "" || olderVersion(l.newest, o.ResourceVersion) {
 		l.newest = o.ResourceVersion
 	}
@@ -374,14 +376,14 @@ func (l *lives) shown(o *workv1.ManifestWork) {
 
 // moved notes that something happened on the hub, so that the broker is told
 // before long how far the hub has come.
-func (l *lives) moved(o *workv1.ManifestWork) {
+func (l *hubEpochs) moved(o *workv1.ManifestWork) {
 	l.shown(o)
 	if l.f.connected && !l.due && l.located() {
 		l.locateAt(l.asked.Add(locateEvery))
 	}
 }
 
-func (l *lives) locateAt(at time.Time) {
+func (l *hubEpochs) locateAt(at time.Time) {
 	l.due = true
 	l.retry.wait(at, false)
 	l.f.wakeAt(HubLane, Key{}, at)

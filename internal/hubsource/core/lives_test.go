@@ -103,7 +103,7 @@ func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
 		}
 		f.core.lives.locateNow()
 		if late {
-			f.core.lives.contradicted("the hub has a work again that was gone")
+			f.core.lives.endEpoch("the hub has a work again that was gone")
 			f.done(before, Result{})
 		} else {
 			f.locate("150")

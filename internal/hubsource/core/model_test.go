@@ -78,11 +78,11 @@ func (w *world) start() {
 	w.core = New(Config{Now: func() time.Time { return w.now }, Jitter: func() float64 { return 0.5 }, Waker: w, CleanUp: true, NewID: func() string { return "id" }})
 	for _, name := range clusterNames {
 		if w.selected[name] {
-			w.core.ClusterSelected(w.core.Life(), name)
+			w.core.ClusterSelected(w.core.Epoch(), name)
 		}
 	}
 	for _, o := range w.hub {
-		w.core.WorkSeen(w.core.Life(), o)
+		w.core.WorkSeen(w.core.Epoch(), o)
 	}
 }
 
@@ -289,7 +289,7 @@ func (w *world) finish(i int, lost bool) {
 		}
 	case EndSubscription:
 		w.begunAnew()
-	case BeginLife:
+	case BeginHubEpoch:
 		w.t.Fatalf("a hub that was never restored went back: %s", e.Reason)
 	}
 	if lost && r.Err == nil {
@@ -348,10 +348,10 @@ func (w *world) watch() {
 	w.events = w.events[1:]
 	w.t.Logf("watch %s %s gone %v", e.o.UID, e.o.Name, e.gone)
 	if !e.gone {
-		w.core.WorkSeen(w.core.Life(), e.o)
+		w.core.WorkSeen(w.core.Epoch(), e.o)
 		return
 	}
-	w.core.WorkDeleted(w.core.Life(), e.o.UID)
+	w.core.WorkDeleted(w.core.Epoch(), e.o.UID)
 }
 
 func (w *world) deliver() {
@@ -521,9 +521,9 @@ func (w *world) step() {
 			name := rapid.SampledFrom(clusterNames).Draw(t, "cluster")
 			t.Logf("select %s: %v", name, !w.selected[name])
 			if w.selected[name] = !w.selected[name]; w.selected[name] {
-				w.core.ClusterSelected(w.core.Life(), name)
+				w.core.ClusterSelected(w.core.Epoch(), name)
 			} else {
-				w.core.ClusterUnselected(w.core.Life(), name)
+				w.core.ClusterUnselected(w.core.Epoch(), name)
 			}
 		}},
 	}

@@ -18,7 +18,7 @@ import (
 // agent has that the hub lacks is in lacking.go.
 type plains struct {
 	f         *fleet
-	lives     *lives
+	lives     *hubEpochs
 	questions *questions
 	cursor    *cursor
 	// told is how many works were told of late that their agent is not heard, or that it is.

@@ -9,7 +9,7 @@ import (
 // cluster the hub lists them all.
 type questions struct {
 	f     *fleet
-	lives *lives
+	lives *hubEpochs
 }
 
 // maxGets is how many works of a cluster are asked for one by one.
@@ -103,7 +103,7 @@ func (q *questions) doneGet(w *work, asked int, r Result) {
 		q.f.hubFailed(HubLane, w.key(), &w.hub.retry, r.Err)
 	default:
 		q.lives.shown(r.Work)
-		q.lives.contradicted(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
+		q.lives.endEpoch(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
 	}
 	q.heard(w)
 }
@@ -119,7 +119,7 @@ func (q *questions) doneList(cl *cluster, asked int, r Result) {
 			continue
 		}
 		if version, there := r.Present[uid]; there {
-			q.lives.contradicted(w.hub.listed(version, asked, q.f.Now()))
+			q.lives.endEpoch(w.hub.listed(version, asked, q.f.Now()))
 		} else {
 			w.hub.notThere(asked, q.f.tick(), q.f.Now())
 		}

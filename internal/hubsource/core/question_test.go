@@ -161,9 +161,9 @@ func TestCore_EndsALifeInWhichAGoneWorkIsBack(t *testing.T) {
 		t.Fatalf("saves %+v", save.State)
 	}
 	f.done(save, Result{})
-	old := f.core.Life()
-	if e := nextOf[BeginLife](f, HubLane, Key{}); e.Life != old+1 || e.Life != f.core.Life() {
-		t.Fatalf("begins life %d after %d", e.Life, old)
+	old := f.core.Epoch()
+	if e := nextOf[BeginHubEpoch](f, HubLane, Key{}); e.Epoch != old+1 || e.Epoch != f.core.Epoch() {
+		t.Fatalf("begins life %d after %d", e.Epoch, old)
 	}
 	f.core.WorkSeen(old, w)
 	f.core.WorkMissing(old, w.UID)

@@ -42,7 +42,7 @@ func (r *release) finish(sub int, open bool) {
 type releases struct {
 	f       *fleet
 	cursor  *cursor
-	lives   *lives
+	lives   *hubEpochs
 	compare *comparisons
 }
 

@@ -129,7 +129,7 @@ func (r *realm) start() {
 		Now: func() time.Time { return r.now }, Jitter: func() float64 { return 0.5 }, Waker: r,
 		NewID: r.id, State: r.hub.state, All: true,
 	})
-	r.shown, r.life = 0, r.core.Life()
+	r.shown, r.life = 0, r.core.Epoch()
 	if r.unnoticed > 0 && !r.suspected() { // what the process before saw is forgotten
 		r.doubtful = r.doubtful || r.told() == 0
 		r.unnoticed = r.told()

@@ -57,7 +57,7 @@ func (r *realm) finish(i int, lost bool) {
 // beginLife shows the present life of the core what the hub has.
 func (r *realm) beginLife() {
 	r.disconnect()
-	r.events, r.life, r.shown = nil, r.core.Life(), 0
+	r.events, r.life, r.shown = nil, r.core.Epoch(), 0
 	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
 		r.show(r.hub.works[key])
 	}
@@ -77,7 +77,7 @@ func (r *realm) perform(e Effect) (result Result, broker bool) {
 		return r.get(e.Namespace, e.Name), false
 	case List:
 		return r.present(e.Namespace), false
-	case BeginLife:
+	case BeginHubEpoch:
 		r.beginLife()
 		return Result{}, false
 	case EndSubscription:

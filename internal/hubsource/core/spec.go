@@ -13,7 +13,7 @@ import (
 // specs is the way of the works to the broker: finalizer, spec, deletion.
 type specs struct {
 	f         *fleet
-	lives     *lives
+	lives     *hubEpochs
 	questions *questions
 	compare   *comparisons
 	plains    *plains
