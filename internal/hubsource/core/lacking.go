@@ -81,7 +81,7 @@ func (p *plains) unexplained(cl *cluster, ids []string) {
 	cl.far.unknown, cl.far.lacking.listed = ids, ids
 	if len(ids) == 0 {
 		cl.far.lost, cl.far.gone, cl.far.told = nil, 0, 0
-		p.lives.trust(cl.name)
+		p.lives.clearSuspicion(cl.name)
 	}
 	cl.far.answered = true
 	p.f.wakeCluster(SpecLane, cl)
@@ -185,7 +185,7 @@ func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 		return nil
 	}
 	if !one.seen {
-		if one.withheld = p.doubts(cl); one.withheld != "" {
+		if one.withheld = p.rollbackSuspicion(cl); one.withheld != "" {
 			p.f.wake(HubLane, Key{}, 0)
 			return nil
 		}
@@ -254,9 +254,9 @@ func (p *plains) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {
 	}
 }
 
-// doubts returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
+// rollbackSuspicion returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
 // may be.
-func (p *plains) doubts(cl *cluster) string {
+func (p *plains) rollbackSuspicion(cl *cluster) string {
 	missing := max(len(cl.far.lacking.listed), len(cl.far.lost)+cl.far.gone)
 	return p.lives.doubtsMissing(cl.name, missing, len(cl.works)+missing)
 }

@@ -161,7 +161,7 @@ func (l *hubEpochs) end(reason string, against *codec.HubPosition) {
 	}
 	l.over = true
 	l.saved = SavedState{} // it may have gone back too; and the hub has to move on, see doneSave
-	l.suspect(reason)
+	l.suspectRollback(reason)
 	if l.against == nil || against != nil && !covers(l.against, against) {
 		l.against = against
 	}
@@ -179,9 +179,9 @@ func (l *hubEpochs) endEpoch(reason string) {
 	}
 }
 
-// admits reports whether it is known on the hub that it went back in time, so
+// suspicionIsSaved reports whether it is known on the hub that it went back in time, so
 // that what hides it may be done. If not, the life ends.
-func (l *hubEpochs) admits(reason string) bool {
+func (l *hubEpochs) suspicionIsSaved(reason string) bool {
 	if !l.saved.doubtsAll() {
 		l.end(reason, nil)
 		return false
@@ -189,8 +189,8 @@ func (l *hubEpochs) admits(reason string) bool {
 	return true
 }
 
-// suspect takes it that works may be missing which nobody deleted.
-func (l *hubEpochs) suspect(reason string) {
+// suspectRollback takes it that works may be missing which nobody deleted.
+func (l *hubEpochs) suspectRollback(reason string) {
 	if l.withheld[everywhere] && l.reason != reasonKept {
 		return
 	}
@@ -198,9 +198,9 @@ func (l *hubEpochs) suspect(reason string) {
 	l.f.wake(HubLane, Key{}, 0)
 }
 
-// doubts returns why nothing may be deleted on a cluster, or everywhere, because it
+// rollbackSuspicion returns why nothing may be deleted on a cluster, or everywhere, because it
 // is missing, "" when there is no such doubt of its own.
-func (l *hubEpochs) doubts(cluster string) string {
+func (l *hubEpochs) rollbackSuspicion(cluster string) string {
 	switch {
 	case !l.withheld[cluster]:
 		return ""
@@ -212,33 +212,33 @@ func (l *hubEpochs) doubts(cluster string) string {
 
 // doubtsMissing is why nothing of a cluster is deleted of whose works so many are missing on the hub, "" for no doubt.
 func (l *hubEpochs) doubtsMissing(cluster string, missing, live int) string {
-	if reason := l.doubts(everywhere); reason != "" {
+	if reason := l.rollbackSuspicion(everywhere); reason != "" {
 		return reason
 	}
 	if !resync.MayDelete(missing, live) {
-		l.distrust(cluster)
+		l.suspectCluster(cluster)
 		return fmt.Sprintf("%d of %d works are missing on the hub at once", missing, live)
 	}
-	return l.doubts(cluster)
+	return l.rollbackSuspicion(cluster)
 }
 
-// distrust withholds deletions on one cluster, whatever is missing there later.
-func (l *hubEpochs) distrust(cluster string) {
+// suspectCluster withholds deletions on one cluster, whatever is missing there later.
+func (l *hubEpochs) suspectCluster(cluster string) {
 	l.withheld[cluster] = true
 	l.f.wake(HubLane, Key{}, 0)
 }
 
-// trust ends that when nothing is missing on the cluster any more.
-func (l *hubEpochs) trust(cluster string) {
+// clearSuspicion ends that when nothing is missing on the cluster any more.
+func (l *hubEpochs) clearSuspicion(cluster string) {
 	if l.withheld[cluster] {
 		delete(l.withheld, cluster)
 		l.f.wake(HubLane, Key{}, 0)
 	}
 }
 
-// trustAll ends all doubt: nothing is missing anywhere, and the broker knows
+// clearAllSuspicions ends all doubt: nothing is missing anywhere, and the broker knows
 // where the hub is now.
-func (l *hubEpochs) trustAll(told *codec.HubPosition) {
+func (l *hubEpochs) clearAllSuspicions(told *codec.HubPosition) {
 	if l.withheld[everywhere] {
 		l.trusted = told
 	}
@@ -327,7 +327,7 @@ func (l *hubEpochs) judgeStore(last *codec.HubPosition) {
 	if l.trusted == nil || last != nil && last.UID == l.trusted.UID && !laterThan(l.trusted, last) {
 		return
 	}
-	l.suspect("the hub went back in time before, and the broker's store is from before all that it lacked then was settled")
+	l.suspectRollback("the hub went back in time before, and the broker's store is from before all that it lacked then was settled")
 }
 
 // beforeThat returns why the hub's present position cannot come after another

@@ -96,7 +96,7 @@ func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
 		f.locate("201")
 		var before Save
 		if late {
-			f.core.lives.distrust("cluster1")
+			f.core.lives.suspectCluster("cluster1")
 			f.core.lives.reason = "something else"
 			f.core.lives.against = &codec.HubPosition{UID: "hub", ResourceVersion: "950"}
 			before = nextOf[Save](f, HubLane, Key{})
@@ -139,7 +139,7 @@ func TestCore_EndsTheLifeOfAHubOnWhichASaveTakesOlderPlace(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: "e/t/7", Version: "500"}, newWork("w", 1))
 	f.page(codec.Inventory{})
 	f.locateKeeping("510", "500")
-	f.core.lives.distrust("cluster1")
+	f.core.lives.suspectCluster("cluster1")
 	f.done(nextOf[Save](f, HubLane, Key{}), Result{Err: errNotFound()})
 	f.locateKeeping("511", "500") // it was asked because of that
 	f.now = f.now.Add(time.Minute)

@@ -184,7 +184,7 @@ func TestPlain_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	f.done(next[Get](f, HubLane, a.UID), Result{Work: a})
 	f.idle(SpecLane, a.UID)
 	f.beginLife(a)
-	if f.core.lives.doubts(everywhere) == "" {
+	if f.core.lives.rollbackSuspicion(everywhere) == "" {
 		t.Error("it does not doubt the hub")
 	}
 }

@@ -58,7 +58,7 @@ func (c *comparisons) nextMissing(cl *cluster) *todo {
 		return nil
 	case c.unjudged > 0 || !c.inventory.complete || !c.lives.located():
 		return nil
-	case c.f.behind > 0 && c.lives.doubts(everywhere) == "": // a work that is may cast doubt on the hub
+	case c.f.behind > 0 && c.lives.rollbackSuspicion(everywhere) == "": // a work that is may cast doubt on the hub
 		return nil
 	}
 	if reason := c.lives.doubtsMissing(cl.name, m.candidates, m.live); reason != "" {
@@ -156,7 +156,7 @@ func (c *comparisons) withhold(cl *cluster, reason string) {
 func (c *comparisons) conclude(cl *cluster) {
 	c.setStage(cl, concluded)
 	if cl.comparing.missing.isFinal(c.f.sub) {
-		c.lives.trust(cl.name)
+		c.lives.clearSuspicion(cl.name)
 	}
 	c.tellSoon(cl)
 }

@@ -150,7 +150,7 @@ func (p *plains) arrived(w *work) bool {
 		return false // then it says that it is gone
 	case w.spec.redelivery.known && w.spec.redelivery.fingerprint.equal(m):
 		return true
-	case p.lives.doubts(everywhere) != "":
+	case p.lives.rollbackSuspicion(everywhere) != "":
 		return w.report.last == w.hub.object.Generation
 	}
 	return reportedVersion(w) >= w.hub.object.Generation
@@ -428,7 +428,7 @@ func (p *plains) heard(w *work) {
 // what deletion means, and a deletion that it has means nothing without: so it has to say first
 // that it has that. After the deletion went out the spec would bring the work back.
 func (p *plains) first(w *work, m specFingerprint) Before {
-	switch behind := w.isBehind(p.f.sub) || p.lives.doubts(everywhere) != ""; {
+	switch behind := w.isBehind(p.f.sub) || p.lives.rollbackSuspicion(everywhere) != ""; {
 	case !m.deleting && behind:
 		return Unversioned
 	case !m.deleting, w.spec.redelivery.went == aDeletion, p.f.sessions.Knows(w.cl.name):

@@ -268,7 +268,7 @@ func TestPlain_WithholdsMany(t *testing.T) {
 		n := 11
 		if doubt {
 			n = 1
-			f.core.lives.suspect("the hub went back")
+			f.core.lives.suspectRollback("the hub went back")
 		}
 		var list []codec.ResourceVersion
 		for i := range n {

@@ -103,7 +103,7 @@ func (s *releases) done(cl *cluster, r Result) {
 func (s *releases) released(cl *cluster) {
 	s.set(cl, false)
 	if !cl.selected {
-		s.lives.trust(cl.name)
+		s.lives.clearSuspicion(cl.name)
 	}
 	s.cursor.resume()
 	s.goOn(cl)

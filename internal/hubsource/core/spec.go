@@ -167,7 +167,7 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	case s.needsWord(w):
 		s.questions.ask(w)
 		return nil
-	case behind && !s.lives.admits("the hub has works in an older state than the broker"):
+	case behind && !s.lives.suspicionIsSaved("the hub has works in an older state than the broker"):
 		return nil
 	case !hasFinalizer(o):
 		return s.addFinalizer(w)

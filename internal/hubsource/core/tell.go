@@ -78,7 +78,7 @@ func (c *comparisons) nextCompared() *todo {
 	}
 	t.at = time.Time{}
 	if c.clean() { // and the broker knows the position
-		c.lives.trustAll(t.position)
+		c.lives.clearAllSuspicions(t.position)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (c *comparisons) doneSendCompared(o codec.Compared, all bool, r Result) {
 	if o.Position != nil {
 		t.position = o.Position
 		if r.Err == nil && c.clean() {
-			c.lives.trustAll(t.position)
+			c.lives.clearAllSuspicions(t.position)
 		}
 	}
 	c.markTold(o)
