@@ -43,7 +43,7 @@ type gap struct {
 
 // alive takes it. What is under way to the agent makes a difference, so one counts that is there
 // twice in a row.
-func (p *plains) alive(a *Alive) {
+func (p *agentResponder) alive(a *Alive) {
 	cl := p.f.clusters[a.Cluster]
 	if cl == nil || !p.f.plain || !p.f.mayTell(cl) || cl.far.list != nil {
 		return
@@ -54,7 +54,7 @@ func (p *plains) alive(a *Alive) {
 }
 
 // nextSum compares what an agent holds in sum with what it should hold.
-func (p *plains) nextSum(cl *cluster) *todo {
+func (p *agentResponder) nextSum(cl *cluster) *todo {
 	r, s := &cl.far, &cl.far.sums
 	if s.held == nil || r.asking {
 		return nil
@@ -86,7 +86,7 @@ func (p *plains) nextSum(cl *cluster) *todo {
 }
 
 // sumOf is what the agent of a cluster should hold in sum; sent: all of that was published.
-func (p *plains) sumOf(cl *cluster) (d codec.Digest, sent bool) {
+func (p *agentResponder) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 	sent = true
 	for _, w := range cl.works {
 		if w.comparable() == nil {
@@ -99,7 +99,7 @@ func (p *plains) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 }
 
 // whatDoYouHold has an agent list what it holds, as it does when it is not known to who speaks.
-func (p *plains) whatDoYouHold(cl *cluster) *todo {
+func (p *agentResponder) whatDoYouHold(cl *cluster) *todo {
 	stamp := p.f.stamp(cl)
 	stamp.Heard = codec.Session{}
 	return p.ask(cl, Ask{Cluster: cl.name, Held: ofNobody, Stamp: stamp, Limit: p.f.limit}, func(Result) {})

@@ -54,7 +54,7 @@ type Core struct {
 	specs     *specs
 	statuses  *statuses
 	releases  *releases
-	plains    *plains
+	plains    *agentResponder
 }
 
 // slot is where one effect at a time is carried out.
@@ -94,7 +94,7 @@ func (c *Core) begin(f *fleet, s SavedState, reason string) {
 	q := &questions{f: f, lives: l}
 	v := &comparisons{f: f, lives: l, cursor: cur}
 	c.fleet, c.cursor, c.lives, c.questions, c.compare = f, cur, l, q, v
-	c.plains = &plains{f: f, lives: l, questions: q, cursor: cur}
+	c.plains = &agentResponder{f: f, lives: l, questions: q, cursor: cur}
 	c.specs = &specs{f: f, lives: l, questions: q, compare: v, plains: c.plains}
 	c.statuses = &statuses{f: f, questions: q, compare: v, cursor: cur, plains: c.plains}
 	c.releases = &releases{f: f, cursor: cur, lives: l, compare: v}

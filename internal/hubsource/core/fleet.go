@@ -91,7 +91,7 @@ type cluster struct {
 	lists     statusLists
 	listing   retry // of a list of the hub that answers for many works
 	budget    clusterWriteBudget
-	far       far
+	far       remoteAgent
 	// open counts works that the broker does not have as they are.
 	open int
 }

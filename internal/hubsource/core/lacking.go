@@ -77,7 +77,7 @@ func (l *lacking) withheld() (n int) {
 
 // unexplained takes the ids of a list that the hub lacks. Where there is none, nothing that was
 // missing is any more.
-func (p *plains) unexplained(cl *cluster, ids []string) {
+func (p *agentResponder) unexplained(cl *cluster, ids []string) {
 	cl.far.unknown, cl.far.lacking.listed = ids, ids
 	if len(ids) == 0 {
 		cl.far.lost, cl.far.gone, cl.far.told = nil, 0, 0
@@ -88,19 +88,19 @@ func (p *plains) unexplained(cl *cluster, ids []string) {
 }
 
 // lack takes it that an agent has a work of ours, and that the hub has it not.
-func (p *plains) lack(cl *cluster, uid types.UID, name string, version int64) {
+func (p *agentResponder) lack(cl *cluster, uid types.UID, name string, version int64) {
 	if p.f.plain && cl.far.lost[uid] == nil {
 		p.lose(cl, uid, &lost{name: name, version: version})
 	}
 }
 
 // bury takes it that a work left the hub, and its cluster has not said that it is gone.
-func (p *plains) bury(w *work) {
+func (p *agentResponder) bury(w *work) {
 	o := w.hub.object
 	p.lose(w.cl, w.uid, &lost{name: o.Name, version: o.Generation, work: o, seen: w.hub.ended == deleted})
 }
 
-func (p *plains) lose(cl *cluster, uid types.UID, one *lost) {
+func (p *agentResponder) lose(cl *cluster, uid types.UID, one *lost) {
 	if cl.far.lost == nil {
 		cl.far.lost = map[types.UID]*lost{}
 	}
@@ -125,7 +125,7 @@ func (cl *cluster) gone(uid types.UID) {
 }
 
 // nextLacking decides about works that only an agent has.
-func (p *plains) nextLacking(cl *cluster) *todo {
+func (p *agentResponder) nextLacking(cl *cluster) *todo {
 	l := &cl.far.lacking
 	if l.asking || !p.f.ready(cl.key(), &cl.far.retry) {
 		return nil
@@ -146,7 +146,7 @@ func (p *plains) nextLacking(cl *cluster) *todo {
 }
 
 // withheldOf says what is left to a person.
-func (p *plains) withheldOf(cl *cluster) Effect {
+func (p *agentResponder) withheldOf(cl *cluster) Effect {
 	o := codec.ClusterComparison{Cluster: cl.name}
 	for _, uid := range sortedKeys(cl.far.lost) {
 		if one := cl.far.lost[uid]; one.withheld != "" {
@@ -158,7 +158,7 @@ func (p *plains) withheldOf(cl *cluster) Effect {
 
 // askFor asks an agent for the statuses of works: they say whose they are, and how they are
 // called.
-func (p *plains) askFor(cl *cluster, ids []string) *todo {
+func (p *agentResponder) askFor(cl *cluster, ids []string) *todo {
 	var held []StatusRef
 	for _, id := range ids {
 		held = append(held, StatusRef{UID: types.UID(id), Hash: "none"})
@@ -171,7 +171,7 @@ func (p *plains) askFor(cl *cluster, ids []string) *todo {
 }
 
 // ask does one thing at a time for a cluster.
-func (p *plains) ask(cl *cluster, e Effect, done func(Result)) *todo {
+func (p *agentResponder) ask(cl *cluster, e Effect, done func(Result)) *todo {
 	cl.far.asking = true
 	return p.f.ofCluster(cl, e, func(r Result) {
 		cl.far.asking = false
@@ -180,7 +180,7 @@ func (p *plains) ask(cl *cluster, e Effect, done func(Result)) *todo {
 	})
 }
 
-func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
+func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 	if one.withheld != "" || !p.f.due(SpecLane, cl.key(), &one.retry) {
 		return nil
 	}
@@ -227,7 +227,7 @@ func (p *plains) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 //	t3  The hub says that it lacks the work. Nothing that arrived says that it had it once.
 //
 // Stock agents are asked for statuses alone: a list of theirs comes when they connect.
-func (p *plains) isJudged(cl *cluster) (ask *todo, judged bool) {
+func (p *agentResponder) isJudged(cl *cluster) (ask *todo, judged bool) {
 	l := &cl.far.lacking
 	switch {
 	case p.f.behind > 0: // the hub is asked, and then in doubt
@@ -240,7 +240,7 @@ func (p *plains) isJudged(cl *cluster) (ask *todo, judged bool) {
 	return nil, false
 }
 
-func (p *plains) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {
+func (p *agentResponder) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {
 	switch {
 	case r.lacks(uid):
 		one.absent = true
@@ -256,13 +256,13 @@ func (p *plains) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {
 
 // rollbackSuspicion returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
 // may be.
-func (p *plains) rollbackSuspicion(cl *cluster) string {
+func (p *agentResponder) rollbackSuspicion(cl *cluster) string {
 	missing := max(len(cl.far.lacking.listed), len(cl.far.lost)+cl.far.gone)
 	return p.lives.doubtsMissing(cl.name, missing, len(cl.works)+missing)
 }
 
 // located goes on when it is known where the hub is.
-func (p *plains) located() {
+func (p *agentResponder) located() {
 	for _, cl := range p.f.clusters {
 		if len(cl.far.lost) > 0 {
 			p.f.wakeCluster(SpecLane, cl)

@@ -13,10 +13,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// plains stands in for a broker that keeps nothing: it answers the lists of agents, asks them
+// agentResponder stands in for a broker that keeps nothing: it answers the lists of agents, asks them
 // for what they may have said to nobody, and publishes again what was not answered. What an
 // agent has that the hub lacks is in lacking.go.
-type plains struct {
+type agentResponder struct {
 	f         *fleet
 	lives     *hubEpochs
 	questions *questions
@@ -26,8 +26,8 @@ type plains struct {
 	absences absences
 }
 
-// far is what is known of the agent of one cluster across a broker that keeps nothing.
-type far struct {
+// remoteAgent is what is known of the agent of one cluster across a broker that keeps nothing.
+type remoteAgent struct {
 	// list waits for its answer; hub is what the hub has at that moment, nil before it was
 	// asked. untagged are works whose tags have to be computed for the answer.
 	list     *Listed
@@ -88,18 +88,18 @@ type redelivery struct {
 	// known: an agent has listed this state.
 	known bool
 	// went is what went out last.
-	went outgoing
+	went publishKind
 }
 
-// outgoing is what was published of a work.
-type outgoing uint8
+// publishKind is what was published of a work.
+type publishKind uint8
 
 const (
-	aSpec outgoing = iota
-	// theLastSpec: it is to be deleted, and an agent has to have this before.
-	theLastSpec
-	// aDeletion: what its agent gets after that it has to get as a deletion.
-	aDeletion
+	publishSpec publishKind = iota
+	// publishLastSpec: it is to be deleted, and an agent has to have this before.
+	publishLastSpec
+	// publishDeletion: what its agent gets after that it has to get as a deletion.
+	publishDeletion
 )
 
 // againAfter is after how long that is, and then as often as the last.
@@ -110,12 +110,12 @@ func (a *agenda) jitteredAbout(d time.Duration) time.Duration { return d - d/20 
 
 // goes takes it that a state is about to be published.
 func (g *redelivery) goes(e Publish) {
-	m, goes := e.fingerprint(), aSpec
+	m, goes := e.fingerprint(), publishSpec
 	switch {
 	case e.First == LastSpec:
-		goes = theLastSpec
+		goes = publishLastSpec
 	case m.deleting:
-		goes = aDeletion
+		goes = publishDeletion
 	}
 	if !g.fingerprint.equal(m) || g.went != goes {
 		*g = redelivery{fingerprint: m, went: goes}
@@ -143,7 +143,7 @@ func (g *redelivery) restart() { *g = redelivery{} }
 
 // arrived reports whether its cluster has said something of the present state of a work. A hub
 // in doubt may count a generation once more.
-func (p *plains) arrived(w *work) bool {
+func (p *agentResponder) arrived(w *work) bool {
 	m := w.hub.fingerprint()
 	switch {
 	case m.deleting:
@@ -157,11 +157,11 @@ func (p *plains) arrived(w *work) bool {
 }
 
 // dueAgain reports whether a work that was published is to be published once more.
-func (p *plains) dueAgain(w *work) bool {
+func (p *agentResponder) dueAgain(w *work) bool {
 	switch {
 	case !p.f.plain, p.arrived(w):
 		return false
-	case w.spec.redelivery.went == theLastSpec && p.first(w, w.hub.fingerprint()) == Nothing:
+	case w.spec.redelivery.went == publishLastSpec && p.first(w, w.hub.fingerprint()) == Nothing:
 		return true
 	}
 	return !p.f.until(SpecLane, w.key(), w.spec.redelivery.at)
@@ -173,12 +173,12 @@ func (p *plains) dueAgain(w *work) bool {
 //	t1  A spec is published. It names no session of the agent.
 //	t2  The agent drops it and says so, by its list or a report.
 //	t3  The broker acknowledges what was published at t1.
-func (p *plains) isDropped(cl *cluster, m plain.Stamp) bool {
+func (p *agentResponder) isDropped(cl *cluster, m plain.Stamp) bool {
 	return p.f.plain && !p.f.sessions.Counts(cl.name, m)
 }
 
 // paced reports whether it is the turn of a work that the broker may be told already.
-func (p *plains) paced(w *work) bool {
+func (p *agentResponder) paced(w *work) bool {
 	has := w.broker.on(p.f.sub)
 	if repeats := has == unknown || has == holds && w.broker.fingerprint.equal(w.hub.fingerprint()); !p.f.plain || !repeats {
 		return true
@@ -190,7 +190,7 @@ func (p *plains) paced(w *work) bool {
 // believes reports whether an event of a cluster's agent counts. One that has not heard of this
 // session is told of it. One whose session was not known when its statuses were asked for is asked
 // again: it dropped the request.
-func (p *plains) believes(cluster string, m plain.Stamp) bool {
+func (p *agentResponder) believes(cluster string, m plain.Stamp) bool {
 	cl := p.f.clusters[cluster]
 	if !p.f.plain || cl == nil {
 		return true
@@ -211,7 +211,7 @@ func (p *plains) believes(cluster string, m plain.Stamp) bool {
 }
 
 // askAgain has all statuses of a cluster asked for.
-func (p *plains) askAgain(cl *cluster) {
+func (p *agentResponder) askAgain(cl *cluster) {
 	cl.lists.repeat(p.cursor, true)
 	p.f.wakeCluster(SpecLane, cl)
 }
@@ -223,7 +223,7 @@ func (p *plains) askAgain(cl *cluster) {
 //	    statuses, and publishes; nobody is there.
 //	t2  The agent subscribes and lists. What it had reported went with the broker.
 //	t3  The broker acknowledges a spec of t1.
-func (p *plains) listed(l *Listed) {
+func (p *agentResponder) listed(l *Listed) {
 	if cl := p.f.clusters[l.Cluster]; cl != nil && p.f.mayTell(cl) && p.f.plain {
 		cl.far.list, cl.far.hub, cl.far.untagged = l, nil, nil
 		cl.far.retry.reset()
@@ -232,7 +232,7 @@ func (p *plains) listed(l *Listed) {
 }
 
 // subscribe begins anew with a subscription.
-func (p *plains) subscribe(cl *cluster) {
+func (p *agentResponder) subscribe(cl *cluster) {
 	cl.far.list, cl.far.hub, cl.far.untagged, cl.far.greet = nil, nil, nil, false
 	cl.far.sums = sums{}
 	cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
@@ -241,13 +241,15 @@ func (p *plains) subscribe(cl *cluster) {
 }
 
 // waits reports whether something is still to be done for an agent.
-func (r *far) waits() bool { return r.list != nil || r.greet || len(r.unknown) > 0 || len(r.lost) > 0 }
+func (r *remoteAgent) waits() bool {
+	return r.list != nil || r.greet || len(r.unknown) > 0 || len(r.lost) > 0
+}
 
 // leaveFar ends what is known of a cluster that is served no longer.
-func (cl *cluster) leaveFar() { cl.far = far{} }
+func (cl *cluster) leaveFar() { cl.far = remoteAgent{} }
 
 // next decides about a cluster.
-func (p *plains) next(cl *cluster) *todo {
+func (p *agentResponder) next(cl *cluster) *todo {
 	if !p.f.plain || !p.f.mayTell(cl) {
 		return nil
 	}
@@ -257,19 +259,19 @@ func (p *plains) next(cl *cluster) *todo {
 		cl.far.lacking.askAgain()
 		p.askAgain(cl)
 	}
-	return first(cl, p.nextAnswer, p.nextSum, p.nextGreeting, p.nextLacking)
+	return first(cl, p.nextAnswer, p.nextSum, p.nextSessionNotice, p.nextLacking)
 }
 
 // ofNobody is a list of statuses that asks for none.
 var ofNobody = []StatusRef{{UID: "none", Hash: "none"}}
 
-// nextGreeting tells an agent of this session, with a request for its statuses or, where there are
+// nextSessionNotice tells an agent of this session, with a request for its statuses or, where there are
 // no works, for none. One that comes too early after the last is owed:
 //
 //	t1  The agent is told of this session.
 //	t2  It is restarted, says so, and has nothing to say after that.
 //	t3  greetEvery after t1 it is told once more. Before its next report nothing else would.
-func (p *plains) nextGreeting(cl *cluster) *todo {
+func (p *agentResponder) nextSessionNotice(cl *cluster) *todo {
 	if !cl.far.greet || p.f.until(SpecLane, cl.key(), cl.far.greetAt) || !p.f.ready(cl.key(), &cl.far.retry) {
 		return nil
 	}
@@ -287,7 +289,7 @@ func (p *plains) nextGreeting(cl *cluster) *todo {
 
 // nextAnswer decides about the list of an agent. It is answered when the informers have shown
 // all that the hub has on that cluster: what they have not shown yet is not missing.
-func (p *plains) nextAnswer(cl *cluster) *todo {
+func (p *agentResponder) nextAnswer(cl *cluster) *todo {
 	r := &cl.far
 	l := r.list
 	if l == nil || !p.f.due(SpecLane, cl.key(), &r.retry) {
@@ -308,7 +310,7 @@ func (p *plains) nextAnswer(cl *cluster) *todo {
 	return p.nextLacking(cl)
 }
 
-func (p *plains) doneList(cl *cluster, r Result) {
+func (p *agentResponder) doneList(cl *cluster, r Result) {
 	switch {
 	case r.Err != nil:
 		p.f.hubFailed(SpecLane, cl.key(), &cl.far.retry, r.Err)
@@ -325,7 +327,7 @@ func (p *plains) doneList(cl *cluster, r Result) {
 }
 
 // tagAll has the tags of all works computed that have none.
-func (r *far) tagAll(cl *cluster) { r.untagged = append(r.untagged, cl.untagged()...) }
+func (r *remoteAgent) tagAll(cl *cluster) { r.untagged = append(r.untagged, cl.untagged()...) }
 
 // untagged are the works of a cluster that can be compared once they have a tag.
 func (cl *cluster) untagged() (works []*work) {
@@ -338,7 +340,7 @@ func (cl *cluster) untagged() (works []*work) {
 }
 
 // isShown reports whether the informers have shown all that the hub has on a cluster.
-func (p *plains) isShown(cl *cluster, has Present) bool {
+func (p *agentResponder) isShown(cl *cluster, has Present) bool {
 	for uid, version := range has {
 		w := cl.works[uid]
 		if w == nil || w.hub.object == nil || olderVersion(w.hub.object.ResourceVersion, version) {
@@ -350,7 +352,7 @@ func (p *plains) isShown(cl *cluster, has Present) bool {
 
 // answer compares what an agent lists with the hub. Each work is published on its own, in its
 // turn.
-func (p *plains) answer(cl *cluster, s *resync.Specs, has Present) {
+func (p *agentResponder) answer(cl *cluster, s *resync.Specs, has Present) {
 	for uid, w := range cl.works {
 		switch {
 		case w.hub.object == nil:
@@ -367,7 +369,7 @@ func (p *plains) answer(cl *cluster, s *resync.Specs, has Present) {
 }
 
 // answerOf decides about one work of an agent's list.
-func (p *plains) answerOf(w *work, s *resync.Specs) {
+func (p *agentResponder) answerOf(w *work, s *resync.Specs) {
 	id, m := string(w.uid), w.hub.fingerprint()
 	spec := resync.Spec{ID: id, State: resync.Live, Version: m.generation, Tag: w.hub.tag, Reported: reportedVersion(w) > 0, ReportedVersion: reportedVersion(w)}
 	if m.deleting {
@@ -395,7 +397,7 @@ func (p *plains) answerOf(w *work, s *resync.Specs) {
 
 // ahead takes it that an agent has a later version of a work than the hub has shown. The hub is asked:
 // the informer may lag, or the hub went back.
-func (p *plains) ahead(w *work, version int64) {
+func (p *agentResponder) ahead(w *work, version int64) {
 	w.broker.forget()
 	if !w.hub.deleting() {
 		w.broker.list(p.f.sub, 0, &codec.InventoryRecord{ResourceID: string(w.uid), Version: version}, p.f.tick())
@@ -403,7 +405,7 @@ func (p *plains) ahead(w *work, version int64) {
 }
 
 // reported takes it that an agent has said something of a version that the hub has not shown.
-func (p *plains) reported(w *work, r *Report) {
+func (p *agentResponder) reported(w *work, r *Report) {
 	if p.f.plain && !r.Unversioned && r.Version > w.hub.object.Generation {
 		p.ahead(w, r.Version)
 		p.f.recount(w)
@@ -413,13 +415,13 @@ func (p *plains) reported(w *work, r *Report) {
 
 // isForeign reports whether a report is about another source's work, or one of another cluster:
 // nobody on the way has looked whose it is.
-func (p *plains) isForeign(w *work, cl *cluster, r *Report) bool {
+func (p *agentResponder) isForeign(w *work, cl *cluster, r *Report) bool {
 	return p.f.plain && (r.Source != p.f.Source || w != nil && w.cl != cl)
 }
 
 // heard takes it that a cluster has said something of a work: it may have the last spec.
-func (p *plains) heard(w *work) {
-	if w.spec.redelivery.went == theLastSpec {
+func (p *agentResponder) heard(w *work) {
+	if w.spec.redelivery.went == publishLastSpec {
 		p.f.wake(SpecLane, w.key(), 0)
 	}
 }
@@ -427,11 +429,11 @@ func (p *plains) heard(w *work) {
 // first says what an agent of OCM has to have before what is published now. The last spec says
 // what deletion means, and a deletion that it has means nothing without: so it has to say first
 // that it has that. After the deletion went out the spec would bring the work back.
-func (p *plains) first(w *work, m specFingerprint) Before {
+func (p *agentResponder) first(w *work, m specFingerprint) Before {
 	switch behind := w.isBehind(p.f.sub) || p.lives.rollbackSuspicion(everywhere) != ""; {
 	case !m.deleting && behind:
 		return Unversioned
-	case !m.deleting, w.spec.redelivery.went == aDeletion, p.f.sessions.Knows(w.cl.name):
+	case !m.deleting, w.spec.redelivery.went == publishDeletion, p.f.sessions.Knows(w.cl.name):
 		return Nothing // ours takes the data of the deletion
 	case reportedVersion(w) >= m.generation, w.hub.object.Spec.DeleteOption == nil && reportedVersion(w) >= m.generation-1:
 		return Nothing

@@ -38,7 +38,7 @@ func (f *fleet) isSilent(cl *cluster) bool {
 }
 
 // hear takes it that an agent said something.
-func (p *plains) hear(cl *cluster) {
+func (p *agentResponder) hear(cl *cluster) {
 	was := p.f.presence(cl)
 	cl.far.heard = heard{heardAt: p.f.Now()}
 	if was != plain.There {
@@ -48,7 +48,7 @@ func (p *plains) hear(cl *cluster) {
 
 // parts takes the farewell of an agent. It is a hint: it may never come, and where it comes late
 // it is void with the agent's next word, within a minute.
-func (p *plains) parts(a *Alive) {
+func (p *agentResponder) parts(a *Alive) {
 	cl := p.f.clusters[a.Cluster]
 	if cl != nil && p.f.plain && p.f.sessions.Parts(a.Cluster, a.Stamp) && !cl.far.farewell {
 		cl.far.farewell = true
@@ -57,7 +57,7 @@ func (p *plains) parts(a *Alive) {
 }
 
 // rejudge has another look at what works say of their agent.
-func (p *plains) rejudge(cl *cluster) {
+func (p *agentResponder) rejudge(cl *cluster) {
 	for _, w := range cl.works {
 		if w.blame.agent != nil || w.hub.object != nil && !p.arrived(w) {
 			p.f.wake(HubLane, w.key(), 0)
@@ -71,7 +71,7 @@ var tellings = fair.Rate{PerSecond: 20, Burst: 1}
 
 // judge brings up to date what a work says of its agent, in its turn. As long as nobody can tell,
 // it says what it said, also what an earlier process had it say.
-func (p *plains) judge(w *work) {
+func (p *agentResponder) judge(w *work) {
 	says, told := p.notHeard(w)
 	if !told || !w.blame.known {
 		p.f.keepSaying(w)
@@ -96,7 +96,7 @@ func (p *plains) judge(w *work) {
 
 // notHeard is what a work is to say of its agent, nil if it has nothing to say; told: somebody
 // can tell.
-func (p *plains) notHeard(w *work) (says *problem, told bool) {
+func (p *agentResponder) notHeard(w *work) (says *problem, told bool) {
 	f, r := p.f, &w.cl.far
 	switch {
 	case !w.cl.selected:
@@ -143,7 +143,7 @@ type absences struct {
 func (a *absences) subscribe() { a.coming = nil }
 
 // absent takes what the broker tells of them: all that there are.
-func (p *plains) absent(page codec.Inventory) {
+func (p *agentResponder) absent(page codec.Inventory) {
 	a := &p.absences
 	if a.coming = append(a.coming, page.Absent...); page.NextPageToken != "" {
 		return
@@ -162,7 +162,7 @@ func (p *plains) absent(page codec.Inventory) {
 }
 
 // absence is notHeard where the broker tells which clusters have no agent.
-func (p *plains) absence(w *work) (says *problem, told bool) {
+func (p *agentResponder) absence(w *work) (says *problem, told bool) {
 	if p.absences.sub != p.f.sub {
 		says := w.blame.agent != nil || ofAgent(w) != nil
 		return nil, !says || !p.f.until(HubLane, w.key(), p.f.connectedAt.Add(toldWithin))

@@ -16,7 +16,7 @@ type specs struct {
 	lives     *hubEpochs
 	questions *questions
 	compare   *comparisons
-	plains    *plains
+	plains    *agentResponder
 }
 
 // specState is the way of one work's spec.

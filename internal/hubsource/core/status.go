@@ -72,7 +72,7 @@ type statuses struct {
 	questions *questions
 	compare   *comparisons
 	cursor    *cursor
-	plains    *plains
+	plains    *agentResponder
 }
 
 // reportState is the way of one work's status to the hub.
@@ -234,7 +234,7 @@ func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, n
 // nobody is left to say so, or an operator gave the work up, the broker says it
 // in the agent's place: its sequence id is not newer than the agent's last one.
 func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
-	if w.spec.redelivery.went == theLastSpec {
+	if w.spec.redelivery.went == publishLastSpec {
 		return Void // it answers a deletion of an earlier process, and the last spec may have come behind it
 	}
 	w.cl.gone(w.uid)
