@@ -318,7 +318,7 @@ func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
 func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 	if before == nil {
 		c.compare.there(w)
-		w.cl.found(w.uid)
+		w.cl.forgetOrphan(w.uid)
 	}
 	c.statuses.adopt(w)
 	w.report.changed(before == nil)

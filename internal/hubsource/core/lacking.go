@@ -20,22 +20,22 @@ import (
 //	             │ yes: the hub is asked once more, and      │ no: withheld, for a person
 //	             ▼ where it is; then a deletion goes out     ▼
 //	       published again until the agent says that it is gone
-type lacking struct {
+type orphanTracker struct {
 	// unknown are ids of a list that the agent is still to be asked for, listed all those of the
 	// last list.
 	unknown, listed []string
 	// answered: a list was answered on this subscription. wanted paces asking for one.
 	answered bool
 	wanted   retry
-	lost     map[types.UID]*lost
+	lost     map[types.UID]*orphan
 	// gone counts those that were deleted since a list explained all, told those withheld that
 	// somebody was told of.
 	gone, told int
 	asking     bool
 }
 
-// lost is a work that an agent has and the hub lacks.
-type lost struct {
+// orphan is a work that an agent has and the hub lacks.
+type orphan struct {
 	name    string
 	version int64
 	// work is its last state, where that is known. seen: the hub showed its deletion.
@@ -49,7 +49,7 @@ type lost struct {
 	retry  retry
 }
 
-func (l *lacking) subscribe() {
+func (l *orphanTracker) subscribe() {
 	l.asking, l.unknown, l.listed, l.told, l.answered = false, nil, nil, 0, false
 	l.wanted.reset()
 	for _, one := range l.lost {
@@ -60,13 +60,13 @@ func (l *lacking) subscribe() {
 
 // askAgain has an agent asked once more for what it has not said: its answer may be lost, and a stock
 // agent does not list again before it connects anew.
-func (l *lacking) askAgain() {
+func (l *orphanTracker) askAgain() {
 	known := func(id string) bool { return l.lost[types.UID(id)] != nil }
 	l.unknown = slices.DeleteFunc(slices.Clone(l.listed), known)
 }
 
 // withheld is how many deletions are left to a person.
-func (l *lacking) withheld() (n int) {
+func (l *orphanTracker) withheld() (n int) {
 	for _, one := range l.lost {
 		if one.withheld != "" {
 			n++
@@ -78,7 +78,7 @@ func (l *lacking) withheld() (n int) {
 // unexplained takes the ids of a list that the hub lacks. Where there is none, nothing that was
 // missing is any more.
 func (p *agentResponder) unexplained(cl *cluster, ids []string) {
-	cl.far.unknown, cl.far.lacking.listed = ids, ids
+	cl.far.unknown, cl.far.orphanTracker.listed = ids, ids
 	if len(ids) == 0 {
 		cl.far.lost, cl.far.gone, cl.far.told = nil, 0, 0
 		p.lives.clearSuspicion(cl.name)
@@ -87,22 +87,22 @@ func (p *agentResponder) unexplained(cl *cluster, ids []string) {
 	p.f.wakeCluster(SpecLane, cl)
 }
 
-// lack takes it that an agent has a work of ours, and that the hub has it not.
-func (p *agentResponder) lack(cl *cluster, uid types.UID, name string, version int64) {
+// trackListed takes it that an agent has a work of ours, and that the hub has it not.
+func (p *agentResponder) trackListed(cl *cluster, uid types.UID, name string, version int64) {
 	if p.f.plain && cl.far.lost[uid] == nil {
-		p.lose(cl, uid, &lost{name: name, version: version})
+		p.trackOrphan(cl, uid, &orphan{name: name, version: version})
 	}
 }
 
-// bury takes it that a work left the hub, and its cluster has not said that it is gone.
-func (p *agentResponder) bury(w *work) {
+// trackDeletion takes it that a work left the hub, and its cluster has not said that it is gone.
+func (p *agentResponder) trackDeletion(w *work) {
 	o := w.hub.object
-	p.lose(w.cl, w.uid, &lost{name: o.Name, version: o.Generation, work: o, seen: w.hub.ended == deleted})
+	p.trackOrphan(w.cl, w.uid, &orphan{name: o.Name, version: o.Generation, work: o, seen: w.hub.ended == deleted})
 }
 
-func (p *agentResponder) lose(cl *cluster, uid types.UID, one *lost) {
+func (p *agentResponder) trackOrphan(cl *cluster, uid types.UID, one *orphan) {
 	if cl.far.lost == nil {
-		cl.far.lost = map[types.UID]*lost{}
+		cl.far.lost = map[types.UID]*orphan{}
 	}
 	cl.far.lost[uid] = one
 	if !one.seen {
@@ -112,21 +112,21 @@ func (p *agentResponder) lose(cl *cluster, uid types.UID, one *lost) {
 	p.f.wakeCluster(SpecLane, cl)
 }
 
-// found takes it that a work is on the hub, gone that its cluster says that it is gone.
-func (cl *cluster) found(uid types.UID) { delete(cl.far.lost, uid) }
+// forgetOrphan takes it that a work is on the hub, gone that its cluster says that it is gone.
+func (cl *cluster) forgetOrphan(uid types.UID) { delete(cl.far.lost, uid) }
 
 func (cl *cluster) gone(uid types.UID) {
 	if one := cl.far.lost[uid]; one != nil {
 		if !one.seen {
 			cl.far.gone++
 		}
-		cl.found(uid)
+		cl.forgetOrphan(uid)
 	}
 }
 
 // nextLacking decides about works that only an agent has.
 func (p *agentResponder) nextLacking(cl *cluster) *todo {
-	l := &cl.far.lacking
+	l := &cl.far.orphanTracker
 	if l.asking || !p.f.ready(cl.key(), &cl.far.retry) {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (p *agentResponder) ask(cl *cluster, e Effect, done func(Result)) *todo {
 	})
 }
 
-func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
+func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *orphan) *todo {
 	if one.withheld != "" || !p.f.due(SpecLane, cl.key(), &one.retry) {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *lost) *todo {
 //
 // Stock agents are asked for statuses alone: a list of theirs comes when they connect.
 func (p *agentResponder) isJudged(cl *cluster) (ask *todo, judged bool) {
-	l := &cl.far.lacking
+	l := &cl.far.orphanTracker
 	switch {
 	case p.f.behind > 0: // the hub is asked, and then in doubt
 	case l.answered || !p.f.sessions.Knows(cl.name):
@@ -240,7 +240,7 @@ func (p *agentResponder) isJudged(cl *cluster) (ask *todo, judged bool) {
 	return nil, false
 }
 
-func (p *agentResponder) doneGet(cl *cluster, uid types.UID, one *lost, r Result) {
+func (p *agentResponder) doneGet(cl *cluster, uid types.UID, one *orphan, r Result) {
 	switch {
 	case r.lacks(uid):
 		one.absent = true
@@ -250,14 +250,14 @@ func (p *agentResponder) doneGet(cl *cluster, uid types.UID, one *lost, r Result
 		p.f.hubFailed(SpecLane, cl.key(), &one.retry, r.Err)
 	default: // only the informer does not have it yet
 		p.lives.shown(r.Work)
-		cl.found(uid)
+		cl.forgetOrphan(uid)
 	}
 }
 
 // rollbackSuspicion returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
 // may be.
 func (p *agentResponder) rollbackSuspicion(cl *cluster) string {
-	missing := max(len(cl.far.lacking.listed), len(cl.far.lost)+cl.far.gone)
+	missing := max(len(cl.far.orphanTracker.listed), len(cl.far.lost)+cl.far.gone)
 	return p.lives.doubtsMissing(cl.name, missing, len(cl.works)+missing)
 }
 

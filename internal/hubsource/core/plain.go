@@ -40,7 +40,7 @@ type remoteAgent struct {
 	greet          bool
 	sums           sums
 	heard
-	lacking
+	orphanTracker
 }
 
 // Listed is what an agent says that it holds.
@@ -236,7 +236,7 @@ func (p *agentResponder) subscribe(cl *cluster) {
 	cl.far.list, cl.far.hub, cl.far.untagged, cl.far.greet = nil, nil, nil, false
 	cl.far.sums = sums{}
 	cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
-	cl.far.lacking.subscribe()
+	cl.far.orphanTracker.subscribe()
 	cl.far.unsay()
 }
 
@@ -256,7 +256,7 @@ func (p *agentResponder) next(cl *cluster) *todo {
 	if !p.f.until(SpecLane, cl.key(), cl.far.askAt) {
 		cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
 		cl.far.sums = sums{}
-		cl.far.lacking.askAgain()
+		cl.far.orphanTracker.askAgain()
 		p.askAgain(cl)
 	}
 	return first(cl, p.nextAnswer, p.nextSum, p.nextSessionNotice, p.nextLacking)

@@ -210,7 +210,7 @@ func (s *specs) nextEnded(w *work) *todo {
 	case s.isUncompared(w) && !w.cl.comparing.stage.isJudged(), !s.f.mayTell(w.cl), !s.f.ready(w.key(), &w.spec.retry):
 		return nil // by digests nothing comes out of a work that is being deleted: the broker is told once more
 	case s.f.plain:
-		s.plains.bury(w)
+		s.plains.trackDeletion(w)
 		s.compare.forget(w)
 		return nil
 	}

@@ -393,7 +393,7 @@ func (s *statuses) nextUnseen(w *work) *todo {
 	case w.hub.absent:
 		if !p.Deleted { // so the broker has a work that the hub has not, or the agent has
 			s.compare.repeat(w.cl, missingDelay)
-			s.plains.lack(w.cl, w.uid, p.Name, p.Version)
+			s.plains.trackListed(w.cl, w.uid, p.Name, p.Version)
 		}
 		w.report.drop(s.f, s.cursor)
 		s.forgetUnseen(w)
