@@ -100,13 +100,13 @@ type fakeAgent struct {
 	held     map[string]*manifestwork.Spec // by name
 	sequence codec.Sequencer
 	seen     []string // "name generation", "name deleted"
-	silent   bool
+	muted    bool
 	// applied are the ids of what is there. It has a lock of its own, which is held for
 	// nothing else: whoever asks holds the hub's lock, and mu is held while told takes
 	// that one, and while a report is published. told, if set, hears of each deletion.
 	appliedMu sync.Mutex
 	applied   map[string]bool
-	told      func(uid string)
+	received  func(uid string)
 	reports   int
 }
 
@@ -153,7 +153,7 @@ func (a *fakeAgent) Handle(ctx context.Context, e codec.Event) error {
 		return nil
 	}
 	a.take(s)
-	if a.silent {
+	if a.muted {
 		return nil
 	}
 	if err := a.report(ctx, s, a.message()); err != nil {
@@ -165,7 +165,7 @@ func (a *fakeAgent) Handle(ctx context.Context, e codec.Event) error {
 
 // message tells reports apart where somebody looks.
 func (a *fakeAgent) message() string {
-	if a.told == nil {
+	if a.received == nil {
 		return ""
 	}
 	a.reports++
@@ -201,8 +201,8 @@ func (a *fakeAgent) take(s *manifestwork.Spec) {
 	}
 	a.setApplied(s.ResourceID, false)
 	a.seen = append(a.seen, s.Name+" deleted")
-	if a.told != nil {
-		a.told(s.ResourceID)
+	if a.received != nil {
+		a.received(s.ResourceID)
 	}
 }
 
@@ -235,7 +235,7 @@ func (a *fakeAgent) report(ctx context.Context, s *manifestwork.Spec, message st
 	return err
 }
 
-func (a *fakeAgent) say(name, message string) {
+func (a *fakeAgent) send(name, message string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.report(context.Background(), a.held[name], message); err != nil {

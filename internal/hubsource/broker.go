@@ -42,7 +42,7 @@ func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Re
 		b.metrics.publishes.WithLabelValues(brokerResult(r)).Inc()
 		b.logDelete(ctx, e.Record, r)
 		return r
-	case core.SendCompared:
+	case core.SendSyncReport:
 		b.logCompared(ctx, e)
 	}
 	b.metrics.clusters.WithLabelValues(e.Operation(), brokerResult(r)).Inc()
@@ -84,7 +84,7 @@ func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.R
 }
 
 // logCompared tells of deletions that wait for a person.
-func (b broker) logCompared(ctx context.Context, e core.SendCompared) {
+func (b broker) logCompared(ctx context.Context, e core.SendSyncReport) {
 	for _, o := range e.Compared.Clusters {
 		if len(o.Withheld) == 0 {
 			continue

@@ -52,14 +52,14 @@ func TestSource_SaysThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) {
 		b.source()
 		b.settle(time.Minute)
 		for _, name := range names {
-			a.say(name, "")
+			a.send(name, "")
 		}
 		b.settle(time.Hour)
 		if n := b.hub.called("PATCH manifestworks") - patches; n != 0 {
 			b.Errorf("%d patches after an upgrade, without news", n)
 		}
 		for _, name := range names {
-			a.say(name, "news")
+			a.send(name, "news")
 		}
 		b.settle(time.Minute)
 		if n := b.hub.called("PATCH manifestworks") - patches; n != count {

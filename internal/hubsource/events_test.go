@@ -140,7 +140,7 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		tell.changed(o, conditionsOf(failed, tooLarge, held, late))
 		s := &shell{shellConfig: shellConfig{events: tell, log: slog.New(slog.DiscardHandler)}}
 		s.withheld(t.Context(), codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
-		s.tellWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
+		s.reportWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
 			Cluster: "c2", Withheld: []codec.WithheldDeletion{{Name: "held", ResourceID: "uid-held"}}, Reason: "the hub went back",
 		}})
 		<-time.After(time.Second) // of the bubble

@@ -65,7 +65,7 @@ func (b *bench) arrive(a *fakeAgent, within time.Duration) time.Duration {
 	began := time.Now()
 	for _, key := range worksOf(a.cluster) {
 		_, name, _ := strings.Cut(key, "/")
-		a.say(name, "news")
+		a.send(name, "news")
 	}
 	for time.Since(began) < within {
 		b.settle(time.Millisecond)
@@ -111,7 +111,7 @@ func TestSource_FloodOfOneClusterLeavesTheOthersTheirShare(t *testing.T) {
 		b.start(func(ctx context.Context) error {
 			for n := 0; ctx.Err() == nil; n++ {
 				for i := range hubWorkers {
-					flood.say(fmt.Sprint("w", i), fmt.Sprint("flood ", n))
+					flood.send(fmt.Sprint("w", i), fmt.Sprint("flood ", n))
 				}
 				<-time.After(patch / 2) // of the bubble
 			}
@@ -141,7 +141,7 @@ func TestSource_ClusterOfWhichTheHubAnswersNothingHoldsUpNobody(t *testing.T) {
 		})
 		stuck = true
 		for i := range hubWorkers {
-			flood.say(fmt.Sprint("w", i), "never shown")
+			flood.send(fmt.Sprint("w", i), "never shown")
 		}
 		b.settle(time.Second)
 		if took := b.arrive(quiet, time.Second); took > 2*time.Millisecond {

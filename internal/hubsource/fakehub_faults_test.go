@@ -42,7 +42,7 @@ type fault uint8
 const (
 	noFault    fault = iota
 	refused          // it is not carried out
-	answerLost       // it is carried out, and nobody hears of it
+	lostAnswer       // it is carried out, and nobody hears of it
 	comesLate        // so it is, but later, when its sender has given it up
 )
 
@@ -55,8 +55,8 @@ func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
 	switch h.faults.writes() {
 	case refused:
 		return status(http.StatusServiceUnavailable, "ServiceUnavailable"), nil
-	case answerLost:
-		if err := h.unheard(r); err != nil {
+	case lostAnswer:
+		if err := h.unsent(r); err != nil {
 			return nil, err
 		}
 		return nil, errors.New("read: connection reset by peer")
@@ -71,7 +71,7 @@ func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
 			<-time.After(late)
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if err := h.unheard(again); err != nil {
+			if err := h.unsent(again); err != nil {
 				h.t.Errorf("fake hub: %v", err)
 			}
 		}()
@@ -81,8 +81,8 @@ func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
 	return h.serve(r)
 }
 
-// unheard carries out a request whose answer nobody hears.
-func (h *fakeHub) unheard(r *http.Request) error {
+// unsent carries out a request whose answer nobody hears.
+func (h *fakeHub) unsent(r *http.Request) error {
 	answer, err := h.serve(r)
 	if err != nil {
 		return err

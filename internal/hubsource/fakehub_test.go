@@ -34,16 +34,16 @@ import (
 type fakeHub struct {
 	t *testing.T
 
-	mu        sync.Mutex
-	rv, uids  int
-	down      bool
-	forbidden map[string]bool // "resource" or "VERB resource"
-	absent    map[string]bool // resources without an API
-	objects   map[string]map[string]object
-	watches   map[*hubWatch]bool
-	deaf      bool           // watches go on from any position, as after a restore
-	calls     map[string]int // requests by verb and resource
-	faults    hubFaults
+	mu           sync.Mutex
+	rv, uids     int
+	down         bool
+	forbidden    map[string]bool // "resource" or "VERB resource"
+	absent       map[string]bool // resources without an API
+	objects      map[string]map[string]object
+	watches      map[*hubWatch]bool
+	unresponsive bool           // watches go on from any position, as after a restore
+	calls        map[string]int // requests by verb and resource
+	faults       hubFaults
 }
 
 type object = map[string]any
@@ -419,7 +419,7 @@ func (h *fakeHub) touch() {
 }
 
 func (h *fakeHub) watch(r *http.Request, resource string, s labels.Selector) *http.Response {
-	if q := r.URL.Query(); q.Get("sendInitialEvents") == "" && q.Get("resourceVersion") != fmt.Sprint(h.rv) && !h.deaf {
+	if q := r.URL.Query(); q.Get("sendInitialEvents") == "" && q.Get("resourceVersion") != fmt.Sprint(h.rv) && !h.unresponsive {
 		return status(http.StatusGone, "Expired") // keeps no history
 	}
 	ctx, stop := context.WithCancel(r.Context())

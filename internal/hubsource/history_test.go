@@ -35,7 +35,7 @@ func TestSource_NoticesARestoredHubWhoseWatchesGoOn(t *testing.T) {
 				restore := b.hub.backUp()
 				b.hub.apply(example("c1", "w", data("b")))
 				b.settle(2 * time.Minute)
-				b.hub.deaf = true
+				b.hub.unresponsive = true
 				restore()
 				for range c.writes {
 					b.hub.touch()

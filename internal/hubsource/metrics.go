@@ -65,22 +65,22 @@ func brokerResult(r core.Result) string {
 
 // stateCollector exports [core.Stats] of the running core, if there is one.
 type stateCollector struct {
-	read atomic.Pointer[func() (core.Stats, [core.Lanes]int)]
+	read atomic.Pointer[func() (core.Stats, [core.NumQueues]int)]
 }
 
 var (
-	descWorks       = prometheus.NewDesc(metricPrefix+"works", "ManifestWorks known, those of clusters not served included.", nil, nil)
-	descConditions  = prometheus.NewDesc(metricPrefix+"condition_works", "Works by what their conditions say of their present generation.", []string{"condition", "state"}, nil)
-	descClusters    = prometheus.NewDesc(metricPrefix+"clusters", "Clusters served.", nil, nil)
-	descPending     = prometheus.NewDesc(metricPrefix+"pending_statuses", "Statuses received that are not written to the hub yet.", nil, nil)
-	descSweep       = prometheus.NewDesc(metricPrefix+"sweep_works", "Works still to look at since the session began.", nil, nil)
-	descComparing   = prometheus.NewDesc(metricPrefix+"uncompared_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
-	descWithheldIn  = prometheus.NewDesc(metricPrefix+"withheld_clusters", "Clusters on which deletions wait for an operator's approval.", nil, nil)
-	descWithheld    = prometheus.NewDesc(metricPrefix+"withheld_works", "Deletions that wait for an operator's approval.", nil, nil)
-	descSilent      = prometheus.NewDesc(metricPrefix+"silent_clusters", "Clusters behind a stock MQTT broker whose Hawser agent was not heard for five minutes, or said farewell.", nil, nil)
-	descAgents      = prometheus.NewDesc(metricPrefix+"agents", "Clusters behind a stock MQTT broker, by who speaks for them and how long ago that was heard, at most.", []string{"agent", "heard"}, nil)
-	descUndelivered = prometheus.NewDesc(metricPrefix+"undelivered_works", "Works with the condition Delivered=False, by reason.", []string{"reason"}, nil)
-	descQueue       = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by lane.", []string{"lane"}, nil)
+	descWorks        = prometheus.NewDesc(metricPrefix+"works", "ManifestWorks known, those of clusters not served included.", nil, nil)
+	descConditions   = prometheus.NewDesc(metricPrefix+"condition_works", "Works by what their conditions say of their present generation.", []string{"condition", "state"}, nil)
+	descClusters     = prometheus.NewDesc(metricPrefix+"clusters", "Clusters served.", nil, nil)
+	descPending      = prometheus.NewDesc(metricPrefix+"pending_statuses", "Statuses received that are not written to the hub yet.", nil, nil)
+	descInitialSync  = prometheus.NewDesc(metricPrefix+"sweep_works", "Works still to look at since the session began.", nil, nil)
+	descComparing    = prometheus.NewDesc(metricPrefix+"uncompared_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
+	descWithheldIn   = prometheus.NewDesc(metricPrefix+"withheld_clusters", "Clusters on which deletions wait for an operator's approval.", nil, nil)
+	descWithheld     = prometheus.NewDesc(metricPrefix+"withheld_works", "Deletions that wait for an operator's approval.", nil, nil)
+	descDisconnected = prometheus.NewDesc(metricPrefix+"silent_clusters", "Clusters behind a stock MQTT broker whose Hawser agent was not heard for five minutes, or said farewell.", nil, nil)
+	descAgents       = prometheus.NewDesc(metricPrefix+"agents", "Clusters behind a stock MQTT broker, by who speaks for them and how long ago that was heard, at most.", []string{"agent", "heard"}, nil)
+	descUndelivered  = prometheus.NewDesc(metricPrefix+"undelivered_works", "Works with the condition Delivered=False, by reason.", []string{"reason"}, nil)
+	descQueue        = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by lane.", []string{"lane"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -89,7 +89,7 @@ func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.Descr
 // Collect implements prometheus.Collector.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	var s core.Stats
-	var queues [core.Lanes]int
+	var queues [core.NumQueues]int
 	if read := c.read.Load(); read != nil {
 		s, queues = (*read)()
 	}
@@ -97,8 +97,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	for d, n := range map[*prometheus.Desc]int{
-		descWorks: s.Works, descClusters: s.Clusters, descPending: s.Pending, descSweep: s.Sweep, descComparing: s.Comparing,
-		descWithheldIn: s.WithheldClusters, descWithheld: s.WithheldWorks, descSilent: s.Silent,
+		descWorks: s.Works, descClusters: s.Clusters, descPending: s.Pending, descInitialSync: s.InitialSync, descComparing: s.Comparing,
+		descWithheldIn: s.WithheldClusters, descWithheld: s.WithheldWorks, descDisconnected: s.Disconnected,
 	} {
 		gauge(d, n)
 	}

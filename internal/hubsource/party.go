@@ -13,17 +13,17 @@ import (
 // see session.Handler.
 type sessionHandler struct {
 	*shell
-	life int
+	epoch int
 }
 
 // errOver ends a session of a life of the hub that has ended.
 var errOver = errors.New("the hub is read anew")
 
-// tell calls f with the core, unless the life has ended.
-func (p sessionHandler) tell(f func(c *core.Core)) error {
+// update calls f with the core, unless the life has ended.
+func (p sessionHandler) update(f func(c *core.Core)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.core.Epoch() != p.life {
+	if p.core.Epoch() != p.epoch {
 		return errOver
 	}
 	f(p.core)
@@ -32,7 +32,7 @@ func (p sessionHandler) tell(f func(c *core.Core)) error {
 
 func (p sessionHandler) Hello() (h transport.Hello) {
 	h.Protocol = 1
-	_ = p.tell(func(c *core.Core) { h = c.Hello() }) // Subscribed will say so
+	_ = p.update(func(c *core.Core) { h = c.Hello() }) // Subscribed will say so
 	return h
 }
 
@@ -40,11 +40,11 @@ func (p sessionHandler) Hello() (h transport.Hello) {
 // published then goes through the core like everything else, so that a broker
 // that asks to wait for one of many requests is not asked for all of them again.
 func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
-	return nil, p.tell(func(c *core.Core) { c.Connected(a) })
+	return nil, p.update(func(c *core.Core) { c.Connected(a) })
 }
 
 func (p sessionHandler) Disconnected(error) {
-	_ = p.tell(func(c *core.Core) { c.Disconnected() }) // of another life nothing is to end
+	_ = p.update(func(c *core.Core) { c.Disconnected() }) // of another life nothing is to end
 }
 
 // Handle takes an event of the broker's stream: a status, or what the broker
@@ -54,12 +54,12 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	switch e.Type() {
 	case codec.TypeCheckpoint:
 		if cp, err := codec.ParseCheckpoint(e); p.readable(ctx, e, err) {
-			return p.tell(func(c *core.Core) { c.Checkpoint(cp) })
+			return p.update(func(c *core.Core) { c.Checkpoint(cp) })
 		}
 		return nil
 	case codec.TypeAck:
-		if a, err := core.AliveOf(e); p.readable(ctx, e, err) {
-			return p.tell(func(c *core.Core) { c.Alive(a) })
+		if a, err := core.KeepaliveOf(e); p.readable(ctx, e, err) {
+			return p.update(func(c *core.Core) { c.Keepalive(a) })
 		}
 		return nil
 	case codec.TypeInventory:
@@ -68,7 +68,7 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 			return nil
 		}
 		taken := false
-		err = p.tell(func(c *core.Core) { taken = c.Inventory(page) })
+		err = p.update(func(c *core.Core) { taken = c.Inventory(page) })
 		p.log.DebugContext(ctx, "inventory page", "request", page.RequestID, "taken", taken,
 			"clusters", len(page.Clusters), "records", len(page.Records), "more", page.NextPageToken != "")
 		return err
@@ -81,7 +81,7 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 		return nil
 	}
 	var verdict core.ReportResult
-	err := p.tell(func(c *core.Core) { verdict = c.Report(r) })
+	err := p.update(func(c *core.Core) { verdict = c.Report(r) })
 	if err == nil {
 		p.metrics.reports.WithLabelValues(string(verdict)).Inc()
 		p.logReport(ctx, r, e.Source(), verdict)
@@ -96,7 +96,7 @@ func (p sessionHandler) listed(ctx context.Context, e codec.Event) error {
 		return nil
 	}
 	taken := false
-	err = p.tell(func(c *core.Core) { taken = c.Listed(l) })
+	err = p.update(func(c *core.Core) { taken = c.Listed(l) })
 	p.log.DebugContext(ctx, "list of an agent", "cluster", l.Cluster, "works", len(l.Versions), "taken", taken)
 	return err
 }
@@ -130,7 +130,7 @@ func (p sessionHandler) logReport(ctx context.Context, r *core.Report, agent str
 
 // unexpected are the verdicts that a well-behaved agent never gets.
 var unexpected = map[core.ReportResult]string{
-	core.NotDeleting:  "the cluster reports a work as deleted that the hub does not delete",
-	core.Foreign:      "the work is not this hub's, or not of this cluster",
-	core.Incomparable: "the sequence id cannot be compared",
+	core.UnexpectedDeletion: "the cluster reports a work as deleted that the hub does not delete",
+	core.Foreign:            "the work is not this hub's, or not of this cluster",
+	core.Incomparable:       "the sequence id cannot be compared",
 }

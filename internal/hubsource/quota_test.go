@@ -51,7 +51,7 @@ func TestSource_ShowsWhatIsOverAQuotaAndGoesOn(t *testing.T) {
 	for name, c := range map[string]struct {
 		hub, each identity.Limits
 		over      *workv1.ManifestWork
-		says      string // in its condition
+		message   string // in its condition
 		gone      string // what makes room
 	}{
 		"works of a cluster": {identity.Limits{}, identity.Limits{Works: 2}, example("c1", "over"), "cluster c1 may have 2 works", "c1/b"},
@@ -82,7 +82,7 @@ func TestSource_ShowsWhatIsOverAQuotaAndGoesOn(t *testing.T) {
 				b.hub.apply(c.over)
 				b.settle(time.Second)
 				over := c.over.Namespace + "/over"
-				if d := delivered(b.hub.work(over).Status); d == nil || d.Status != "False" || d.Reason != core.ReasonOverQuota || !strings.Contains(d.Message, c.says) {
+				if d := delivered(b.hub.work(over).Status); d == nil || d.Status != "False" || d.Reason != core.ReasonQuotaExceeded || !strings.Contains(d.Message, c.message) {
 					b.Fatalf("%s is over a quota, and shows %+v", over, b.hub.work(over).Status.Conditions)
 				}
 				b.wantDelivered("c1/a", "c1/b", "c2/w")

@@ -51,7 +51,7 @@ type play struct {
 	seed     uint64
 	replicas []*replica
 	agents   map[string]*fakeAgent
-	life     int
+	epoch    int
 	backup   *hubCopy
 	lines    []string
 
@@ -78,7 +78,7 @@ func newPlay(b *bench, seed uint64) *play {
 	for _, c := range playedClusters {
 		a := b.agent(c)
 		a.mu.Lock()
-		a.told = func(uid string) { p.wasTold(c, uid) }
+		a.received = func(uid string) { p.wasNotified(c, uid) }
 		a.mu.Unlock()
 		p.agents[c] = a
 	}
@@ -88,12 +88,12 @@ func newPlay(b *bench, seed uint64) *play {
 	for _, name := range []string{"first", "second"} {
 		p.replicas = append(p.replicas, &replica{name: name})
 	}
-	p.revive()
+	p.restart()
 	return p
 }
 
-// revive starts the replicas again that have ended.
-func (p *play) revive() {
+// restart starts the replicas again that have ended.
+func (p *play) restart() {
 	for _, r := range p.replicas {
 		if r.running != nil {
 			select {
@@ -134,8 +134,8 @@ func (p *play) endsWork(cluster, uid string) {
 	}
 }
 
-// wasTold judges that a cluster was told of a deletion.
-func (p *play) wasTold(cluster, uid string) {
+// wasNotified judges that a cluster was told of a deletion.
+func (p *play) wasNotified(cluster, uid string) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	if !p.deleted[uid] {
@@ -263,7 +263,7 @@ func (p *play) backUp() string {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	p.backup = &hubCopy{restore, p.hub.rv}
-	p.hub.rv += 1 << (50 - 8*min(p.life, 5))
+	p.hub.rv += 1 << (50 - 8*min(p.epoch, 5))
 	return fmt.Sprint("at ", p.backup.version)
 }
 
@@ -274,7 +274,7 @@ func (p *play) restore() string {
 		return ""
 	}
 	p.backup.restore()
-	p.life++
+	p.epoch++
 	p.backup = nil
 	return "done"
 }
@@ -322,7 +322,7 @@ func (p *play) run() {
 		n := p.rng.IntN(total)
 		i := slices.IndexFunc(playSteps, func(s playStep) bool { n -= s.weight; return n < 0 })
 		p.note("%s: %s", playSteps[i].name, playSteps[i].do(p))
-		p.revive()
+		p.restart()
 		p.pass(2 * time.Second)
 		if p.Failed() {
 			break

@@ -45,14 +45,14 @@ const (
 // guards the core with a lock that is never held across a call.
 type shell struct {
 	shellConfig
-	queues [core.Lanes]clusterFairQueue
-	swept  atomic.Uint64 // how often the sweep was looked at
+	queues        [core.NumQueues]clusterFairQueue
+	initialSynced atomic.Uint64 // how often the sweep was looked at
 
-	mu      sync.Mutex // guards what follows
-	core    *core.Core
-	broker  brokerSession   // of the present life of the hub, nil while there is none
-	endLife func()          // ends what feeds the core with the life before
-	failing map[string]bool // operations on the hub whose last request failed
+	mu       sync.Mutex // guards what follows
+	core     *core.Core
+	broker   brokerSession   // of the present life of the hub, nil while there is none
+	endEpoch func()          // ends what feeds the core with the life before
+	failing  map[string]bool // operations on the hub whose last request failed
 }
 
 // shellConfig is what a shell is made of.
@@ -70,7 +70,7 @@ type shellConfig struct {
 
 func newShell(c shellConfig) *shell {
 	s := &shell{shellConfig: c, failing: map[string]bool{}}
-	s.queues[core.SpecLane], s.queues[core.HubLane] = newClusterFairQueue(specWorkers), newClusterFairQueue(hubWorkers)
+	s.queues[core.BrokerQueue], s.queues[core.HubQueue] = newClusterFairQueue(specWorkers), newClusterFairQueue(hubWorkers)
 	s.core = core.New(core.Config{
 		Now: time.Now, Jitter: rand.Float64, Waker: s, All: c.all, CleanUp: c.cleanUp, Source: c.id, NewID: uuid.NewString, State: c.state,
 		Answered: func(took time.Duration) { c.metrics.answered.Observe(took.Seconds()) },
@@ -90,8 +90,8 @@ func (s *shell) suspected(e history.Evidence) {
 func (s *shell) begin(ctx context.Context) (life int, lives context.Context, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lives, s.endLife = context.WithCancel(ctx)
-	return s.core.Epoch(), lives, s.endLife
+	lives, s.endEpoch = context.WithCancel(ctx)
+	return s.core.Epoch(), lives, s.endEpoch
 }
 
 // use has events sent on this session.
@@ -127,7 +127,7 @@ func (s *shell) Run(ctx context.Context) error {
 	defer s.metrics.state.read.Store(nil)
 	defer context.AfterFunc(ctx, s.shutDown)()
 	var tasks []run.Task
-	for l, workers := range [core.Lanes]int{core.SpecLane: specWorkers, core.HubLane: hubWorkers} {
+	for l, workers := range [core.NumQueues]int{core.BrokerQueue: specWorkers, core.HubQueue: hubWorkers} {
 		for range workers {
 			tasks = append(tasks, run.Task{Name: core.Queue(l).String() + " worker", Run: func(ctx context.Context) error { return s.work(ctx, core.Queue(l)) }})
 		}
@@ -135,10 +135,10 @@ func (s *shell) Run(ctx context.Context) error {
 	return run.Group(ctx, tasks...)
 }
 
-func (s *shell) stats() (core.Stats, [core.Lanes]int) {
+func (s *shell) stats() (core.Stats, [core.NumQueues]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Stats(), [core.Lanes]int{s.queues[core.SpecLane].Len(), s.queues[core.HubLane].Len()}
+	return s.core.Stats(), [core.NumQueues]int{s.queues[core.BrokerQueue].Len(), s.queues[core.HubQueue].Len()}
 }
 
 // work is one worker of a lane.
@@ -153,7 +153,7 @@ func (s *shell) work(ctx context.Context, l core.Queue) error {
 			s.queues[l].Add(k) // there may be more to do, in its next turn
 		}
 		s.queues[l].End(k, time.Since(began))
-		if l == core.SpecLane {
+		if l == core.BrokerQueue {
 			s.feed()
 		}
 	}
@@ -188,16 +188,16 @@ func (s *shell) process(ctx context.Context, l core.Queue, k core.Key) bool {
 func (s *shell) feed() {
 	const low, seldom = 2 * specWorkers, 4
 	n := low
-	if s.queues[core.SpecLane].Len() >= low {
-		if n = 1; s.swept.Add(1)%seldom != 0 {
+	if s.queues[core.BrokerQueue].Len() >= low {
+		if n = 1; s.initialSynced.Add(1)%seldom != 0 {
 			return
 		}
 	}
 	s.mu.Lock()
-	keys := s.core.Sweep(n)
+	keys := s.core.NextInitialSync(n)
 	s.mu.Unlock()
 	for _, k := range keys {
-		s.queues[core.SpecLane].Add(k)
+		s.queues[core.BrokerQueue].Add(k)
 	}
 }
 
@@ -210,10 +210,10 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 	case core.BeginHubEpoch:
 		s.log.WarnContext(ctx, "the hub is read anew, nothing is deleted because it lacks it", "reason", e.Reason)
 		s.mu.Lock()
-		s.endLife()
+		s.endEpoch()
 		s.mu.Unlock()
 	case core.Withhold:
-		s.tellWithheld(ctx, e)
+		s.reportWithheld(ctx, e)
 	case core.EndSubscription:
 		if to.session != nil {
 			to.session.End(e.ID)
@@ -226,8 +226,8 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 	return core.Result{}
 }
 
-// tellWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
-func (s *shell) tellWithheld(ctx context.Context, e core.Withhold) {
+// reportWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
+func (s *shell) reportWithheld(ctx context.Context, e core.Withhold) {
 	const how = "create a ManifestWork of the same name in the namespace of the cluster, and delete it"
 	s.withheld(ctx, e.ClusterComparison, "the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): ", "delete_them", how)
 }
@@ -261,7 +261,7 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 		r.Work, r.Err = s.hub.Get(ctx, e.Namespace, e.Name)
 	case core.List:
 		r.Present, r.Err = s.hub.Present(ctx, e.Namespace)
-	case core.Locate:
+	case core.ReadHubPosition:
 		var p codec.HubPosition
 		p, r.Err = s.hub.Locate(ctx)
 		if r.Position = &p; r.Err == nil {

@@ -41,19 +41,19 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 	var effects []core.Effect
 	to := broker{s, sent, s.core.Subscription()}
 	for _, k := range keys {
-		effects = append(effects, s.core.Next(core.SpecLane, k))
+		effects = append(effects, s.core.Next(core.BrokerQueue, k))
 	}
 	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "second", Resync: codec.ResyncCursor})
 	for i, e := range effects {
 		if e == nil {
 			t.Fatalf("nothing is to be done for %+v", keys[i])
 		}
-		s.core.Done(core.SpecLane, keys[i], s.do(t.Context(), to, keys[i], e))
+		s.core.Done(core.BrokerQueue, keys[i], s.do(t.Context(), to, keys[i], e))
 	}
 	if len(sent["first"]) != len(effects) || len(sent) != 1 {
 		t.Errorf("%v went out", sent)
 	}
-	s.process(t.Context(), core.SpecLane, core.Key{})
+	s.process(t.Context(), core.BrokerQueue, core.Key{})
 	if len(sent["first"]) != len(effects) || len(sent["second"]) != 1 {
 		t.Errorf("%v went out", sent)
 	}
@@ -76,7 +76,7 @@ func TestShell_TakesAWorkWhoseNameAnotherHasInANewListForMissing(t *testing.T) {
 	events.OnUpdate(second, first)
 	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "one"})
 	for _, uid := range []types.UID{second.UID, first.UID} {
-		s.core.Next(core.SpecLane, core.Key{UID: uid})
+		s.core.Next(core.BrokerQueue, core.Key{UID: uid})
 	}
 	if n := s.core.Stats().Works; n != 1 {
 		t.Errorf("%d works are known, the one that is missing is left to the comparison", n)

@@ -148,7 +148,7 @@ func (s *Source) lead(ctx context.Context, first *watch) error {
 // serve does the work of the leader: it begins with an empty core, which the
 // informers fill before the session with the broker starts.
 func (s *Source) serve(ctx context.Context, first *watch) error {
-	state, err := ask(ctx, s, func() (core.SavedState, error) { return s.store.load(ctx) })
+	state, err := query(ctx, s, func() (core.SavedState, error) { return s.store.load(ctx) })
 	if err != nil {
 		return err
 	}
@@ -203,12 +203,12 @@ func (s *Source) saveLast(ctx context.Context, sh *shell) {
 // waited for.
 func (s *Source) preflight(ctx context.Context) error {
 	one := metav1.ListOptions{Limit: 1}
-	_, err := ask(ctx, s, func() (any, error) { return s.cfg.Works.WorkV1().ManifestWorks(metav1.NamespaceAll).List(ctx, one) })
+	_, err := query(ctx, s, func() (any, error) { return s.cfg.Works.WorkV1().ManifestWorks(metav1.NamespaceAll).List(ctx, one) })
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the hub has no ManifestWork API: install the CRD manifestworks.work.open-cluster-management.io: %w", err)
 	}
 	if err == nil && s.cfg.Election.Leases != nil {
-		_, err = ask(ctx, s, func() (any, error) { return nil, s.cfg.Election.Readable(ctx) })
+		_, err = query(ctx, s, func() (any, error) { return nil, s.cfg.Election.Readable(ctx) })
 	}
 	if err == nil {
 		err = s.preflightState(ctx)
@@ -223,17 +223,17 @@ func (s *Source) preflight(ctx context.Context) error {
 // how far it had come.
 func (s *Source) preflightState(ctx context.Context) error {
 	system := s.cfg.Metadata.Resource(namespaces)
-	_, err := ask(ctx, s, func() (any, error) { return system.Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}) })
+	_, err := query(ctx, s, func() (any, error) { return system.Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}) })
 	if err != nil {
 		return fmt.Errorf("the hub is known by the uid of its namespace %s: %w", metav1.NamespaceSystem, err)
 	}
-	_, err = ask(ctx, s, func() (any, error) { return s.store.load(ctx) })
+	_, err = query(ctx, s, func() (any, error) { return s.store.load(ctx) })
 	return err
 }
 
 func (s *Source) preflightSelection(ctx context.Context, one metav1.ListOptions) error {
 	gvr, _ := s.cfg.Selection.resource()
-	_, err := ask(ctx, s, func() (any, error) { return s.cfg.Metadata.Resource(gvr).List(ctx, one) })
+	_, err := query(ctx, s, func() (any, error) { return s.cfg.Metadata.Resource(gvr).List(ctx, one) })
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the hub has no %s API: select clusters by their namespaces instead (--namespace-selector): %w", gvr.GroupResource(), err)
 	}
@@ -244,8 +244,8 @@ func (s *Source) preflightSelection(ctx context.Context, one metav1.ListOptions)
 // knows its roles only after a while.
 const patience = 20 * time.Second
 
-// ask repeats a request until the hub answers it.
-func ask[T any](ctx context.Context, s *Source, request func() (T, error)) (T, error) {
+// query repeats a request until the hub answers it.
+func query[T any](ctx context.Context, s *Source, request func() (T, error)) (T, error) {
 	began := time.Now()
 	for delay := time.Second; ; delay = min(2*delay, 15*time.Second) {
 		got, err := request()

@@ -88,7 +88,7 @@ func TestSource_CatchesUpWhenTheBrokerWasAway(t *testing.T) {
 		b.hub.apply(example("c1", "changed", data("b")))
 		b.hub.remove("manifestworks", "c1/deleted")
 		b.hub.apply(example("c1", "created"))
-		a.say("reported", "during the outage")
+		a.send("reported", "during the outage")
 		b.settle(time.Minute)
 		if w := b.hub.work("c1/created"); hasFinalizer(w) {
 			b.Error("a finalizer without a broker: the work could not be deleted")
@@ -114,7 +114,7 @@ func TestSource_CatchesUpWhenTheHubWasAway(t *testing.T) {
 		b.settle(time.Second)
 		b.hub.setDown(true)
 		for i := range 100 {
-			a.say("w", fmt.Sprint("message ", i))
+			a.send("w", fmt.Sprint("message ", i))
 			b.settle(time.Second)
 		}
 		b.hub.setDown(false)
@@ -140,7 +140,7 @@ func TestSource_FindsWhatHappenedWhileItWasDown(t *testing.T) {
 		}
 		b.hub.setDown(false)
 		b.hub.remove("manifestworks", "c1/deleted")
-		a.say("reported", "nobody listened")
+		a.send("reported", "nobody listened")
 		b.source()
 		b.settle(time.Minute)
 		if w := b.shown("c1/reported", 1); w.Status.Conditions[0].Message != "nobody listened" {
@@ -210,7 +210,7 @@ func TestSource_ShowsAnOversizedChangeAndKeepsTheAgentsWord(t *testing.T) {
 		b.settle(time.Second)
 		b.hub.apply(example("c1", "w", data(strings.Repeat("x", manifestwork.MaxManifestsSize))))
 		b.settle(time.Second)
-		a.say("w", "still at the first")
+		a.send("w", "still at the first")
 		b.settle(time.Second)
 		w := b.hub.work("c1/w")
 		d := delivered(w.Status)

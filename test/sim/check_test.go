@@ -93,7 +93,7 @@ func (w *world) checkRecords() {
 // that is so.
 func saysNoAgent(o *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
-	return o.Namespace == lonely && d != nil && d.Reason == core.ReasonClusterUnknown && d.ObservedGeneration == o.Generation
+	return o.Namespace == lonely && d != nil && d.Reason == core.ReasonAgentNeverConnected && d.ObservedGeneration == o.Generation
 }
 
 func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {
@@ -185,7 +185,7 @@ func (w *world) checkHub() {
 			if w.isOverQuota(o, d) || w.saysRefused(o, d) {
 				continue
 			}
-			if d.Reason != core.ReasonNameTaken || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {
+			if d.Reason != core.ReasonNameConflict || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {
 				w.fail("I1", "the hub shows of work %s (generation %d) %+v", key, o.Generation, d)
 			}
 			continue
@@ -238,7 +238,7 @@ func (w *world) checkRest() {
 		var class census.Class
 		counted.Move(&class, census.Of(o))
 	}
-	if s.Pending != 0 || s.Sweep != 0 || s.Works != len(w.hub.works) || s.Census != counted {
+	if s.Pending != 0 || s.InitialSync != 0 || s.Works != len(w.hub.works) || s.Census != counted {
 		w.fail("I5", "the hub source keeps %+v for %d works: %v", s, len(w.hub.works), counted)
 	}
 	for _, a := range w.agents {

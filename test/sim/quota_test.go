@@ -49,7 +49,7 @@ func (n *node) limited(op *store.Op) {
 // isOverQuota reports whether the hub says of a work, in the generation that it has, that there
 // is no room for it, and that is so.
 func (w *world) isOverQuota(o *workv1.ManifestWork, d *metav1.Condition) bool {
-	return d.Reason == core.ReasonOverQuota && d.ObservedGeneration == o.Generation && w.isFull(o.Namespace)
+	return d.Reason == core.ReasonQuotaExceeded && d.ObservedGeneration == o.Generation && w.isFull(o.Namespace)
 }
 
 // isFull reports whether the hub may have no other work on a cluster.
@@ -116,5 +116,5 @@ func (o *oracle) sharesWithoutRoom(clusterName string) bool {
 
 func showsOverQuota(w *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(w.Status.Conditions, core.ConditionDelivered)
-	return d != nil && d.Reason == core.ReasonOverQuota
+	return d != nil && d.Reason == core.ReasonQuotaExceeded
 }

@@ -173,9 +173,9 @@ func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
 			p.core.Checkpoint(c)
 		}
 	case codec.TypeAck:
-		var a *core.Alive
-		if a, err = core.AliveOf(e); err == nil {
-			p.core.Alive(a)
+		var a *core.Keepalive
+		if a, err = core.KeepaliveOf(e); err == nil {
+			p.core.Keepalive(a)
 		}
 	case codec.TypeInventory:
 		var page codec.Inventory
@@ -294,9 +294,9 @@ func (s *source) begin(l core.Queue, k core.Key) {
 
 // feed takes more of the sweep, as a worker does that is done with a key.
 func (s *source) feed(l core.Queue) {
-	if l == core.SpecLane {
-		for _, k := range s.core.Sweep(1 << 20) { // in no order; all of it, so that none matters
-			s.Wake(core.SpecLane, k, 0)
+	if l == core.BrokerQueue {
+		for _, k := range s.core.NextInitialSync(1 << 20) { // in no order; all of it, so that none matters
+			s.Wake(core.BrokerQueue, k, 0)
 		}
 	}
 }
@@ -379,7 +379,7 @@ func (s *source) answer(i int) {
 			s.w.oracle.answerLost(f.Work, s.located)
 		}
 	}
-	if _, locates := e.effect.(core.Locate); locates && r.Err == nil && s.located == 0 && e.life == s.of && e.conn == s.link.conn {
+	if _, locates := e.effect.(core.ReadHubPosition); locates && r.Err == nil && s.located == 0 && e.life == s.of && e.conn == s.link.conn {
 		s.located = e.rv
 	}
 	s.done(e, r)
@@ -392,7 +392,7 @@ func (s *source) ask(e core.Effect, r *core.Result) {
 		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)
 	case core.List:
 		r.Present, r.Err = s.hub.present(e.Namespace)
-	case core.Locate:
+	case core.ReadHubPosition:
 		if r.Position, r.Err = s.hub.position(); r.Err == nil {
 			s.stateRV, r.Kept = s.hub.stateRV, s.hub.kept().Version
 		}

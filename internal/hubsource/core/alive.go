@@ -5,81 +5,81 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Alive is an agent's word that it is there, and what it holds of this source in sum, or its
+// Keepalive is an agent's word that it is there, and what it holds of this source in sum, or its
 // farewell, by which a broker says that it is gone.
-type Alive struct {
-	Cluster  string
-	Held     codec.Digest
-	Farewell bool
-	Stamp    plain.Stamp
+type Keepalive struct {
+	Cluster string
+	Digest  codec.Digest
+	Goodbye bool
+	Stamp   plain.Stamp
 }
 
-// AliveOf reads it. The error is a *codec.AttributeError.
-func AliveOf(e codec.Event) (a *Alive, err error) {
-	a = &Alive{}
+// KeepaliveOf reads it. The error is a *codec.AttributeError.
+func KeepaliveOf(e codec.Event) (a *Keepalive, err error) {
+	a = &Keepalive{}
 	if a.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
 	if a.Stamp, err = plain.MarksOf(e); err != nil {
 		return nil, err
 	}
-	a.Held, a.Farewell, err = codec.ParseAlive(e)
+	a.Digest, a.Goodbye, err = codec.ParseAlive(e)
 	return a, err
 }
 
-// sums are what an agent says of its works.
-type sums struct {
-	// held is what it holds in sum, until that was compared; gap is another sum than it should
+// digestReport are what an agent says of its works.
+type digestReport struct {
+	// reported is what it holds in sum, until that was compared; gap is another sum than it should
 	// have.
-	held *codec.Digest
-	gap  gap
+	reported *codec.Digest
+	mismatch digestMismatch
 }
 
-// gap is a sum that an agent holds and should not, and how often it has said so in a row.
-type gap struct {
-	held  codec.Digest
-	times int
+// digestMismatch is a sum that an agent holds and should not, and how often it has said so in a row.
+type digestMismatch struct {
+	digest codec.Digest
+	times  int
 }
 
-// alive takes it. What is under way to the agent makes a difference, so one counts that is there
+// keepalive takes it. What is under way to the agent makes a difference, so one counts that is there
 // twice in a row.
-func (p *agentResponder) alive(a *Alive) {
+func (p *agentResponder) keepalive(a *Keepalive) {
 	cl := p.f.clusters[a.Cluster]
-	if cl == nil || !p.f.plain || !p.f.mayTell(cl) || cl.far.list != nil {
+	if cl == nil || !p.f.stateless || !p.f.mayReport(cl) || cl.agent.list != nil {
 		return
 	}
-	cl.far.sums.held = &a.Held
-	cl.far.tagAll(cl)
-	p.f.wakeCluster(SpecLane, cl)
+	cl.agent.digests.reported = &a.Digest
+	cl.agent.tagAll(cl)
+	p.f.wakeCluster(BrokerQueue, cl)
 }
 
 // nextSum compares what an agent holds in sum with what it should hold.
 func (p *agentResponder) nextSum(cl *cluster) *todo {
-	r, s := &cl.far, &cl.far.sums
-	if s.held == nil || r.asking {
+	r, s := &cl.agent, &cl.agent.digests
+	if s.reported == nil || r.requesting {
 		return nil
 	}
 	if t := p.f.nextTag(cl, &r.untagged); t != nil {
 		return t
 	}
-	held := *s.held
-	s.held = nil
+	held := *s.reported
+	s.reported = nil
 	mine, sent := p.sumOf(cl)
 	switch {
 	case !sent: // what is not published yet makes a difference
 	case held == mine:
-		s.gap = gap{}
+		s.mismatch = digestMismatch{}
 		for _, w := range cl.works {
 			if w.comparable() != nil {
 				w.spec.redelivery.listed(w.hub.fingerprint(), true)
 			}
 		}
 		p.rejudge(cl)
-	case s.gap.held != held:
-		s.gap = gap{held: held, times: 1}
+	case s.mismatch.digest != held:
+		s.mismatch = digestMismatch{digest: held, times: 1}
 	default:
-		if s.gap.times++; s.gap.times&(s.gap.times-1) == 0 { // ever less often
-			return p.whatDoYouHold(cl)
+		if s.mismatch.times++; s.mismatch.times&(s.mismatch.times-1) == 0 { // ever less often
+			return p.requestAgentList(cl)
 		}
 	}
 	return nil
@@ -98,9 +98,9 @@ func (p *agentResponder) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 	return d, sent
 }
 
-// whatDoYouHold has an agent list what it holds, as it does when it is not known to who speaks.
-func (p *agentResponder) whatDoYouHold(cl *cluster) *todo {
+// requestAgentList has an agent list what it holds, as it does when it is not known to who speaks.
+func (p *agentResponder) requestAgentList(cl *cluster) *todo {
 	stamp := p.f.stamp(cl)
 	stamp.Heard = codec.Session{}
-	return p.ask(cl, Ask{Cluster: cl.name, Held: ofNobody, Stamp: stamp, Limit: p.f.limit}, func(Result) {})
+	return p.begin(cl, RequestStatuses{Cluster: cl.name, Held: emptyStatusRequest, Stamp: stamp, Limit: p.f.limit}, func(Result) {})
 }

@@ -2,16 +2,16 @@ package core
 
 import "github.com/hawser-io/hawser/pkg/codec"
 
-// brokerReading is what the broker has said of a work on one subscription. On
+// brokerObservation is what the broker has said of a work on one subscription. On
 // another one it says nothing. Within a subscription the revisions of the
 // broker's store say which of two answers is the later: a receipt has the one at
 // which it was decided, a row of the inventory its own, and that there is no row
 // counts from the revision of the listing.
-type brokerReading struct {
+type brokerObservation struct {
 	sub      int
 	what     knowledge
 	revision uint64
-	heard    int // when
+	reports  int // when
 	// fingerprint is the state that it holds or refuses, row what it listed.
 	fingerprint specFingerprint
 	row         codec.InventoryRecord
@@ -29,20 +29,20 @@ const (
 	differs
 	// unsure: something was published, and nobody knows what became of it.
 	unsure
-	// lacks: there is none.
-	lacks
+	// isAbsent: there is none.
+	isAbsent
 	// listed: it is as the row says.
 	listed
 	// holds: it is the state with the mark.
 	holds
-	// buried: its deletion is confirmed.
-	buried
+	// confirmedDeleted: its deletion is confirmed.
+	confirmedDeleted
 	// refused: the state with the mark is not taken.
 	refused
 )
 
 // on returns what is known on a subscription.
-func (b *brokerReading) on(sub int) knowledge {
+func (b *brokerObservation) on(sub int) knowledge {
 	if b.sub != sub {
 		return unknown
 	}
@@ -52,31 +52,31 @@ func (b *brokerReading) on(sub int) knowledge {
 // answer takes what a receipt or a report says, unless something later is known; it
 // reports whether that counts. Where it is not told which is the later, a deletion that
 // is accepted is never later than that it is confirmed.
-func (b *brokerReading) answer(sub int, what knowledge, m specFingerprint, revision uint64, tick int) bool {
+func (b *brokerObservation) answer(sub int, what knowledge, m specFingerprint, revision uint64, tick int) bool {
 	was, dated := b.on(sub), revision != 0 && b.revision != 0
 	switch {
 	case dated && was != unknown && b.revision > revision && what != refused:
 		return false
-	case !dated && was == buried && what == holds && m.deleting:
+	case !dated && was == confirmedDeleted && what == holds && m.deleting:
 		return false
 	}
 	displaces := b.displaces && b.sub == sub && m.deleting
-	*b = brokerReading{sub: sub, what: what, fingerprint: m, revision: revision, heard: tick, displaces: displaces}
+	*b = brokerObservation{sub: sub, what: what, fingerprint: m, revision: revision, reports: tick, displaces: displaces}
 	return true
 }
 
 // assume takes it that the broker has something else (differs), or may have anything
 // (unsure).
-func (b *brokerReading) assume(what knowledge, sub, tick int) {
-	*b = brokerReading{sub: sub, what: what, heard: tick, displaces: b.displaces && b.sub == sub}
+func (b *brokerObservation) assume(what knowledge, sub, tick int) {
+	*b = brokerObservation{sub: sub, what: what, reports: tick, displaces: b.displaces && b.sub == sub}
 }
 
 // forget takes it that nothing is known.
-func (b *brokerReading) forget() { *b = brokerReading{} }
+func (b *brokerObservation) forget() { *b = brokerObservation{} }
 
 // list takes what a listing at a revision says; r is nil where there is no row.
 // It reports whether that counts.
-func (b *brokerReading) list(sub int, revision uint64, r *codec.InventoryRecord, tick int) bool {
+func (b *brokerObservation) list(sub int, revision uint64, r *codec.InventoryRecord, tick int) bool {
 	at := revision
 	if r != nil && r.Revision != 0 {
 		at = r.Revision
@@ -84,13 +84,13 @@ func (b *brokerReading) list(sub int, revision uint64, r *codec.InventoryRecord,
 	switch b.on(sub) {
 	case unsure, refused:
 		return false
-	case holds, buried:
+	case holds, confirmedDeleted:
 		if b.revision >= at {
 			return false
 		}
-	case unknown, differs, lacks, listed:
+	case unknown, differs, isAbsent, listed:
 	}
-	*b = brokerReading{sub: sub, what: lacks, revision: at, heard: tick}
+	*b = brokerObservation{sub: sub, what: isAbsent, revision: at, reports: tick}
 	if r != nil {
 		b.what, b.row = listed, *r
 	}
@@ -98,23 +98,23 @@ func (b *brokerReading) list(sub int, revision uint64, r *codec.InventoryRecord,
 }
 
 // sync takes it that the broker has exactly the state with a mark.
-func (b *brokerReading) sync(sub int, m specFingerprint, revision uint64, tick int) {
-	*b = brokerReading{sub: sub, what: holds, fingerprint: m, revision: revision, heard: tick}
+func (b *brokerObservation) sync(sub int, m specFingerprint, revision uint64, tick int) {
+	*b = brokerObservation{sub: sub, what: holds, fingerprint: m, revision: revision, reports: tick}
 }
 
 // replace takes it that another record has the work's name since a revision, or
 // is going to lose it.
-func (b *brokerReading) replace(sub int, revision uint64, tick int) {
+func (b *brokerObservation) replace(sub int, revision uint64, tick int) {
 	switch b.on(sub) {
 	case holds:
 		if b.revision < revision {
-			*b = brokerReading{sub: sub, what: lacks, revision: revision, heard: tick, displaces: true}
+			*b = brokerObservation{sub: sub, what: isAbsent, revision: revision, reports: tick, displaces: true}
 		}
-	case unknown, differs, unsure, lacks, listed, refused:
+	case unknown, differs, unsure, isAbsent, listed, refused:
 		b.displaces = true
-	case buried:
+	case confirmedDeleted:
 	}
 }
 
-// setMark lets go of an older object's maps.
-func (b *brokerReading) setMark(m specFingerprint) { b.fingerprint = m }
+// setFingerprint lets go of an older object's maps.
+func (b *brokerObservation) setFingerprint(m specFingerprint) { b.fingerprint = m }

@@ -18,30 +18,30 @@ import (
 func TestBrokerReading_BelievesWhatIsLater(t *testing.T) {
 	live, deleting := specFingerprint{generation: 1}, specFingerprint{generation: 2, deleting: true}
 	row := func(revision uint64) *codec.InventoryRecord { return &codec.InventoryRecord{Revision: revision} }
-	answer := func(what knowledge, m specFingerprint, revision uint64) func(b *brokerReading) {
-		return func(b *brokerReading) { b.answer(1, what, m, revision, 0) }
+	answer := func(what knowledge, m specFingerprint, revision uint64) func(b *brokerObservation) {
+		return func(b *brokerObservation) { b.answer(1, what, m, revision, 0) }
 	}
-	list := func(revision uint64, r *codec.InventoryRecord) func(b *brokerReading) {
-		return func(b *brokerReading) { b.list(1, revision, r, 0) }
+	list := func(revision uint64, r *codec.InventoryRecord) func(b *brokerObservation) {
+		return func(b *brokerObservation) { b.list(1, revision, r, 0) }
 	}
 	for name, c := range map[string]struct {
-		heard []func(b *brokerReading)
+		steps []func(b *brokerObservation)
 		want  knowledge
 	}{
-		"a row of an earlier listing":           {[]func(*brokerReading){answer(holds, live, 7), list(9, row(5))}, holds},
-		"a row that was written later":          {[]func(*brokerReading){answer(holds, live, 7), list(9, row(8))}, listed},
-		"an earlier listing without it":         {[]func(*brokerReading){answer(holds, live, 7), list(6, nil)}, holds},
-		"a later listing without it":            {[]func(*brokerReading){answer(holds, live, 7), list(8, nil)}, lacks},
-		"a late receipt":                        {[]func(*brokerReading){answer(holds, live, 7), answer(holds, deleting, 6)}, holds},
-		"a late receipt of a deletion":          {[]func(*brokerReading){answer(buried, deleting, 7), answer(holds, deleting, 6)}, buried},
-		"another deletion since":                {[]func(*brokerReading){answer(buried, deleting, 6), answer(holds, deleting, 7)}, holds},
-		"the end of an earlier deletion":        {[]func(*brokerReading){answer(holds, deleting, 7), answer(buried, deleting, 6)}, holds},
-		"an end whose revision nobody told":     {[]func(*brokerReading){answer(holds, deleting, 7), answer(buried, deleting, 0)}, buried},
-		"a receipt whose revision nobody told":  {[]func(*brokerReading){answer(buried, deleting, 0), answer(holds, deleting, 7)}, buried},
-		"a refusal, which is of what is so now": {[]func(*brokerReading){answer(holds, live, 7), answer(refused, live, 6)}, refused},
+		"a row of an earlier listing":           {[]func(*brokerObservation){answer(holds, live, 7), list(9, row(5))}, holds},
+		"a row that was written later":          {[]func(*brokerObservation){answer(holds, live, 7), list(9, row(8))}, listed},
+		"an earlier listing without it":         {[]func(*brokerObservation){answer(holds, live, 7), list(6, nil)}, holds},
+		"a later listing without it":            {[]func(*brokerObservation){answer(holds, live, 7), list(8, nil)}, isAbsent},
+		"a late receipt":                        {[]func(*brokerObservation){answer(holds, live, 7), answer(holds, deleting, 6)}, holds},
+		"a late receipt of a deletion":          {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 7), answer(holds, deleting, 6)}, confirmedDeleted},
+		"another deletion since":                {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 6), answer(holds, deleting, 7)}, holds},
+		"the end of an earlier deletion":        {[]func(*brokerObservation){answer(holds, deleting, 7), answer(confirmedDeleted, deleting, 6)}, holds},
+		"an end whose revision nobody told":     {[]func(*brokerObservation){answer(holds, deleting, 7), answer(confirmedDeleted, deleting, 0)}, confirmedDeleted},
+		"a receipt whose revision nobody told":  {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 0), answer(holds, deleting, 7)}, confirmedDeleted},
+		"a refusal, which is of what is so now": {[]func(*brokerObservation){answer(holds, live, 7), answer(refused, live, 6)}, refused},
 	} {
-		b := &brokerReading{}
-		for _, hear := range c.heard {
+		b := &brokerObservation{}
+		for _, hear := range c.steps {
 			hear(b)
 		}
 		if got := b.on(1); got != c.want {
@@ -62,8 +62,8 @@ func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		w := newWork("w", 2, deleting)
 		f := comparingFixture(t, SavedState{}, w)
-		f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{})
-		p := next[Publish](f, SpecLane, w.UID)
+		f.done(nextOf[RequestInventory](f, BrokerQueue, Key{}), Result{})
+		p := next[Publish](f, BrokerQueue, w.UID)
 		earlier, answer := report(w, 1, applied(1)), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 10}}
 		earlier.Deleted, earlier.Revision = true, 6
 		if late {
@@ -73,14 +73,14 @@ func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
 			}
 		} else {
 			f.core.Report(earlier)
-			f.idle(HubLane, w.UID) // the answer may say that it was another one
+			f.idle(HubQueue, w.UID) // the answer may say that it was another one
 			f.done(p, answer)
 		}
-		f.idle(HubLane, w.UID)
+		f.idle(HubQueue, w.UID)
 		end := report(w, 2, applied(1))
 		end.Deleted, end.Revision = true, 11
 		f.core.Report(end)
-		next[RemoveFinalizer](f, HubLane, w.UID)
+		next[RemoveFinalizer](f, HubQueue, w.UID)
 	}
 }
 
@@ -90,15 +90,15 @@ func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
 func TestCore_TakesTheEndOfADeletionBeforeItsAnswer(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{}, w)
-	f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{})
-	p := next[Publish](f, SpecLane, w.UID)
+	f.done(nextOf[RequestInventory](f, BrokerQueue, Key{}), Result{})
+	p := next[Publish](f, BrokerQueue, w.UID)
 	for _, revision := range []uint64{6, 11} {
 		end := report(w, 1, applied(1))
 		end.Deleted, end.Revision = true, revision
 		f.core.Report(end)
 	}
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 10}})
-	next[RemoveFinalizer](f, HubLane, w.UID)
+	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
 // t1 the broker says that a deletion is confirmed, about something that the hub has not
@@ -117,7 +117,7 @@ func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 		t.Errorf("the cursor is %s", h.Cursor)
 	}
 	f.seen(newWork("w", 2, deleting))
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	if n := f.core.Stats().Pending; n != 0 {
 		t.Errorf("%d reports wait", n)
 	}
@@ -131,7 +131,7 @@ func TestCore_AsksAboutAWorkThatComesBack(t *testing.T) {
 	f.core.Disconnected()
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+	if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
 		t.Errorf("asks about %+v", e.Held)
 	}
 }
@@ -149,11 +149,11 @@ func TestCore_AsksAboutAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 1), 3)}})
 		} else {
 			f.page(codec.Inventory{})
-			f.done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Work: newWork("w", 1)})
-			p := next[Publish](f, SpecLane, "uid-w")
+			f.done(next[AddFinalizer](f, BrokerQueue, "uid-w"), Result{Work: newWork("w", 1)})
+			p := next[Publish](f, BrokerQueue, "uid-w")
 			f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: 3}})
 		}
-		if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+		if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
 			t.Errorf("asks about %+v", e.Held)
 		}
 	}
@@ -168,7 +168,7 @@ func TestCore_AsksAPersonAlthoughAWorkStaysBehind(t *testing.T) {
 		codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
 	f.clusterIdle("cluster2")
 	f.now = f.now.Add(time.Minute)
-	told := f.told()
+	told := f.reported()
 	if len(told.Clusters) != 1 || told.Clusters[0].Cluster != "cluster2" || len(told.Clusters[0].Withheld) != 1 {
 		t.Errorf("told %+v", told)
 	}
@@ -185,7 +185,7 @@ func behindOf(t *testing.T, s SavedState, records ...codec.InventoryRecord) *fix
 		{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}, {Cluster: "cluster2", Digest: codec.Digest{Count: 1}},
 	}})
 	f.tag()
-	f.core.Next(SpecLane, Key{Cluster: "cluster2"})
+	f.core.Next(BrokerQueue, Key{Cluster: "cluster2"})
 	f.page(codec.Inventory{Records: append(records, recordOf(t, newWork("w", 2), 0))})
 	f.locate("200")
 	return f
@@ -197,9 +197,9 @@ func TestCore_DeletesNothingBeforeItIsKnownWhetherTheHubWentBack(t *testing.T) {
 	f := behindOf(t, SavedState{}, codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
 	f.clusterIdle("cluster2")
 	f.answer("uid-w", Result{Work: newWork("w", 1)})
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	f.clusterIdle("cluster2")
-	f.beginLife(newWork("w", 1))
+	f.beginEpoch(newWork("w", 1))
 }
 
 // The doubt stays as long as a work is older than its record: else each look at it would
@@ -210,14 +210,14 @@ func TestCore_GoesOnDoubtingWhileAWorkIsBehind(t *testing.T) {
 	f.clusterIdle("cluster2")
 	f.clusterIdle("cluster1")
 	for {
-		e, is := f.core.Next(SpecLane, Key{}).(SendCompared)
+		e, is := f.core.Next(BrokerQueue, Key{}).(SendSyncReport)
 		if !is {
 			break
 		}
 		f.done(e, Result{})
 		f.now = f.now.Add(time.Minute)
 	}
-	if s, _ := f.core.State(); !s.doubtsAll() {
+	if s, _ := f.core.State(); !s.suspectsAll() {
 		t.Errorf("saves %+v", s)
 	}
 }

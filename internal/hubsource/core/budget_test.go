@@ -13,7 +13,7 @@ import (
 func writesNow(f *fixture, works []*workv1.ManifestWork) (n int) {
 	f.t.Helper()
 	for _, w := range works {
-		if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(PatchStatus); ok {
+		if e, ok := f.core.Next(HubQueue, Key{UID: w.UID}).(PatchStatus); ok {
 			o := e.Work.DeepCopy()
 			o.Status, o.ResourceVersion = e.Status, fmt.Sprint("9", e.Work.ResourceVersion)
 			f.done(e, Result{Work: o})

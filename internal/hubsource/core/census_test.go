@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// censusOf counts the works that a core knows anew.
-func censusOf(c *Core) (n census.Counts) {
-	for _, w := range c.fleet.works {
+// countsOf counts the works that a core knows anew.
+func countsOf(c *Core) (n census.Counts) {
+	for _, w := range c.index.works {
 		if w.hub.object != nil && w.hub.ended == alive {
 			var class census.Class
 			n.Move(&class, census.Of(w.hub.object))
@@ -33,8 +33,8 @@ func TestCore_CountsWorksByCondition(t *testing.T) {
 		if got, want := []int{n[census.True], n[census.Missing], n[census.Outdated], n[census.Deleting]}, []int{applied, missing, outdated, deleting}; !slices.Equal(got, want) {
 			t.Errorf("applied, missing, outdated and deleting are %v, want %v", got, want)
 		}
-		if n := f.core.Stats().Census; n != censusOf(f.core) {
-			t.Errorf("counted %v, there are %v", n, censusOf(f.core))
+		if n := f.core.Stats().Census; n != countsOf(f.core) {
+			t.Errorf("counted %v, there are %v", n, countsOf(f.core))
 		}
 	}
 	f.seen(newWork("a", 1))
@@ -49,7 +49,7 @@ func TestCore_CountsWorksByCondition(t *testing.T) {
 
 	f.deliver("uid-a") // what we write ourselves, the informer need not show
 	f.core.Report(report(newWork("a", 1), 1, applied(1)))
-	p := next[PatchStatus](f, HubLane, "uid-a")
+	p := next[PatchStatus](f, HubQueue, "uid-a")
 	f.done(p, Result{Work: newWork("a", 1, withStatus(p.Status), version("900"))})
 	counted(1, 0, 1, 0)
 
@@ -64,7 +64,7 @@ func TestCore_CountsWorksByCondition(t *testing.T) {
 func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
 	var took []time.Duration
 	f := newFixture(t, true)
-	f.core.fleet.Answered = func(d time.Duration) { took = append(took, d) }
+	f.core.index.Answered = func(d time.Duration) { took = append(took, d) }
 	f.connect()
 	measured := func(want ...time.Duration) {
 		t.Helper()
@@ -80,7 +80,7 @@ func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
 	}
 	answer := func(uid types.UID, outcome string) {
 		t.Helper()
-		f.done(next[Publish](f, SpecLane, uid), Result{Receipt: transport.Receipt{Outcome: outcome, Revision: 500}})
+		f.done(next[Publish](f, BrokerQueue, uid), Result{Receipt: transport.Receipt{Outcome: outcome, Revision: 500}})
 	}
 	one := newWork("a", 1)
 	f.seen(one)
@@ -94,7 +94,7 @@ func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
 
 	two := newWork("a", 2)
 	f.seen(two)
-	p := next[Publish](f, SpecLane, "uid-a")
+	p := next[Publish](f, BrokerQueue, "uid-a")
 	told(two) // it is faster than the answer to the publish
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 501}})
 	told(two)

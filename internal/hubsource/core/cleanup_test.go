@@ -12,7 +12,7 @@ import (
 func cleaning(t *testing.T, w *workv1.ManifestWork) *fixture {
 	t.Helper()
 	f := newFixture(t, true)
-	f.core.fleet.CleanUp = true
+	f.core.index.CleanUp = true
 	f.seen(w)
 	f.wakes = nil
 	return f
@@ -43,22 +43,22 @@ func ofReplicaSet(w *workv1.ManifestWork) {
 func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	w := newWork("w", 1, ttl(3600), completed("True", -20*time.Second))
 	f := cleaning(t, w)
-	f.idle(HubLane, w.UID)
-	if d := f.nextWake(HubLane); d != time.Hour-20*time.Second {
+	f.idle(HubQueue, w.UID)
+	if d := f.nextWake(HubQueue); d != time.Hour-20*time.Second {
 		t.Fatalf("woken after %s, want the rest of its time", d)
 	}
 	f.now = f.now.Add(time.Hour - 20*time.Second - time.Millisecond)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.now = f.now.Add(time.Millisecond)
-	e := next[DeleteCompleted](f, HubLane, w.UID)
+	e := next[DeleteCompleted](f, HubQueue, w.UID)
 	if e.Work.ResourceVersion != w.ResourceVersion || e.Work.UID != w.UID {
 		t.Errorf("deletes %s of %s", e.Work.UID, e.Work.ResourceVersion)
 	}
-	f.idle(HubLane, w.UID) // one at a time
+	f.idle(HubQueue, w.UID) // one at a time
 	f.done(e, Result{})
-	f.idle(HubLane, w.UID) // the informer is about to show it
+	f.idle(HubQueue, w.UID) // the informer is about to show it
 	f.seen(newWork("w", 2, ttl(3600), completed("True", -20*time.Second), deleting))
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 }
 
 // A process that has just begun does not believe its clock that the time of a work is over: it may be a year ahead.
@@ -66,12 +66,12 @@ func TestCore_DeletesNoCompletedWorkOnTheWordOfItsClock(t *testing.T) {
 	for seconds, wait := range map[int64]time.Duration{24 * 3600: trustClock, 60: time.Minute} {
 		w := newWork("w", 1, ttl(seconds), completed("True", -365*24*time.Hour))
 		f := cleaning(t, w)
-		f.idle(HubLane, w.UID)
-		if d := f.nextWake(HubLane); d != wait {
+		f.idle(HubQueue, w.UID)
+		if d := f.nextWake(HubQueue); d != wait {
 			t.Fatalf("woken after %s", d)
 		}
 		f.now = f.now.Add(wait)
-		next[DeleteCompleted](f, HubLane, w.UID)
+		next[DeleteCompleted](f, HubQueue, w.UID)
 	}
 }
 
@@ -81,14 +81,14 @@ func TestCore_GoesOnAtOnceWithWhatItDeleted(t *testing.T) {
 	f := cleaning(t, w)
 	f.connect()
 	f.deliver(w.UID)
-	e := next[DeleteCompleted](f, HubLane, w.UID)
+	e := next[DeleteCompleted](f, HubQueue, w.UID)
 	gone := newWork("w", 2, ttl(0), completed("True", -time.Hour), deleting)
 	f.seen(gone)
 	f.done(e, Result{})
 	r := report(gone, 1, workv1.ManifestWorkStatus{})
 	r.Deleted = true
 	f.core.Report(r)
-	next[RemoveFinalizer](f, HubLane, w.UID)
+	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
 func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
@@ -116,11 +116,11 @@ func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWork("w", 1, tc.change...)
 			f := cleaning(t, w)
-			f.core.fleet.CleanUp = !tc.off
-			e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted)
+			f.core.index.CleanUp = !tc.off
+			e, ok := f.core.Next(HubQueue, Key{UID: w.UID}).(DeleteCompleted)
 			if !ok {
 				f.now = f.now.Add(trustClock)
-				e, ok = f.core.Next(HubLane, Key{UID: w.UID}).(DeleteCompleted)
+				e, ok = f.core.Next(HubQueue, Key{UID: w.UID}).(DeleteCompleted)
 			}
 			if ok != tc.want {
 				t.Errorf("next is %+v, want a deletion: %t", e, tc.want)
@@ -133,11 +133,11 @@ func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
 func TestCore_CleansUpOnlyWhatItServes(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := newFixture(t, false)
-	f.core.fleet.CleanUp = true
+	f.core.index.CleanUp = true
 	f.seen(w)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.selected(w.Namespace)
-	next[DeleteCompleted](f, HubLane, w.UID)
+	next[DeleteCompleted](f, HubQueue, w.UID)
 }
 
 // A report that waits comes first: the cluster may say that the work is not
@@ -146,9 +146,9 @@ func TestCore_WritesAReportBeforeItCleansUp(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
 	f.core.Report(report(w, 1, applied(1)))
-	p := next[PatchStatus](f, HubLane, w.UID)
+	p := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(p, Result{Work: newWork("w", 1, ttl(0), version("102"), withStatus(p.Status))})
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 }
 
 // What changes while it is being deleted is not deleted: the hub refuses that,
@@ -156,18 +156,18 @@ func TestCore_WritesAReportBeforeItCleansUp(t *testing.T) {
 func TestCore_DeletesNothingThatJustChanged(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
-	f.done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errConflict()})
-	f.idle(HubLane, w.UID)
+	f.done(next[DeleteCompleted](f, HubQueue, w.UID), Result{Err: errConflict()})
+	f.idle(HubQueue, w.UID)
 	f.seen(newWork("w", 2, ttl(7300), completed("True", -time.Hour)))
 	f.wakes = nil
-	f.idle(HubLane, w.UID)
-	if d := f.nextWake(HubLane); d != 3700*time.Second {
+	f.idle(HubQueue, w.UID)
+	if d := f.nextWake(HubQueue); d != 3700*time.Second {
 		t.Errorf("woken after %s", d)
 	}
 	f.seen(newWork("w", 3, ttl(10), completed("True", -time.Hour)))
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.now = f.now.Add(10 * time.Second)
-	if e := next[DeleteCompleted](f, HubLane, w.UID); e.Work.Generation != 3 {
+	if e := next[DeleteCompleted](f, HubQueue, w.UID); e.Work.Generation != 3 {
 		t.Errorf("deletes %+v", e.Work)
 	}
 }
@@ -175,16 +175,16 @@ func TestCore_DeletesNothingThatJustChanged(t *testing.T) {
 func TestCore_TriesADeletionAgain(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
-	f.core.fleet.blameSpec(f.core.fleet.works[w.UID], newProblem(w, ReasonTooLarge, "m"))
-	p := next[PatchStatus](f, HubLane, w.UID) // another reason to look at the status in every step
+	f.core.index.setSpecProblem(f.core.index.works[w.UID], newProblem(w, ReasonTooLarge, "m"))
+	p := next[PatchStatus](f, HubQueue, w.UID) // another reason to look at the status in every step
 	f.seen(newWork("w", 1, ttl(0), version("102"), withStatus(p.Status)))
 	f.done(p, Result{Work: newWork("w", 1, ttl(0), version("102"), withStatus(p.Status))})
 	var last time.Duration
 	for range 10 {
-		f.done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errHubDown()})
+		f.done(next[DeleteCompleted](f, HubQueue, w.UID), Result{Err: errHubDown()})
 		f.wakes = nil
-		f.idle(HubLane, w.UID)
-		d := f.nextWake(HubLane)
+		f.idle(HubQueue, w.UID)
+		d := f.nextWake(HubQueue)
 		if d < last || d > longestHub {
 			t.Fatalf("tried again after %s, then after %s", last, d)
 		}
@@ -194,6 +194,6 @@ func TestCore_TriesADeletionAgain(t *testing.T) {
 	if last < longestHub/2 {
 		t.Errorf("the tenth attempt is to come after %s", last)
 	}
-	f.done(next[DeleteCompleted](f, HubLane, w.UID), Result{Err: errNotFound()})
-	f.idle(HubLane, w.UID)
+	f.done(next[DeleteCompleted](f, HubQueue, w.UID), Result{Err: errNotFound()})
+	f.idle(HubQueue, w.UID)
 }

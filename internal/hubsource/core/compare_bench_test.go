@@ -11,11 +11,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// nobody wakes nobody: a benchmark knows what comes next.
-type nobody struct{}
+// noCore wakes nobody: a benchmark knows what comes next.
+type noCore struct{}
 
-func (nobody) Wake(Queue, Key, time.Duration) {}
-func (nobody) Hurry(Queue, Key)               {}
+func (noCore) Wake(Queue, Key, time.Duration) {}
+func (noCore) Hurry(Queue, Key)               {}
 
 // BenchmarkCore_ComparesInSync is a connection of a source whose 10,000 works
 // of 10 KiB the broker has as they are. The first one of a process has to
@@ -49,7 +49,7 @@ func BenchmarkCore_ComparesInSync(b *testing.B) {
 
 func coreWith(works []*workv1.ManifestWork) *Core {
 	c := New(Config{
-		Now: time.Now, Jitter: func() float64 { return 0 }, Waker: nobody{}, All: true, NewID: func() string { return "request" },
+		Now: time.Now, Jitter: func() float64 { return 0 }, Waker: noCore{}, All: true, NewID: func() string { return "request" },
 	})
 	for _, w := range works {
 		c.WorkSeen(1, w)
@@ -78,7 +78,7 @@ func (l *lockTime) lock(f func()) {
 }
 
 func (l *lockTime) next(k Key) (e Effect) {
-	l.lock(func() { e = l.core.Next(SpecLane, k) })
+	l.lock(func() { e = l.core.Next(BrokerQueue, k) })
 	return e
 }
 
@@ -86,11 +86,11 @@ func (l *lockTime) next(k Key) (e Effect) {
 func (l *lockTime) connect(b *testing.B, digests []codec.ClusterDigest) {
 	l.lock(func() { l.core.Disconnected() })
 	l.lock(func() { l.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor}) })
-	ask, is := l.next(Key{}).(AskInventory)
+	ask, is := l.next(Key{}).(RequestInventory)
 	if !is {
 		b.Fatal("the broker is not asked")
 	}
-	l.lock(func() { l.core.Done(SpecLane, Key{}, Result{}) })
+	l.lock(func() { l.core.Done(BrokerQueue, Key{}, Result{}) })
 	l.lock(func() { l.core.Inventory(codec.Inventory{RequestID: ask.ID, Clusters: digests}) })
 	for _, d := range digests {
 		for idle := 0; idle < 2; { // the second time it settles
@@ -99,7 +99,7 @@ func (l *lockTime) connect(b *testing.B, digests []codec.ClusterDigest) {
 				idle++
 			case Tag:
 				tags := e.Tags()
-				l.lock(func() { l.core.Done(SpecLane, Key{Cluster: d.Cluster}, Result{Tags: tags}) })
+				l.lock(func() { l.core.Done(BrokerQueue, Key{Cluster: d.Cluster}, Result{Tags: tags}) })
 			default:
 				b.Fatalf("next of %s is %T", d.Cluster, e)
 			}

@@ -10,13 +10,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// comparisons compares the works of each cluster with the broker's records of
+// clusterSync compares the works of each cluster with the broker's records of
 // them: first the sums, and where these differ the records one by one. What a work
 // is to the broker follows from its readings; here it is found out what the broker
 // says, and what only the broker has.
-type comparisons struct {
-	f      *fleet
-	lives  *hubEpochs
+type clusterSync struct {
+	f      *workIndex
+	epochs *hubEpochs
 	cursor *cursor
 
 	// on: the broker is asked what it has; else everything is published.
@@ -24,7 +24,7 @@ type comparisons struct {
 	// unjudged counts the clusters of which it is not known yet what differs.
 	unjudged  int
 	inventory inventory
-	tell      tell
+	pending   pendingReports
 }
 
 // stage says how far the comparison of a cluster has come.
@@ -44,17 +44,17 @@ const (
 	wantsRecords
 	// awaitsRecords: the broker was asked for the records.
 	awaitsRecords
-	// judged: what the broker has is known. What only it has is looked up, and
+	// differencesKnown: what the broker has is known. What only it has is looked up, and
 	// deleted if it is true.
-	judged
+	differencesKnown
 	// concluded: all that follows from the comparison is done, but for publishing.
 	concluded
-	// outcomeTold: the broker knows the outcome.
-	outcomeTold
+	// outcomeReported: the broker knows the outcome.
+	outcomeReported
 )
 
-// isJudged reports whether it is known what differs.
-func (s stage) isJudged() bool { return s == notCompared || s >= judged }
+// isCompared reports whether it is known what differs.
+func (s stage) isCompared() bool { return s == notCompared || s >= differencesKnown }
 
 // comparing is where the comparison of one cluster stands.
 type comparing struct {
@@ -75,7 +75,7 @@ func (k *comparing) collect(r codec.InventoryRecord) { k.records = append(k.reco
 // compared reports whether the broker may be told that the cluster is as the
 // hub wants it.
 func (k *comparing) compared(cl *cluster) bool {
-	return cl.selected && k.stage >= concluded && cl.open == 0 && k.missing.none() && cl.release.strays == 0
+	return cl.selected && k.stage >= concluded && cl.open == 0 && k.missing.none() && cl.release.unknownObjects == 0
 }
 
 // outcome reports whether the broker may be told the outcome of the cluster.
@@ -84,22 +84,22 @@ func (k *comparing) outcome(cl *cluster) bool {
 }
 
 // subscribe begins anew with a subscription.
-func (c *comparisons) subscribe() {
-	c.on = !c.f.stock
-	c.inventory, c.tell = inventory{}, tell{}
-	c.lives.locateOn(c.on || c.f.plain)
+func (c *clusterSync) subscribe() {
+	c.on = !c.f.ocmBroker
+	c.inventory, c.pending = inventory{}, pendingReports{}
+	c.epochs.locateOn(c.on || c.f.stateless)
 }
 
 // off takes it that the broker does not tell what it has.
-func (c *comparisons) off() { c.on, c.inventory = false, inventory{} }
+func (c *clusterSync) off() { c.on, c.inventory = false, inventory{} }
 
 // setStage moves a cluster on.
-func (c *comparisons) setStage(cl *cluster, s stage) {
+func (c *clusterSync) setStage(cl *cluster, s stage) {
 	was := cl.comparing.stage
 	cl.comparing.stage = s
-	if was.isJudged() != s.isJudged() {
-		if c.unjudged += sign(!s.isJudged()); c.unjudged == 0 {
-			c.f.wakeJudged()
+	if was.isCompared() != s.isCompared() {
+		if c.unjudged += sign(!s.isCompared()); c.unjudged == 0 {
+			c.f.wakeCompared()
 		}
 	}
 	if (was == notCompared) != (s == notCompared) {
@@ -107,13 +107,13 @@ func (c *comparisons) setStage(cl *cluster, s stage) {
 			c.f.recount(w)
 		}
 	}
-	c.f.wakeCluster(SpecLane, cl)
+	c.f.wakeCluster(BrokerQueue, cl)
 }
 
 // enter begins the comparison of a cluster.
-func (c *comparisons) enter(cl *cluster) {
+func (c *clusterSync) enter(cl *cluster) {
 	switch {
-	case !c.on || !c.f.mayTell(cl) || cl.comparing.stage != notCompared:
+	case !c.on || !c.f.mayReport(cl) || cl.comparing.stage != notCompared:
 	case c.inventory.complete:
 		c.wantRecords(cl) // the digests are of another time
 	default:
@@ -122,39 +122,39 @@ func (c *comparisons) enter(cl *cluster) {
 }
 
 // leave ends the comparison of a cluster, wherever it stands.
-func (c *comparisons) leave(cl *cluster) {
+func (c *clusterSync) leave(cl *cluster) {
 	c.drop(cl)
 	cl.comparing.retry.reset()
 	c.setStage(cl, notCompared)
 }
 
 // drop forgets what a comparison has found so far.
-func (c *comparisons) drop(cl *cluster) {
+func (c *clusterSync) drop(cl *cluster) {
 	k := &cl.comparing
 	*k = comparing{stage: k.stage, attempt: k.attempt + 1, retry: k.retry}
 }
 
 // repeat has a cluster compared once more, because what was known of the
 // broker's records is no longer true; the more often the later.
-func (c *comparisons) repeat(cl *cluster, least time.Duration) {
+func (c *clusterSync) repeat(cl *cluster, least time.Duration) {
 	if !c.on || !cl.selected || cl.comparing.stage <= waits || cl.release.pending() {
 		return // or it is about to be compared anyway
 	}
 	c.drop(cl)
 	c.setStage(cl, waits)
-	c.f.failed(SpecLane, cl.key(), &cl.comparing.retry, least)
+	c.f.failed(BrokerQueue, cl.key(), &cl.comparing.retry, least)
 }
 
 // wantRecords queues a cluster for the next request.
-func (c *comparisons) wantRecords(cl *cluster) {
+func (c *clusterSync) wantRecords(cl *cluster) {
 	c.drop(cl)
 	c.setStage(cl, wantsRecords)
 	c.inventory.want(cl.name)
-	c.f.wake(SpecLane, Key{}, 0)
+	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
 // digestCame takes what the broker has of a cluster in sum.
-func (c *comparisons) digestCame(cl *cluster, d codec.Digest) {
+func (c *clusterSync) digestCame(cl *cluster, d codec.Digest) {
 	k := &cl.comparing
 	k.digest = d
 	if d.Count == 0 && len(cl.works) > 0 { // and there are deletions
@@ -166,22 +166,22 @@ func (c *comparisons) digestCame(cl *cluster, d codec.Digest) {
 }
 
 // next decides the next step of comparing a cluster.
-func (c *comparisons) next(cl *cluster) *todo {
-	if !c.on || !c.f.mayTell(cl) {
+func (c *clusterSync) next(cl *cluster) *todo {
+	if !c.on || !c.f.mayReport(cl) {
 		return nil
 	}
 	switch cl.comparing.stage {
 	case wantsTags:
 		return c.nextTag(cl)
 	case waits:
-		if c.f.due(SpecLane, cl.key(), &cl.comparing.retry) {
+		if c.f.due(BrokerQueue, cl.key(), &cl.comparing.retry) {
 			c.wantRecords(cl)
 		}
-	case judged:
+	case differencesKnown:
 		return c.nextMissing(cl)
 	case concluded:
-		c.tellSoon(cl)
-	case notCompared, wantsDigest, wantsRecords, awaitsRecords, outcomeTold:
+		c.reportSoon(cl)
+	case notCompared, wantsDigest, wantsRecords, awaitsRecords, outcomeReported:
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ const maxTagged = 256
 
 // nextTag decides which tags to compute. A work that changes meanwhile is not
 // computed again: it differs from what the broker has, which is enough.
-func (c *comparisons) nextTag(cl *cluster) *todo {
+func (c *clusterSync) nextTag(cl *cluster) *todo {
 	k := &cl.comparing
 	if t := c.f.nextTag(cl, &k.untagged); t != nil {
 		return t
@@ -201,7 +201,7 @@ func (c *comparisons) nextTag(cl *cluster) *todo {
 }
 
 // nextTag decides which of the works that are left have their tags computed.
-func (f *fleet) nextTag(cl *cluster, left *[]*work) *todo {
+func (f *workIndex) nextTag(cl *cluster, left *[]*work) *todo {
 	var works []*workv1.ManifestWork
 	for len(*left) > 0 && len(works) < maxTagged {
 		w := (*left)[0]
@@ -218,18 +218,18 @@ func (f *fleet) nextTag(cl *cluster, left *[]*work) *todo {
 }
 
 // tagged takes the tags of works of a cluster.
-func (f *fleet) tagged(cl *cluster, works []*workv1.ManifestWork, r Result) {
+func (f *workIndex) tagged(cl *cluster, works []*workv1.ManifestWork, r Result) {
 	for i, o := range works {
 		if w := f.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
 			w.hub.setTag(o, r.Tags[i])
 		}
 	}
-	f.wakeCluster(SpecLane, cl)
+	f.wakeCluster(BrokerQueue, cl)
 }
 
 // compareDigest compares the sums. Where they are equal, nothing is asked and
 // nothing published.
-func (c *comparisons) compareDigest(cl *cluster) {
+func (c *clusterSync) compareDigest(cl *cluster) {
 	var mine codec.Digest
 	same := true
 	for _, w := range cl.works {
@@ -253,23 +253,23 @@ func (c *comparisons) compareDigest(cl *cluster) {
 			c.f.look(w.key())
 		}
 	}
-	c.setStage(cl, judged) // and nothing is missing
+	c.setStage(cl, differencesKnown) // and nothing is missing
 }
 
 // inSync takes it that the broker has exactly the present state of a work.
-func (c *comparisons) inSync(w *work, revision uint64) {
+func (c *clusterSync) inSync(w *work, revision uint64) {
 	w.broker.sync(c.f.sub, w.hub.fingerprint(), revision, c.f.tick())
 	w.spec.agreed()
-	c.f.blameSpec(w, nil)
+	c.f.setSpecProblem(w, nil)
 	c.f.recount(w)
 	if deliveredMayDiffer(w) {
-		c.f.wake(HubLane, w.key(), 0)
+		c.f.wake(HubQueue, w.key(), 0)
 	}
 }
 
-// judge takes the records of a cluster, all of which have come, in a listing at a
+// compareRecords takes the records of a cluster, all of which have come, in a listing at a
 // revision.
-func (c *comparisons) judge(cl *cluster, revision uint64) {
+func (c *clusterSync) compareRecords(cl *cluster, revision uint64) {
 	k := &cl.comparing
 	rows := rowsOf(k.records)
 	plan := resync.CompareWorks(c.read(cl, rows, revision), k.records)
@@ -287,13 +287,13 @@ func (c *comparisons) judge(cl *cluster, revision uint64) {
 	}
 	k.records = nil
 	if k.missing.begin(plan) {
-		c.lives.locateNow()
+		c.epochs.readPositionNow()
 	}
 	for _, id := range plan.Replacing {
 		k.missing.replacing = append(k.missing.replacing, cl.works[types.UID(id)])
 	}
-	c.setStage(cl, judged)
-	c.f.wake(SpecLane, Key{}, 0)
+	c.setStage(cl, differencesKnown)
+	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
 // rowsOf returns the records by id. Of two with one id that counts which waits behind
@@ -311,12 +311,12 @@ func rowsOf(records []codec.InventoryRecord) map[string]*codec.InventoryRecord {
 
 // read takes what a listing says of the works of a cluster, and returns those that are
 // to be compared with it. What nobody saw the deletion of counts as missing.
-func (c *comparisons) read(cl *cluster, rows map[string]*codec.InventoryRecord, revision uint64) []resync.Work {
+func (c *clusterSync) read(cl *cluster, rows map[string]*codec.InventoryRecord, revision uint64) []resync.Work {
 	works := make([]resync.Work, 0, len(cl.works))
 	for _, w := range cl.works {
 		r := rows[string(w.uid)]
 		if r != nil && w.spec.known() {
-			c.cursor.askFor(w)
+			c.cursor.request(w)
 		}
 		if w.hub.object == nil || w.hub.ended == unseen {
 			continue
@@ -332,7 +332,7 @@ func (c *comparisons) read(cl *cluster, rows map[string]*codec.InventoryRecord, 
 // noteNames takes note of works that take the name of another record, or that
 // have lost their own to one: a publish of a work that was on the hub before it
 // went back in time can be under way for long.
-func (c *comparisons) noteNames(cl *cluster, replacing []string, rows map[string]*codec.InventoryRecord) {
+func (c *clusterSync) noteNames(cl *cluster, replacing []string, rows map[string]*codec.InventoryRecord) {
 	if len(replacing) == 0 {
 		return
 	}
@@ -360,7 +360,7 @@ func workOf(w *work) resync.Work {
 
 // giveUpName has a cluster compared again when a work that was to take the name of
 // another record is not published any more.
-func (c *comparisons) giveUpName(w *work) {
+func (c *clusterSync) giveUpName(w *work) {
 	if w.broker.sub == c.f.sub && w.broker.displaces {
 		w.broker.forget()
 		c.repeat(w.cl, 0)
@@ -368,21 +368,21 @@ func (c *comparisons) giveUpName(w *work) {
 }
 
 // forget drops everything about a work.
-func (c *comparisons) forget(w *work) {
+func (c *clusterSync) forget(w *work) {
 	c.giveUpName(w)
 	w.report.drop(c.f, c.cursor)
 	if w.spec.isSending(c.f.sub) {
-		w.cl.release.stray()
+		w.cl.release.noteUnknown()
 	}
 	c.f.remove(w)
-	c.tellSoon(w.cl)
+	c.reportSoon(w.cl)
 	c.tidy(w.cl)
 }
 
 // miss leaves a work whose deletion nobody saw to the comparison, which has a way
 // to see whether the hub is to be believed. It waits, so that all that a new list
 // says is known by then.
-func (c *comparisons) miss(w *work) {
+func (c *clusterSync) miss(w *work) {
 	c.repeat(w.cl, missingDelay)
 	c.forget(w)
 }
@@ -390,17 +390,17 @@ func (c *comparisons) miss(w *work) {
 const missingDelay = 5 * time.Second
 
 // there takes it that the hub shows a work that it did not.
-func (c *comparisons) there(w *work) {
+func (c *clusterSync) there(w *work) {
 	if k := &w.cl.comparing; k.missing.has(string(w.uid)) {
 		c.repeat(w.cl, missingDelay) // nobody is to be asked whether it may be deleted
 	}
 }
 
 // tidy drops a cluster that nothing is known about any more.
-func (c *comparisons) tidy(cl *cluster) {
+func (c *clusterSync) tidy(cl *cluster) {
 	k := &cl.comparing
-	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.asking || cl.release.inFlight > 0 || len(cl.works) > 0 || cl.far.waits() ||
-		k.stage != notCompared && (k.stage != outcomeTold || len(k.missing.withheld) > 0)
+	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.requesting || cl.release.inFlight > 0 || len(cl.works) > 0 || cl.agent.waits() ||
+		k.stage != notCompared && (k.stage != outcomeReported || len(k.missing.withheld) > 0)
 	if !kept {
 		cl.lists.repeat(c.cursor, false)
 		delete(c.f.clusters, cl.name)

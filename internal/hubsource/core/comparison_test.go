@@ -47,7 +47,7 @@ func nextOf[E Effect](f *fixture, l Queue, k Key) E {
 // page asks for the inventory and answers with a page.
 func (f *fixture) page(answer codec.Inventory) codec.InventoryRequest {
 	f.t.Helper()
-	e := nextOf[AskInventory](f, SpecLane, Key{})
+	e := nextOf[RequestInventory](f, BrokerQueue, Key{})
 	f.done(e, Result{})
 	answer.RequestID = e.ID
 	if !f.core.Inventory(answer) {
@@ -60,12 +60,12 @@ func (f *fixture) locate(resourceVersion string) { f.t.Helper(); f.locateKeeping
 
 func (f *fixture) locateKeeping(resourceVersion, kept string) {
 	f.t.Helper()
-	f.done(nextOf[Locate](f, HubLane, Key{}), Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: resourceVersion}, Kept: kept})
+	f.done(nextOf[ReadHubPosition](f, HubQueue, Key{}), Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: resourceVersion}, Kept: kept})
 }
 
 func (f *fixture) tag() {
 	f.t.Helper()
-	e := nextOf[Tag](f, SpecLane, Key{Cluster: "cluster1"})
+	e := nextOf[Tag](f, BrokerQueue, Key{Cluster: "cluster1"})
 	f.done(e, Result{Tags: e.Tags()})
 	f.clusterIdle("cluster1")
 	f.clusterIdle("cluster1") // what it was woken for
@@ -99,14 +99,14 @@ func missingRecords(n int) (records []codec.InventoryRecord) {
 	return records
 }
 
-// told is the next outcome that the broker is told.
-func (f *fixture) told() codec.Compared {
+// reported is the next outcome that the broker is told.
+func (f *fixture) reported() codec.Compared {
 	f.t.Helper()
 	f.clusterIdle("cluster1")
-	e, is := f.core.Next(SpecLane, Key{}).(SendCompared)
+	e, is := f.core.Next(BrokerQueue, Key{}).(SendSyncReport)
 	if !is {
-		f.now = f.now.Add(tellAfter)
-		e = nextOf[SendCompared](f, SpecLane, Key{})
+		f.now = f.now.Add(reportAfter)
+		e = nextOf[SendSyncReport](f, BrokerQueue, Key{})
 	}
 	f.done(e, Result{})
 	return e.Compared
@@ -115,15 +115,15 @@ func (f *fixture) told() codec.Compared {
 func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 3)
 	f := comparingFixture(t, SavedState{}, w, v)
-	f.idle(SpecLane, w.UID) // nobody knows yet
+	f.idle(BrokerQueue, w.UID) // nobody knows yet
 	if r := f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w, v)}}); len(r.Clusters) != 0 {
 		t.Fatalf("asked for %v first", r.Clusters)
 	}
 	f.locate("200")
 	f.tag()
-	f.idle(SpecLane, w.UID)
-	f.idle(SpecLane, v.UID)
-	if c := f.told(); !c.AllClusters || len(c.Clusters) != 0 || c.Position == nil || c.Position.ResourceVersion != "200" {
+	f.idle(BrokerQueue, w.UID)
+	f.idle(BrokerQueue, v.UID)
+	if c := f.reported(); !c.AllClusters || len(c.Clusters) != 0 || c.Position == nil || c.Position.ResourceVersion != "200" {
 		t.Errorf("told %+v", c)
 	}
 
@@ -134,7 +134,7 @@ func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 2), v)}})
-	if e := nextOf[Tag](f, SpecLane, Key{Cluster: "cluster1"}); len(e.Works) != 1 {
+	if e := nextOf[Tag](f, BrokerQueue, Key{Cluster: "cluster1"}); len(e.Works) != 1 {
 		t.Errorf("%d tags computed again, of which one work was published", len(e.Works))
 	}
 }
@@ -145,16 +145,16 @@ func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
 	before := newWork("old", 1)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, same, before)}})
 	f.tag()
-	f.idle(SpecLane, old.UID)
+	f.idle(BrokerQueue, old.UID)
 	records := []codec.InventoryRecord{recordOf(t, same, 1), recordOf(t, before, 2)}
 	if r := f.page(codec.Inventory{Records: records[:1], NextPageToken: "more"}); len(r.Clusters) != 1 || r.PageToken != "" {
 		t.Fatalf("asked for %+v", r)
 	}
-	f.idle(SpecLane, fresh.UID) // a part of the records says nothing of the rest
+	f.idle(BrokerQueue, fresh.UID) // a part of the records says nothing of the rest
 	if r := f.page(codec.Inventory{Records: records[1:]}); r.PageToken != "more" {
 		t.Fatalf("asked for %+v", r)
 	}
-	f.idle(SpecLane, same.UID)
+	f.idle(BrokerQueue, same.UID)
 	f.deliver(old.UID)
 	f.locate("200")
 	f.clusterIdle("cluster1")
@@ -162,25 +162,25 @@ func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
 		t.Error("the cluster counts as compared before all of it is accepted")
 	}
 	f.deliver(fresh.UID)
-	if c := f.told(); !c.AllClusters {
+	if c := f.reported(); !c.AllClusters {
 		t.Errorf("told %+v", c)
 	}
 }
 
 func TestCore_AsksAgainForAPageThatIsLost(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
-	first := nextOf[AskInventory](f, SpecLane, Key{})
+	first := nextOf[RequestInventory](f, BrokerQueue, Key{})
 	f.done(first, Result{})
-	if e := f.core.Next(SpecLane, Key{}); e != nil {
+	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
 		t.Fatalf("asks again at once: %+v", e)
 	}
 	f.now = f.now.Add(pageTimeout)
-	second := nextOf[AskInventory](f, SpecLane, Key{})
+	second := nextOf[RequestInventory](f, BrokerQueue, Key{})
 	if f.core.Inventory(codec.Inventory{RequestID: first.ID}) {
 		t.Error("the answer to the request before is taken")
 	}
 	f.done(second, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: 3 * time.Second}})
-	if e := f.core.Next(SpecLane, Key{}); e != nil {
+	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
 		t.Fatalf("does not wait: %+v", e)
 	}
 	f.now = f.now.Add(3 * time.Second)
@@ -190,14 +190,14 @@ func TestCore_AsksAgainForAPageThatIsLost(t *testing.T) {
 
 func TestCore_PublishesEverythingAtABrokerThatTellsNothing(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
-	f.done(nextOf[AskInventory](f, SpecLane, Key{}), Result{Err: &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop}})
+	f.done(nextOf[RequestInventory](f, BrokerQueue, Key{}), Result{Err: &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop}})
 	f.deliver("uid-w")
-	if e := f.core.Next(SpecLane, Key{}); e != nil {
+	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
 		t.Errorf("next is %+v", e)
 	}
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1}) // perhaps another one
-	nextOf[AskInventory](f, SpecLane, Key{})
+	nextOf[RequestInventory](f, BrokerQueue, Key{})
 }
 
 func TestCore_DoesNotLetADeletionWaitForAComparison(t *testing.T) {
@@ -211,11 +211,11 @@ func TestCore_LetsAFreshChangeWaitForDigestsOnly(t *testing.T) {
 	w, other := newWork("w", 1), newWork("other", 1)
 	f := comparingFixture(t, SavedState{}, w, other)
 	f.seen(newWork("w", 2))
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})
 	f.tag()
 	f.deliver(w.UID)
-	f.idle(SpecLane, other.UID)
+	f.idle(BrokerQueue, other.UID)
 }
 
 func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
@@ -230,31 +230,31 @@ func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
 			f.tag()
 			record.Cluster, record.ResourceID, record.Name, record.Revision = "cluster1", "uid-w", "w", 7
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
-			f.done(next[Get](f, HubLane, w.UID), Result{Err: errHubDown()})
+			f.done(next[Get](f, HubQueue, w.UID), Result{Err: errHubDown()})
 			f.now = f.now.Add(time.Second)
-			f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
-			f.idle(SpecLane, w.UID) // the next process would not know that the hub went back
-			f.beginLife(w)
+			f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
+			f.idle(BrokerQueue, w.UID) // the next process would not know that the hub went back
+			f.beginEpoch(w)
 			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 			f.tag()
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
-			f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
-			p := next[Publish](f, SpecLane, w.UID)
+			f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
+			p := next[Publish](f, BrokerQueue, w.UID)
 			e, err := eventOf(p, f.id, f.now)
 			if err != nil || e.Extensions()[codec.ExtSupersedes] != "7" {
 				t.Fatalf("published %v, error %v", e.Extensions(), err)
 			}
 			f.done(p, Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}})
-			f.idle(SpecLane, w.UID)
+			f.idle(BrokerQueue, w.UID)
 			f.now = f.now.Add(time.Second)
-			f.askAndIdle()
+			f.queryAndIdle()
 			record.Revision = 8
 			if r := f.page(codec.Inventory{Records: []codec.InventoryRecord{record}}); len(r.Clusters) != 1 {
 				t.Fatalf("asked for %+v, not for the cluster again", r)
 			}
 			f.now = f.now.Add(time.Second)
-			f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+			f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
 			if p := f.deliver(w.UID); p.Supersedes != 8 {
 				t.Errorf("supersedes %d", p.Supersedes)
 			}
@@ -268,7 +268,7 @@ func TestCore_BelievesTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
 	f.tag()
 	newer := newWork("w", 5, version("150"))
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newer, 7)}})
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newer})
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: newer})
 	if p := f.deliver("uid-w"); p.Supersedes != 0 || p.Work != newer {
 		t.Errorf("published %+v", p)
 	}
@@ -282,14 +282,14 @@ func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	f.locate("200")
-	f.done(next[Publish](f, SpecLane, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.done(next[Publish](f, BrokerQueue, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
 	f.clusterIdle("cluster1")
-	if c := f.told(); c.AllClusters || len(c.Clusters) != 0 || c.Position == nil {
+	if c := f.reported(); c.AllClusters || len(c.Clusters) != 0 || c.Position == nil {
 		t.Errorf("told %+v, want the position alone", c)
 	}
 	f.seen(newWork("w", 2))
 	f.deliver(w.UID)
-	if c := f.told(); !c.AllClusters {
+	if c := f.reported(); !c.AllClusters {
 		t.Errorf("told %+v", c)
 	}
 }
@@ -310,7 +310,7 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 			f := comparingFixture(t, SavedState{}, w)
 			f.deliver(w.UID)
 			f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
-			f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errHubDown()})
+			f.done(next[RemoveFinalizer](f, HubQueue, w.UID), Result{Err: errHubDown()})
 
 			f.core.Disconnected()
 			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
@@ -318,17 +318,17 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 			f.clusterIdle("cluster1")
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{c.record}})
 			f.now = f.now.Add(longestHub)
-			p := next[Publish](f, SpecLane, w.UID)
+			p := next[Publish](f, BrokerQueue, w.UID)
 			if !p.fingerprint().deleting {
 				t.Errorf("published %+v", p)
 			}
 			if c.again {
 				f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
-				f.idle(HubLane, w.UID) // its cluster is asked once more
+				f.idle(HubQueue, w.UID) // its cluster is asked once more
 				return
 			}
 			f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed}})
-			next[RemoveFinalizer](f, HubLane, w.UID)
+			next[RemoveFinalizer](f, HubQueue, w.UID)
 		})
 	}
 }
@@ -341,11 +341,11 @@ func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
 	for _, c := range []struct{ accepted, late, listed uint64 }{{4, 7, 8}, {7, 4, 8}, {7, 4, 6}} {
 		f := comparingFixture(t, SavedState{}, w)
 		f.page(codec.Inventory{})
-		f.done(next[Publish](f, SpecLane, w.UID), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: c.accepted}})
+		f.done(next[Publish](f, BrokerQueue, w.UID), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: c.accepted}})
 		f.core.Report(&Report{UID: "uid-late", Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1)})
 		f.clusterIdle("cluster1")
-		f.done(next[Get](f, HubLane, "uid-late"), Result{Work: w})
-		f.idle(HubLane, "uid-late")
+		f.done(next[Get](f, HubQueue, "uid-late"), Result{Work: w})
+		f.idle(HubQueue, "uid-late")
 		f.now = f.now.Add(2 * missingDelay)
 		f.clusterIdle("cluster1")
 		late := recordOf(t, newWork("w", 2, func(o *workv1.ManifestWork) { o.UID = "uid-late" }), c.late)
@@ -357,7 +357,7 @@ func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
 		if c.late > c.accepted {
 			f.deliver(w.UID)
 		} else {
-			f.idle(SpecLane, w.UID)
+			f.idle(BrokerQueue, w.UID)
 		}
 	}
 }
@@ -366,34 +366,34 @@ func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
 // listing counts, whichever comes first; what another subscription said does not.
 func TestCore_OrdersWhatTheBrokerSays(t *testing.T) {
 	accepted := func(f *fixture, revision uint64) {
-		f.done(next[Publish](f, SpecLane, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: revision}})
+		f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: revision}})
 	}
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.page(codec.Inventory{Revision: 3})
 	accepted(f, 5)
 	relist := func(revision uint64) {
-		f.core.compare.repeat(f.core.fleet.clusters["cluster1"], 0)
+		f.core.compare.repeat(f.core.index.clusters["cluster1"], 0)
 		f.now = f.now.Add(longestSpec)
 		f.clusterIdle("cluster1")
 		f.page(codec.Inventory{Revision: revision})
 	}
 	relist(4) // from before it was accepted
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	relist(6)
 	accepted(f, 7)
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	f.page(codec.Inventory{Revision: 2}) // an older store
 	accepted(f, 3)
 }
 
-// askAndIdle answers what is asked for of the statuses of the cluster.
-func (f *fixture) askAndIdle() {
+// queryAndIdle answers what is asked for of the statuses of the cluster.
+func (f *fixture) queryAndIdle() {
 	f.t.Helper()
-	if e, is := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); is {
+	if e, is := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); is {
 		f.done(e, Result{Sent: 1})
 	}
 	f.clusterIdle("cluster1")

@@ -40,27 +40,27 @@ type Config struct {
 // Core decides what to do for each work. It is not safe for concurrent use: the
 // owner guards it, and guards nothing else with the same lock.
 type Core struct {
-	// life counts the lives of the hub in this process from 1. With a life all that
+	// epoch counts the lives of the hub in this process from 1. With a life all that
 	// was known ends but the State that is saved.
-	life int
+	epoch int
 	// inFlight are the effects whose results have not come yet.
 	inFlight map[slot]underWay
 
-	fleet     *fleet
+	index     *workIndex
 	cursor    *cursor
-	lives     *hubEpochs
-	questions *questions
-	compare   *comparisons
+	epochs    *hubEpochs
+	queries   *hubQueries
+	compare   *clusterSync
 	specs     *specs
 	statuses  *statuses
 	releases  *releases
-	plains    *agentResponder
+	responder *agentResponder
 }
 
 // slot is where one effect at a time is carried out.
 type slot struct {
-	lane Queue
-	key  Key
+	queue Queue
+	key   Key
 }
 
 // slotFor is that of a key: a work is known by its uid.
@@ -75,7 +75,7 @@ func slotFor(l Queue, k Key) slot {
 // decided.
 type underWay struct {
 	*todo
-	life, sub int
+	epoch, sub int
 }
 
 // New returns a core that knows no work and no broker.
@@ -87,22 +87,22 @@ func New(cfg Config) *Core {
 }
 
 // begin begins a life of the hub, of which nothing is known but what is saved.
-func (c *Core) begin(f *fleet, s SavedState, reason string) {
-	c.life++
+func (c *Core) begin(f *workIndex, s SavedState, reason string) {
+	c.epoch++
 	cur := newCursor(f, s.Cursor)
-	l := newLives(f, cur, s, reason)
-	q := &questions{f: f, lives: l}
-	v := &comparisons{f: f, lives: l, cursor: cur}
-	c.fleet, c.cursor, c.lives, c.questions, c.compare = f, cur, l, q, v
-	c.plains = &agentResponder{f: f, lives: l, questions: q, cursor: cur}
-	c.specs = &specs{f: f, lives: l, questions: q, compare: v, plains: c.plains}
-	c.statuses = &statuses{f: f, questions: q, compare: v, cursor: cur, plains: c.plains}
-	c.releases = &releases{f: f, cursor: cur, lives: l, compare: v}
+	l := newHubEpochs(f, cur, s, reason)
+	q := &hubQueries{f: f, epochs: l}
+	v := &clusterSync{f: f, epochs: l, cursor: cur}
+	c.index, c.cursor, c.epochs, c.queries, c.compare = f, cur, l, q, v
+	c.responder = &agentResponder{f: f, epochs: l, questions: q, cursor: cur}
+	c.specs = &specs{f: f, epochs: l, questions: q, compare: v, responder: c.responder}
+	c.statuses = &statuses{f: f, questions: q, compare: v, cursor: cur, responder: c.responder}
+	c.releases = &releases{f: f, cursor: cur, epochs: l, compare: v}
 }
 
 // Epoch is the present life of the hub: what an informer of another one shows is
 // dropped.
-func (c *Core) Epoch() int { return c.life }
+func (c *Core) Epoch() int { return c.epoch }
 
 // Next returns what to do now for key, nil when there is nothing, or not yet;
 // in the latter case the core wakes the key when it is time. The result of the
@@ -110,33 +110,33 @@ func (c *Core) Epoch() int { return c.life }
 // and key.
 func (c *Core) Next(lane Queue, key Key) Effect {
 	at := slotFor(lane, key)
-	if was, busy := c.inFlight[at]; busy && was.life == c.life && was.sub == c.fleet.sub {
+	if was, busy := c.inFlight[at]; busy && was.epoch == c.epoch && was.sub == c.index.sub {
 		return nil
 	}
 	t := c.next(lane, key)
 	if t == nil {
 		return nil
 	}
-	c.inFlight[at] = underWay{t, c.life, c.fleet.sub}
+	c.inFlight[at] = underWay{t, c.epoch, c.index.sub}
 	return t.Effect
 }
 
 func (c *Core) next(lane Queue, key Key) *todo {
-	switch w, cl := c.fleet.works[key.UID], c.fleet.clusters[key.Cluster]; {
+	switch w, cl := c.index.works[key.UID], c.index.clusters[key.Cluster]; {
 	case key == Key{}:
 		return c.nextOfAll(lane)
-	case c.lives.over:
+	case c.epochs.over:
 		return nil
-	case w != nil && lane == SpecLane:
+	case w != nil && lane == BrokerQueue:
 		return c.specs.next(w)
 	case w != nil:
-		return first(w, c.ask, c.statuses.next)
+		return first(w, c.nextQuery, c.statuses.next)
 	case cl == nil || key.UID != "":
 		return nil
-	case lane == HubLane:
-		return c.questions.nextList(cl)
+	case lane == HubQueue:
+		return c.queries.nextList(cl)
 	default:
-		return first(cl, c.releases.next, c.compare.next, c.plains.next, c.statuses.nextAsk)
+		return first(cl, c.releases.next, c.compare.next, c.responder.next, c.statuses.nextStatusRequest)
 	}
 }
 
@@ -150,9 +150,9 @@ func first[T any](about T, all ...func(T) *todo) *todo {
 	return nil
 }
 
-// ask asks the hub for a work. What it has may be later than what informers show.
-func (c *Core) ask(w *work) *todo {
-	t := c.questions.next(w)
+// nextQuery asks the hub for a work. What it has may be later than what informers show.
+func (c *Core) nextQuery(w *work) *todo {
+	t := c.queries.next(w)
 	if t == nil {
 		return nil
 	}
@@ -166,35 +166,35 @@ func (c *Core) ask(w *work) *todo {
 
 // locate asks the hub where it is; what waited for that goes on.
 func (c *Core) locate() *todo {
-	t := c.lives.nextLocate()
+	t := c.epochs.nextReadPosition()
 	if t == nil {
 		return nil
 	}
 	return &todo{t.Effect, func(r Result) {
-		if t.done(r); !c.lives.over && c.lives.located() {
+		if t.done(r); !c.epochs.over && c.epochs.positionRead() {
 			c.compare.located()
-			c.plains.located()
+			c.responder.located()
 		}
 	}}
 }
 
 // nextOfAll decides the next step of the source as a whole.
 func (c *Core) nextOfAll(lane Queue) *todo {
-	l := c.lives
+	l := c.epochs
 	switch {
-	case lane == HubLane && l.ended():
+	case lane == HubQueue && l.ended():
 		s, _ := l.state()
-		c.fleet.sessions.Renew() // what agents said to the life before may be about what is no more
-		c.begin(newFleet(c.fleet.Config, c.fleet.sub, c.fleet.sessions), s, l.reason)
-		return &todo{Effect: BeginHubEpoch{Epoch: c.life, Reason: l.reason}}
-	case lane == HubLane && l.over:
+		c.index.sessions.Renew() // what agents said to the life before may be about what is no more
+		c.begin(newFleet(c.index.Config, c.index.sub, c.index.sessions), s, l.reason)
+		return &todo{Effect: BeginHubEpoch{Epoch: c.epoch, Reason: l.reason}}
+	case lane == HubQueue && l.over:
 		return l.nextSave()
 	case l.over:
 		return nil
 	}
 	all := []func() *todo{c.locate, l.nextSave}
-	if lane == SpecLane {
-		all = []func() *todo{c.fleet.nextEnd, c.compare.nextInventory, c.compare.nextCompared, c.cursor.nextAck}
+	if lane == BrokerQueue {
+		all = []func() *todo{c.index.nextEnd, c.compare.nextInventory, c.compare.nextSyncReport, c.cursor.nextAck}
 	}
 	for _, next := range all {
 		if t := next(); t != nil {
@@ -211,12 +211,12 @@ func (c *Core) Done(lane Queue, key Key, r Result) {
 	at := slotFor(lane, key)
 	u, busy := c.inFlight[at]
 	delete(c.inFlight, at)
-	if !busy || u.life != c.life || u.done == nil {
+	if !busy || u.epoch != c.epoch || u.done == nil {
 		return
 	}
 	_, saves := u.Effect.(Save)
 	_, forBroker := u.Effect.(ForBroker)
-	if saves || !c.lives.over && (u.sub == c.fleet.sub || !forBroker) {
+	if saves || !c.epochs.over && (u.sub == c.index.sub || !forBroker) {
 		u.done(r)
 	}
 }
@@ -225,9 +225,9 @@ func (c *Core) Done(lane Queue, key Key, r Result) {
 // that an object which nobody else writes is as it was before this process wrote it last.
 func (c *Core) Suspected(older bool) {
 	if older {
-		c.lives.endEpoch("the Lease is older than it was")
+		c.epochs.endEpoch("the Lease is older than it was")
 	}
-	c.lives.locateNow()
+	c.epochs.readPositionNow()
 }
 
 // Stats are the numbers a program exports; they are kept, not counted.
@@ -238,17 +238,17 @@ type Stats struct {
 	Clusters int
 	// Pending is the number of reports that wait for their patch.
 	Pending int
-	// Sweep is the number of works still to look at since the connection began.
-	Sweep int
+	// InitialSync is the number of works still to look at since the connection began.
+	InitialSync int
 	// Comparing is the number of clusters that are not compared yet.
 	Comparing int
 	// WithheldClusters and WithheldWorks count the clusters on which deletions
 	// are withheld, and those deletions.
 	WithheldClusters, WithheldWorks int
-	// Silent is the number of clusters whose agent, one of ours behind a broker that keeps
+	// Disconnected is the number of clusters whose agent, one of ours behind a broker that keeps
 	// nothing, is away. Agents are all clusters behind such a broker.
-	Silent int
-	Agents map[plain.Agent]int
+	Disconnected int
+	Agents       map[plain.Agent]int
 	// Census counts works by what their conditions say.
 	Census census.Counts
 	// Undelivered is the number of works with Delivered=False by reason.
@@ -258,24 +258,24 @@ type Stats struct {
 
 // Stats returns the current numbers.
 func (c *Core) Stats() Stats {
-	f := c.fleet
-	s := Stats{Works: len(f.works), Pending: f.pending, Sweep: len(f.sweep), Connected: f.connected, Census: f.census,
+	f := c.index
+	s := Stats{Works: len(f.works), Pending: f.pending, InitialSync: len(f.initialSync), Connected: f.connected, Census: f.census,
 		Undelivered: maps.Clone(f.undelivered), Agents: map[plain.Agent]int{}}
 	for _, cl := range f.clusters {
 		if !cl.selected {
 			continue
 		}
 		s.Clusters++
-		if f.plain {
-			s.Agents[plain.AgentOf(f.Now(), cl.far.heardAt, f.sessions.Knows(cl.name))]++
+		if f.stateless {
+			s.Agents[plain.AgentOf(f.Now(), cl.agent.lastSeen, f.sessions.Knows(cl.name))]++
 		}
-		if f.isSilent(cl) {
-			s.Silent++
+		if f.isDisconnected(cl) {
+			s.Disconnected++
 		}
 		if c.compare.on && !cl.comparing.compared(cl) {
 			s.Comparing++
 		}
-		if n := len(cl.comparing.missing.withheld) + cl.far.withheld(); n > 0 {
+		if n := len(cl.comparing.missing.withheld) + cl.agent.withheld(); n > 0 {
 			s.WithheldClusters++
 			s.WithheldWorks += n
 		}
@@ -285,32 +285,32 @@ func (c *Core) Stats() Stats {
 
 // State returns what is to be saved, and whether that is something new. A shell
 // that ends saves it.
-func (c *Core) State() (s SavedState, unsaved bool) { return c.lives.state() }
+func (c *Core) State() (s SavedState, unsaved bool) { return c.epochs.state() }
 
 // WorkSeen takes the newest object that the informer of a life has of a work. The
 // core keeps o and never changes it.
 func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
-	if life != c.life {
+	if life != c.epoch {
 		return
 	}
 	w := c.work(o.UID, o.Namespace)
 	before := w.hub.object
-	switch w.hub.show(o, c.fleet.tick(), c.fleet.Now()) {
+	switch w.hub.show(o, c.index.tick(), c.index.Now()) {
 	case nothing:
-		c.fleet.recount(w) // a list may have lacked it meanwhile
+		c.index.recount(w) // a list may have lacked it meanwhile
 		return
 	case contradicts:
-		c.questions.ask(w)
+		c.queries.query(w)
 		return
 	case impossible:
-		c.lives.endEpoch("the hub shows an older state of its works than before")
+		c.epochs.endEpoch("the hub shows an older state of its works than before")
 		return
 	case lags:
-		c.fleet.wake(HubLane, w.key(), informerLag)
+		c.index.wake(HubQueue, w.key(), informerLag)
 		return
 	case later:
 	}
-	c.lives.moved(o)
+	c.epochs.moved(o)
 	c.moved(w, before)
 }
 
@@ -323,11 +323,11 @@ func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 	c.statuses.adopt(w)
 	w.report.changed(before == nil)
 	c.specs.changed(w, before)
-	c.fleet.recount(w)
+	c.index.recount(w)
 	if w.hub.deleting() && (before == nil || before.DeletionTimestamp == nil) {
-		c.fleet.hurry(SpecLane, w)
+		c.index.hurry(BrokerQueue, w)
 	}
-	c.fleet.wakeWork(w)
+	c.index.wakeWork(w)
 }
 
 // WorkDeleted takes an informer's word that a work was deleted: the hub said so.
@@ -339,40 +339,40 @@ func (c *Core) WorkDeleted(life int, uid types.UID) { c.ended(life, uid, deleted
 func (c *Core) WorkMissing(life int, uid types.UID) { c.ended(life, uid, unseen) }
 
 func (c *Core) ended(life int, uid types.UID, how ending) {
-	w := c.fleet.works[uid]
-	if life != c.life || w == nil || w.hub.object == nil || w.hub.ended != alive {
+	w := c.index.works[uid]
+	if life != c.epoch || w == nil || w.hub.object == nil || w.hub.ended != alive {
 		return
 	}
-	w.hub.end(how, c.fleet.tick(), c.fleet.Now())
-	c.lives.moved(w.hub.object)
-	c.statuses.lose(w)
-	c.fleet.setBlame(w, blame{})
+	w.hub.end(how, c.index.tick(), c.index.Now())
+	c.epochs.moved(w.hub.object)
+	c.statuses.dropReports(w)
+	c.index.setProblems(w, deliveryProblems{})
 	w.spec.retry.reset()
-	c.fleet.recount(w)
-	if how == unseen && c.fleet.connected && c.compare.on {
+	c.index.recount(w)
+	if how == unseen && c.index.connected && c.compare.on {
 		c.compare.miss(w)
 		return
 	}
-	c.fleet.wakeWork(w)
+	c.index.wakeWork(w)
 }
 
 // work returns the state of a work and makes it when it is new.
 func (c *Core) work(uid types.UID, clusterName string) *work {
-	if w := c.fleet.works[uid]; w != nil {
+	if w := c.index.works[uid]; w != nil {
 		return w
 	}
-	return c.fleet.add(uid, c.cluster(clusterName))
+	return c.index.add(uid, c.cluster(clusterName))
 }
 
 // cluster returns the state of a cluster and makes it when it is new. What is
 // not selected has to be released: an earlier process may have served it.
 func (c *Core) cluster(name string) *cluster {
-	cl := c.fleet.clusters[name]
+	cl := c.index.clusters[name]
 	if cl == nil {
-		cl = c.fleet.addCluster(name)
+		cl = c.index.addCluster(name)
 		c.releases.set(cl, !cl.selected)
 		c.compare.enter(cl)
-		c.fleet.wakeCluster(SpecLane, cl)
+		c.index.wakeCluster(BrokerQueue, cl)
 	}
 	return cl
 }
@@ -380,7 +380,7 @@ func (c *Core) cluster(name string) *cluster {
 // ClusterSelected takes a cluster that matches the selector, as the informer of a
 // life shows it.
 func (c *Core) ClusterSelected(life int, name string) {
-	if life != c.life {
+	if life != c.epoch {
 		return
 	}
 	cl := c.cluster(name)
@@ -391,36 +391,36 @@ func (c *Core) ClusterSelected(life int, name string) {
 	cl.serve(true)
 	// Also where the broker continues from a cursor: reports of a cluster that
 	// was not served have been ignored.
-	cl.lists.repeat(c.cursor, c.fleet.lists || c.fleet.connected && !c.fleet.stock)
+	cl.lists.repeat(c.cursor, c.index.lists || c.index.connected && !c.index.ocmBroker)
 	c.compare.enter(cl)
-	c.fleet.wakeCluster(SpecLane, cl)
+	c.index.wakeCluster(BrokerQueue, cl)
 	for _, w := range cl.works {
-		c.fleet.recount(w)
-		c.fleet.wakeWork(w)
+		c.index.recount(w)
+		c.index.wakeWork(w)
 	}
 }
 
 // ClusterUnselected takes a cluster that left the selection: it is released. What
 // is known of it is let go, but for what the hub showed.
 func (c *Core) ClusterUnselected(life int, name string) {
-	cl := c.fleet.clusters[name]
-	if life != c.life || cl == nil || !cl.selected || c.fleet.All {
+	cl := c.index.clusters[name]
+	if life != c.epoch || cl == nil || !cl.selected || c.index.All {
 		return
 	}
 	c.releases.set(cl, true)
 	cl.serve(false)
 	cl.lists.repeat(c.cursor, false)
 	c.compare.leave(cl)
-	cl.leaveFar()
+	cl.forgetAgent()
 	c.cursor.holdBack()
 	for _, w := range cl.works {
-		c.statuses.lose(w)
+		c.statuses.dropReports(w)
 		w.broker.forget()
-		c.fleet.setBlame(w, blame{known: true})
-		c.fleet.recount(w)
-		c.fleet.wakeWork(w)
+		c.index.setProblems(w, deliveryProblems{known: true})
+		c.index.recount(w)
+		c.index.wakeWork(w)
 	}
-	c.fleet.wakeCluster(SpecLane, cl)
+	c.index.wakeCluster(BrokerQueue, cl)
 }
 
 // Hello is what to say when the session subscribes.
@@ -433,17 +433,17 @@ func (c *Core) Hello() transport.Hello {
 // a write where nothing changed), and clusters that are not served any more are
 // released. The works to look at are handed out by Sweep.
 func (c *Core) Connected(a transport.Accepted) {
-	f := c.fleet
+	f := c.index
 	f.subscribe(a, a.Resync != codec.ResyncCursor)
 	c.cursor.subscribe()
 	c.compare.subscribe()
-	c.plains.absences.subscribe()
+	c.responder.disconnected.subscribe()
 	for name, cl := range f.clusters {
 		c.releases.subscribe(cl)
 		cl.lists.subscribe(c.cursor, cl.selected && f.lists)
 		c.compare.leave(cl)
 		c.compare.enter(cl)
-		c.plains.subscribe(cl)
+		c.responder.subscribe(cl)
 		f.look(Key{Cluster: name})
 	}
 	for _, w := range f.works {
@@ -459,23 +459,23 @@ func (c *Core) Connected(a transport.Accepted) {
 			f.look(w.key())
 		}
 	}
-	f.wake(SpecLane, Key{}, 0)
-	f.wake(HubLane, Key{}, 0)
+	f.wake(BrokerQueue, Key{}, 0)
+	f.wake(HubQueue, Key{}, 0)
 }
 
 // Subscription is the id of the subscription that the effects are about which Next
 // returns now: they must not go out on another one.
-func (c *Core) Subscription() string { return c.fleet.id }
+func (c *Core) Subscription() string { return c.index.id }
 
 // Disconnected ends the subscription.
 func (c *Core) Disconnected() {
-	c.fleet.disconnect()
+	c.index.disconnect()
 	c.cursor.disconnect()
 }
 
-// Sweep hands out up to n keys of the spec lane to look at since the subscription
+// NextInitialSync hands out up to n keys of the spec lane to look at since the subscription
 // began. Taken a few at a time, they leave the way free for fresh changes.
-func (c *Core) Sweep(n int) []Key { return c.fleet.sweepUp(n) }
+func (c *Core) NextInitialSync(n int) []Key { return c.index.nextInitialSync(n) }
 
 // Checkpoint takes the word that everything up to a cursor has been sent.
 func (c *Core) Checkpoint(cp codec.Checkpoint) { c.cursor.checkpoint(cp) }
@@ -488,7 +488,7 @@ func (c *Core) Compares() bool { return c.compare.on }
 // that nobody waits for (any more); such a page is dropped.
 func (c *Core) Inventory(page codec.Inventory) bool {
 	if page.TellsAbsent {
-		c.plains.absent(page)
+		c.responder.absent(page)
 		return true
 	}
 	if !c.compare.expects(page) {
@@ -509,34 +509,34 @@ func (c *Core) Inventory(page codec.Inventory) bool {
 // Taken the report is not lost as long as the process lives; after that, the
 // next resync brings it again.
 func (c *Core) Report(r *Report) ReportResult {
-	if c.fleet.All {
+	if c.index.All {
 		c.cluster(r.Cluster)
 	}
-	if !c.plains.believes(r.Cluster, r.Stamp) {
-		return Void
+	if !c.responder.acceptsStamp(r.Cluster, r.Stamp) {
+		return PreviousSession
 	}
 	return c.statuses.receive(r)
 }
 
-// Alive takes an agent's word that it is there, or its farewell.
-func (c *Core) Alive(a *Alive) {
+// Keepalive takes an agent's word that it is there, or its farewell.
+func (c *Core) Keepalive(a *Keepalive) {
 	switch {
-	case a.Farewell:
-		c.plains.parts(a)
-	case c.plains.believes(a.Cluster, a.Stamp):
-		c.plains.alive(a)
+	case a.Goodbye:
+		c.responder.handleGoodbye(a)
+	case c.responder.acceptsStamp(a.Cluster, a.Stamp):
+		c.responder.keepalive(a)
 	}
 }
 
 // Listed takes what an agent says that it holds, where nobody else answers it. The core
 // keeps l. It returns false for a list that does not count.
 func (c *Core) Listed(l *Listed) bool {
-	if c.fleet.All && l.Cluster != "" {
+	if c.index.All && l.Cluster != "" {
 		c.cluster(l.Cluster)
 	}
-	if !c.plains.believes(l.Cluster, l.Stamp) {
+	if !c.responder.acceptsStamp(l.Cluster, l.Stamp) {
 		return false
 	}
-	c.plains.listed(l)
-	return c.fleet.plain
+	c.responder.listed(l)
+	return c.index.stateless
 }

@@ -32,7 +32,7 @@ func TestCore_CostOfAReport(t *testing.T) {
 			}
 			for _, w := range works {
 				f.now = f.now.Add(time.Second) // their cluster has a budget
-				next[PatchStatus](f, HubLane, w.UID)
+				next[PatchStatus](f, HubQueue, w.UID)
 			}
 		}
 	})

@@ -18,7 +18,7 @@ import (
 // newer one replaced counts as dropped: the newer one comes again after the
 // cursor.
 type cursor struct {
-	f *fleet
+	f *workIndex
 	// reached is the last one that counts. ackDue: the broker is to be told; ackAt
 	// bounds how often.
 	reached  codec.Cursor
@@ -36,10 +36,10 @@ type cursor struct {
 	// not answered before it, clusters that are to be released, whose reports
 	// are ignored (releasing), and a refusal to be asked on subscription unheard.
 	// deferred is the last one that had to wait.
-	asks, releasing int
-	lists           uint64
-	unheard         int
-	deferred        *codec.Checkpoint
+	requests, releasing int
+	lists               uint64
+	unreported          int
+	deferred            *codec.Checkpoint
 }
 
 // segment is a part of the stream.
@@ -55,7 +55,7 @@ const maxSegments = 64
 // ackEvery is how often the broker is told of a new cursor.
 const ackEvery = time.Second
 
-func newCursor(f *fleet, saved string) *cursor {
+func newCursor(f *workIndex, saved string) *cursor {
 	c := &cursor{f: f, open: segment{number: 1}}
 	if at, err := codec.ParseCursor(saved); err == nil {
 		c.reached = at
@@ -97,7 +97,7 @@ func (c *cursor) letGo(number int) {
 
 // checkpoint takes the word that everything up to a cursor has been sent.
 func (c *cursor) checkpoint(cp codec.Checkpoint) {
-	if c.f.connected && c.unheard != c.f.sub {
+	if c.f.connected && c.unreported != c.f.sub {
 		c.deferred = &cp
 		c.resume()
 	}
@@ -107,7 +107,7 @@ func (c *cursor) checkpoint(cp codec.Checkpoint) {
 // came after it are held as if they had come before.
 func (c *cursor) resume() {
 	cp := c.deferred
-	if cp == nil || !c.f.connected || c.asks > 0 || c.releasing > 0 || cp.AnsweredLists < c.lists {
+	if cp == nil || !c.f.connected || c.requests > 0 || c.releasing > 0 || cp.AnsweredLists < c.lists {
 		return
 	}
 	ended := segment{cp.Cursor, c.open.number, c.open.held}
@@ -134,8 +134,8 @@ func (c *cursor) advance() {
 		c.closed = nil
 	}
 	c.ackDue = true
-	c.f.wakeAt(SpecLane, Key{}, c.ackAt)
-	c.f.wake(HubLane, Key{}, 0)
+	c.f.wakeAt(BrokerQueue, Key{}, c.ackAt)
+	c.f.wake(HubQueue, Key{}, 0)
 }
 
 // holdBack takes back the checkpoints that wait for reports, because some of them
@@ -159,20 +159,20 @@ func (c *cursor) join() {
 // releases counts a cluster that is to be released, or no longer.
 func (c *cursor) releases(more bool) { c.releasing += sign(more) }
 
-// asking counts a cluster whose statuses are to be asked for, or no longer.
-func (c *cursor) asking(more bool) { c.asks += sign(more) }
+// requesting counts a cluster whose statuses are to be asked for, or no longer.
+func (c *cursor) requesting(more bool) { c.requests += sign(more) }
 
 // listed takes it that lists were sent, or that nobody answers any.
 func (c *cursor) listed(n int, refused bool) {
 	if c.lists += uint64(max(n, 0)); refused {
-		c.unheard = c.f.sub
+		c.unreported = c.f.sub
 	}
 }
 
 // nextAck decides about telling the broker how far its stream is on the hub.
 func (c *cursor) nextAck() *todo {
 	c.resume()
-	if !c.ackDue || !c.f.connected || c.f.stock || c.f.until(SpecLane, Key{}, c.ackAt) || !c.f.due(SpecLane, Key{}, &c.ackRetry) {
+	if !c.ackDue || !c.f.connected || c.f.ocmBroker || c.f.until(BrokerQueue, Key{}, c.ackAt) || !c.f.due(BrokerQueue, Key{}, &c.ackRetry) {
 		return nil
 	}
 	at := c.reached
@@ -186,7 +186,7 @@ func (c *cursor) doneSendAck(at codec.Cursor, r Result) {
 	c.ackAt = c.f.Now().Add(ackEvery)
 	c.ackRetry.reset()
 	c.ackDue = c.ackDue && c.reached != at
-	c.f.wake(SpecLane, Key{}, ackEvery)
+	c.f.wake(BrokerQueue, Key{}, ackEvery)
 }
 
 // statusLists is what is to be asked for of the statuses of a cluster: those that
@@ -194,14 +194,14 @@ func (c *cursor) doneSendAck(at codec.Cursor, r Result) {
 type statusLists struct {
 	// all: those of all its works; left is what is left to be listed. attempt tells
 	// an answer to an earlier attempt.
-	all, asking bool
-	left        []types.UID
-	attempt     int
-	counted     bool // one of them is to be done
-	retry       retry
+	all, requesting bool
+	left            []types.UID
+	attempt         int
+	counted         bool // one of them is to be done
+	retry           retry
 }
 
-// maxListed is the number of works in one [Ask].
+// maxListed is the number of works in one [RequestStatuses].
 const maxListed = resync.MaxHashes
 
 // repeat begins anew with listing all works of the cluster, or with nothing.
@@ -221,15 +221,15 @@ func (s *statusLists) add(c *cursor, uid types.UID) {
 
 // count keeps the number of clusters whose statuses are still to be asked for.
 func (s *statusLists) count(c *cursor) {
-	if open := s.all || s.asking || len(s.left) > 0; open != s.counted {
+	if open := s.all || s.requesting || len(s.left) > 0; open != s.counted {
 		s.counted = open
-		c.asking(open)
+		c.requesting(open)
 	}
 }
 
 // subscribe begins anew with a subscription. What was to be listed still is.
 func (s *statusLists) subscribe(c *cursor, all bool) {
-	s.asking = false
+	s.requesting = false
 	s.retry.reset()
 	if all {
 		s.all, s.left = true, nil
@@ -245,20 +245,20 @@ func (s *statusLists) listed(n int) {
 	}
 }
 
-// askFor lists one work. What there was before the first subscription is listed there,
+// request lists one work. What there was before the first subscription is listed there,
 // if it has to be.
-func (c *cursor) askFor(w *work) {
+func (c *cursor) request(w *work) {
 	if c.f.begun && w.cl.selected {
 		w.cl.lists.add(c, w.uid)
-		c.f.wakeCluster(SpecLane, w.cl)
+		c.f.wakeCluster(BrokerQueue, w.cl)
 	}
 }
 
-// nextAsk decides about the statuses of a cluster that may have been missed.
-func (s *statuses) nextAsk(cl *cluster) *todo {
+// nextStatusRequest decides about the statuses of a cluster that may have been missed.
+func (s *statuses) nextStatusRequest(cl *cluster) *todo {
 	l := &cl.lists
 	defer l.count(s.cursor)
-	if l.asking || !s.f.mayTell(cl) {
+	if l.requesting || !s.f.mayReport(cl) {
 		return nil
 	}
 	if l.all {
@@ -271,12 +271,12 @@ func (s *statuses) nextAsk(cl *cluster) *todo {
 			l.listed(n)
 			continue
 		}
-		if !s.f.due(SpecLane, cl.key(), &l.retry) {
+		if !s.f.due(BrokerQueue, cl.key(), &l.retry) {
 			return nil
 		}
-		l.asking = true
+		l.requesting = true
 		attempt := l.attempt
-		return s.f.ofCluster(cl, Ask{Cluster: cl.name, Held: held, Stamp: s.f.stamp(cl), Limit: s.f.limit}, func(r Result) { s.doneAsk(cl, n, attempt == l.attempt, r) })
+		return s.f.ofCluster(cl, RequestStatuses{Cluster: cl.name, Held: held, Stamp: s.f.stamp(cl), Limit: s.f.limit}, func(r Result) { s.doneStatusRequest(cl, n, attempt == l.attempt, r) })
 	}
 	return nil
 }
@@ -292,7 +292,7 @@ func heldOf(cl *cluster, uids []types.UID) []StatusRef {
 		h := StatusRef{UID: uid, Work: w.hub.object}
 		if p := w.report.pending; p != nil && p.Hash != "" {
 			h = StatusRef{UID: uid, Hash: p.Hash}
-		} else if w.blame.status != nil {
+		} else if w.problems.status != nil {
 			h = StatusRef{UID: uid, Hash: "none"} // also what the hub shows is news: it ends what Delivered says
 		}
 		held = append(held, h)
@@ -300,10 +300,10 @@ func heldOf(cl *cluster, uids []types.UID) []StatusRef {
 	return held
 }
 
-// doneAsk takes what came of asking for n works of a list; wanted: it still is.
-func (s *statuses) doneAsk(cl *cluster, n int, wanted bool, r Result) {
+// doneStatusRequest takes what came of asking for n works of a list; wanted: it still is.
+func (s *statuses) doneStatusRequest(cl *cluster, n int, wanted bool, r Result) {
 	l := &cl.lists
-	l.asking = false
+	l.requesting = false
 	refused := false
 	switch {
 	case !wanted:
@@ -317,6 +317,6 @@ func (s *statuses) doneAsk(cl *cluster, n int, wanted bool, r Result) {
 	s.cursor.listed(r.Sent, refused)
 	l.count(s.cursor)
 	s.cursor.resume()
-	s.f.wakeCluster(SpecLane, cl)
+	s.f.wakeCluster(BrokerQueue, cl)
 	s.compare.tidy(cl)
 }

@@ -41,20 +41,20 @@ func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
 	f.core.Report(report(v, 1, applied(1)))
 	f.checkpoint(4, 0)
 	f.at(2)
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.core.Report(report(w, 2, applied(1))) // comes again after cursor 3 and 4
 	f.checkpoint(5, 0)
 	f.at(3)
 	f.done(e, Result{Err: errHubDown()})
 	f.at(3)
-	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Err: errInvalid()}) // dropped for good, when Delivered says so
+	f.done(next[PatchStatus](f, HubQueue, v.UID), Result{Err: errInvalid()}) // dropped for good, when Delivered says so
 	f.at(3)
-	said := next[PatchStatus](f, HubLane, v.UID)
+	said := next[PatchStatus](f, HubQueue, v.UID)
 	f.done(said, Result{Work: newWork("v", 1, version("200"), withStatus(said.Status))})
-	f.idle(HubLane, v.UID)
+	f.idle(HubQueue, v.UID)
 	f.at(4)
 	f.now = f.now.Add(time.Second)
-	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Work: newWork("w", 1, version("300"), withStatus(applied(1)))})
+	f.done(next[PatchStatus](f, HubQueue, w.UID), Result{Work: newWork("w", 1, version("300"), withStatus(applied(1)))})
 	f.at(5)
 }
 
@@ -62,27 +62,27 @@ func TestCore_AcknowledgesAndSavesNowAndThen(t *testing.T) {
 	f := comparingFixture(t, SavedState{})
 	f.page(codec.Inventory{})
 	f.locate("200")
-	f.told()
+	f.reported()
 	f.checkpoint(2, 0)
-	ack := nextOf[SendAck](f, SpecLane, Key{})
+	ack := nextOf[SendAck](f, BrokerQueue, Key{})
 	if ack.Cursor != cursorAt(2) {
 		t.Errorf("acknowledges %s", ack.Cursor)
 	}
 	f.done(ack, Result{})
-	f.done(nextOf[Save](f, HubLane, Key{}), Result{})
+	f.done(nextOf[Save](f, HubQueue, Key{}), Result{})
 	f.checkpoint(3, 0)
 	f.checkpoint(4, 0)
-	if e := f.core.Next(SpecLane, Key{}); e != nil {
+	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
 		t.Fatalf("next is %+v, so soon", e)
 	}
-	if e := f.core.Next(HubLane, Key{}); e != nil {
+	if e := f.core.Next(HubQueue, Key{}); e != nil {
 		t.Fatalf("next is %+v, so soon", e)
 	}
 	f.now = f.now.Add(saveEvery)
-	if e := nextOf[SendAck](f, SpecLane, Key{}); e.Cursor != cursorAt(4) {
+	if e := nextOf[SendAck](f, BrokerQueue, Key{}); e.Cursor != cursorAt(4) {
 		t.Errorf("acknowledges %s", e.Cursor)
 	}
-	if e := nextOf[Save](f, HubLane, Key{}); e.State.Cursor != cursorAt(4).String() {
+	if e := nextOf[Save](f, HubQueue, Key{}); e.State.Cursor != cursorAt(4).String() {
 		t.Errorf("saves %+v", e.State)
 	}
 }
@@ -94,7 +94,7 @@ func TestCore_HoldsTheCursorUntilTheFinalizerIsOff(t *testing.T) {
 	f.core.Report(&Report{UID: w.UID, Cluster: w.Namespace, Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
 	f.checkpoint(2, 0)
 	f.at(0)
-	f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("300"))})
+	f.done(next[RemoveFinalizer](f, HubQueue, w.UID), Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("300"))})
 	f.at(2)
 }
 
@@ -106,7 +106,7 @@ func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 	f.at(0)
 	f.checkpoint(2, 0)
 	f.at(0)
-	e := nextAsk(f)
+	e := nextRequest(f)
 	f.checkpoint(3, 1) // the answer to the list is on its way
 	f.at(0)
 	f.done(e, Result{Sent: 2})
@@ -119,7 +119,7 @@ func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
-	e := nextAsk(f)
+	e := nextRequest(f)
 	f.checkpoint(3, 1)
 	f.done(e, Result{Sent: 1})
 	f.at(3)
@@ -129,7 +129,7 @@ func TestCore_TakesNoCursorWhereTheBrokerRefusedToBeAsked(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
-	f.done(nextAsk(f), Result{Sent: 1, Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.done(nextRequest(f), Result{Sent: 1, Err: &transport.Error{Code: transport.CodeInvalid}})
 	f.checkpoint(3, 1)
 	f.at(0)
 }
@@ -141,7 +141,7 @@ func TestCore_ForgetsCheckpointsOfAnEarlierConnection(t *testing.T) {
 	f.checkpoint(2, 0)
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
 	f.at(0) // it may be of a store that is no more
 	f.checkpoint(3, 0)
@@ -158,7 +158,7 @@ func TestCore_KeepsFewCheckpointsWhileTheHubIsAway(t *testing.T) {
 	if n := len(f.core.cursor.closed); n > maxSegments {
 		t.Errorf("%d checkpoints kept", n)
 	}
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
 	f.at(10 * maxSegments)
 }
@@ -171,28 +171,28 @@ func TestCore_DoesNotWaitForAGenerationThatTheHubLost(t *testing.T) {
 		t.Fatalf("verdict is %s", v)
 	}
 	f.checkpoint(2, 0)
-	f.idle(HubLane, w.UID) // the informer may be late
+	f.idle(HubQueue, w.UID) // the informer may be late
 	f.now = f.now.Add(informerPatience)
-	f.done(next[Get](f, HubLane, w.UID), Result{Err: errHubDown()})
+	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errHubDown()})
 	f.at(0)
 	f.now = f.now.Add(time.Second)
-	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
-	f.idle(HubLane, w.UID)
+	f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
+	f.idle(HubQueue, w.UID)
 	f.at(2)
 	if v := f.core.Report(report(w, 2, applied(3))); v != Taken {
 		t.Errorf("what the cluster makes of the older generation is %s", v)
 	}
-	next[PatchStatus](f, HubLane, w.UID)
+	next[PatchStatus](f, HubQueue, w.UID)
 }
 
 func TestCore_WritesAReportThatOnlyTheInformerWasLateFor(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 3))
 	newer := newWork("w", 4, version("200"))
 	f.core.Report(report(newer, 1, applied(4)))
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.now = f.now.Add(informerPatience)
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newer})
-	if e := next[PatchStatus](f, HubLane, "uid-w"); e.Work != newer {
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: newer})
+	if e := next[PatchStatus](f, HubQueue, "uid-w"); e.Work != newer {
 		t.Errorf("patches %+v", e.Work)
 	}
 }
@@ -201,21 +201,21 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	w := newWork("w", 1, version("500"))
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()}, w)
 	f.core.Report(report(w, 1, applied(1)))
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("501"), withStatus(e.Status))})
 	back := newWork("w", 1, version("400")) // without the status
 	f.seen(back)
-	f.beginLife(back)
+	f.beginEpoch(back)
 	f.at(0)
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
 	f.page(codec.Inventory{})
-	if a := nextAsk(f); len(a.Held) != 1 {
+	if a := nextRequest(f); len(a.Held) != 1 {
 		t.Errorf("asks about %+v", a.Held)
 	}
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 		t.Errorf("the status that was lost is %s", v)
 	}
-	next[PatchStatus](f, HubLane, w.UID)
+	next[PatchStatus](f, HubQueue, w.UID)
 }
 
 // t1 the hub went back before this process began, and what was missing is still doubted,
@@ -224,7 +224,7 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 func TestCore_AsksForNoStatusOfWhatIsNewOnAHubThatWentBackBefore(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
-	if e, asks := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask); asks {
+	if e, asks := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); asks {
 		t.Errorf("asks about %+v", e.Held)
 	}
 	f.checkpoint(6, 0)
@@ -242,12 +242,12 @@ func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
 	f.locateKeeping("200", "150")
 	f.checkpoint(6, 0)
 	f.now = f.now.Add(saveEvery)
-	f.done(nextOf[Save](f, HubLane, Key{}), Result{Err: errConflict()})
+	f.done(nextOf[Save](f, HubQueue, Key{}), Result{Err: errConflict()})
 	if s, _ := f.core.State(); s.Cursor != "" {
 		t.Errorf("a process that ends saves %q", s.Cursor)
 	}
 	f.now = f.now.Add(time.Minute) // a write that failed is backed off
-	f.beginLife()
+	f.beginEpoch()
 	if h := f.core.Hello(); h.Cursor != "" {
 		t.Errorf("continues from %q", h.Cursor)
 	}
@@ -261,25 +261,25 @@ func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
 	w, other := newWork("w", 1), newWork("other", 1)
 	f.seen(w)
 	f.seen(other)
-	f.done(nextAsk(f), Result{})
+	f.done(nextRequest(f), Result{})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 2}}}})
 	f.tag()
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 2), 7), recordOf(t, other, 3)}})
-	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
 	f.deliver(w.UID)
-	f.now = f.now.Add(locateEvery)
+	f.now = f.now.Add(readPositionEvery)
 	f.locate("200")
-	f.beginLife(w, other)
+	f.beginEpoch(w, other)
 	if h := f.core.Hello(); h.Cursor != "" {
 		t.Errorf("continues from %q", h.Cursor)
 	}
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
 	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}})
 	f.locate("201")
-	if a := nextAsk(f); len(a.Held) != 2 {
+	if a := nextRequest(f); len(a.Held) != 2 {
 		t.Errorf("asks about %+v", a.Held)
 	}
-	if _, ends := f.core.Next(HubLane, Key{}).(Save); ends {
+	if _, ends := f.core.Next(HubQueue, Key{}).(Save); ends {
 		t.Error("a doubt that is known ends another life")
 	}
 }
@@ -326,7 +326,7 @@ func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
 		if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 			t.Errorf("the report is %s", v)
 		}
-		next[PatchStatus](f, HubLane, w.UID)
+		next[PatchStatus](f, HubQueue, w.UID)
 	})
 	t.Run("the connection breaks before it was asked for", func(t *testing.T) {
 		f := begin(t)
@@ -338,14 +338,14 @@ func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
 	t.Run("it is asked for", func(t *testing.T) {
 		f := begin(t)
 		f.selected("cluster1")
-		f.done(nextAsk(f), Result{Sent: 1})
+		f.done(nextRequest(f), Result{Sent: 1})
 		f.at(1)
 		f.checkpoint(3, 1)
 		f.at(3)
 	})
 	t.Run("it is released", func(t *testing.T) {
 		f := begin(t)
-		f.done(nextOf[Release](f, SpecLane, Key{Cluster: "cluster1"}), Result{})
+		f.done(nextOf[Release](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{})
 		f.at(2)
 	})
 }

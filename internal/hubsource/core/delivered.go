@@ -31,29 +31,29 @@ const ReasonClusterAnswered = "ClusterAnswered"
 const (
 	// ReasonTooLarge: the work can never be sent.
 	ReasonTooLarge = "TooLarge"
-	// ReasonNameTaken: another source owns a work of this name on the cluster.
-	ReasonNameTaken = "NameTaken"
+	// ReasonNameConflict: another source owns a work of this name on the cluster.
+	ReasonNameConflict = "NameTaken"
 	// ReasonRefused: the broker does not take this work.
 	ReasonRefused = "Refused"
-	// ReasonStale: the broker holds a newer version of the work.
-	ReasonStale = "Stale"
-	// ReasonOverQuota: the hub, or the cluster, has as much as it may have in the broker.
-	ReasonOverQuota = "OverQuota"
+	// ReasonVersionConflict: the broker holds a newer version of the work.
+	ReasonVersionConflict = "Stale"
+	// ReasonQuotaExceeded: the hub, or the cluster, has as much as it may have in the broker.
+	ReasonQuotaExceeded = "OverQuota"
 	// ReasonBrokerFull: the broker has no room on its disk, whoever asks.
 	ReasonBrokerFull = "BrokerFull"
 	// ReasonStatusRejected: the hub does not take the cluster's report.
 	ReasonStatusRejected = "StatusRejected"
 	// ReasonStatusTooLarge: the hub has no room for the cluster's report.
 	ReasonStatusTooLarge = "StatusTooLarge"
-	// ReasonAgentNotHeard: nobody knows whether the cluster has this version, and its agent
+	// ReasonAgentDisconnected: nobody knows whether the cluster has this version, and its agent
 	// says nothing.
-	ReasonAgentNotHeard = "AgentNotHeard"
-	// ReasonClusterUnknown: no agent ever came for the cluster.
-	ReasonClusterUnknown = "ClusterUnknown"
+	ReasonAgentDisconnected = "AgentNotHeard"
+	// ReasonAgentNeverConnected: no agent ever came for the cluster.
+	ReasonAgentNeverConnected = "ClusterUnknown"
 )
 
 // Reasons lists them for the metric.
-var Reasons = []string{ReasonTooLarge, ReasonNameTaken, ReasonRefused, ReasonOverQuota, ReasonBrokerFull, ReasonStale, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentNotHeard, ReasonClusterUnknown}
+var Reasons = []string{ReasonTooLarge, ReasonNameConflict, ReasonRefused, ReasonQuotaExceeded, ReasonBrokerFull, ReasonVersionConflict, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentDisconnected, ReasonAgentNeverConnected}
 
 // longestMessage keeps a condition readable, whatever a peer's error says.
 const longestMessage = 1024
@@ -64,17 +64,17 @@ type problem struct {
 	generation      int64
 }
 
-// blame is what is known to be wrong with a work; until known, a condition
+// deliveryProblems is what is known to be wrong with a work; until known, a condition
 // that an earlier process wrote stays.
-type blame struct {
+type deliveryProblems struct {
 	known               bool
 	spec, status, agent *problem
 }
 
-func (b blame) problem() *problem { return cmp.Or(b.spec, b.status, b.agent) }
+func (b deliveryProblems) problem() *problem { return cmp.Or(b.spec, b.status, b.agent) }
 
-// saidOnHub is what the condition Delivered of a work says on the hub, nil if it has none of these reasons.
-func saidOnHub(w *work, reasons ...string) *problem {
+// problemOnHub is what the condition Delivered of a work says on the hub, nil if it has none of these reasons.
+func problemOnHub(w *work, reasons ...string) *problem {
 	c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered)
 	if c == nil || !slices.Contains(reasons, c.Reason) {
 		return nil
@@ -100,14 +100,14 @@ func statusTooLarge(o *workv1.ManifestWork) *problem {
 		"the hub has no room for the status that the cluster reported, the one shown is older: a work, its annotations and its status may have %d bytes together: split the work, or ask for fewer feedback values", kubeerror.MaxObject))
 }
 
-// notHeard is what a work says whose cluster has not confirmed the present version, behind a broker
+// disconnectedProblem is what a work says whose cluster has not confirmed the present version, behind a broker
 // that keeps nothing.
-func notHeard(o *workv1.ManifestWork, since time.Time, ever bool) *problem {
+func disconnectedProblem(o *workv1.ManifestWork, since time.Time, ever bool) *problem {
 	what := fmt.Sprintf("the agent of cluster %q has not been heard since %s UTC", o.Namespace, since.UTC().Format(time.DateTime))
 	if !ever {
 		what = fmt.Sprintf("nothing was heard of an agent of cluster %q since %s UTC: is the namespace misspelt?", o.Namespace, since.UTC().Format(time.DateTime))
 	}
-	return newProblem(o, ReasonAgentNotHeard, what+
+	return newProblem(o, ReasonAgentDisconnected, what+
 		", and nobody knows whether it has this version: check that it runs and reaches the MQTT broker; the work is published again until it answers"+
 		howToEnd(o, fmt.Sprintf(`kubectl patch manifestwork %s -n %s --type=merge -p '{"metadata":{"finalizers":null}}'`, o.Name, o.Namespace)))
 }
@@ -116,10 +116,10 @@ func notHeard(o *workv1.ManifestWork, since time.Time, ever bool) *problem {
 func offline(o *workv1.ManifestWork, c codec.AbsentCluster) *problem {
 	end := howToEnd(o, fmt.Sprintf("hawser forget work %s %s", o.Namespace, o.Name))
 	if c.Never && c.Why == "" {
-		return newProblem(o, ReasonClusterUnknown, fmt.Sprintf(
+		return newProblem(o, ReasonAgentNeverConnected, fmt.Sprintf(
 			"no agent of cluster %q has ever come to the broker: is the namespace misspelt? Else start its agent; the broker keeps the work for it", o.Namespace)+end)
 	}
-	return newProblem(o, ReasonAgentNotHeard, fmt.Sprintf(
+	return newProblem(o, ReasonAgentDisconnected, fmt.Sprintf(
 		"%s; no agent of cluster %q is connected to the broker since %s UTC, and the broker keeps this version for it",
 		cmp.Or(c.Why, "check that its agent runs and reaches the broker"), o.Namespace, c.Since.UTC().Format(time.DateTime))+end)
 }
@@ -133,7 +133,7 @@ func howToEnd(o *workv1.ManifestWork, command string) string {
 }
 
 func staleSpec(o *workv1.ManifestWork) *problem {
-	return newProblem(o, ReasonStale, fmt.Sprintf(
+	return newProblem(o, ReasonVersionConflict, fmt.Sprintf(
 		"the broker holds a version newer than generation %d, as after a restore of the hub: change the spec until its generation is above that version, or delete the work and create it again", o.Generation))
 }
 
@@ -143,25 +143,25 @@ const brokerFull = "the disk of the broker is full or nearly full (or the broker
 
 // refusal turns the broker's error into a problem that says what to do.
 func refusal(o *workv1.ManifestWork, err error) *problem {
-	switch e := told(err); {
+	switch e := transportErrorOf(err); {
 	case e.Full:
 		return newProblem(o, ReasonBrokerFull, brokerFull)
 	case e.Code == transport.CodeOverloaded:
-		return newProblem(o, ReasonOverQuota, "the broker has no room for the work, it is tried again: "+said(err))
+		return newProblem(o, ReasonQuotaExceeded, "the broker has no room for the work, it is tried again: "+messageOf(err))
 	case e.Code == transport.CodeTooLarge:
-		return newProblem(o, ReasonTooLarge, "the work is too large for the broker: split its manifests over several ManifestWorks, or make its labels and annotations shorter: "+said(err))
+		return newProblem(o, ReasonTooLarge, "the work is too large for the broker: split its manifests over several ManifestWorks, or make its labels and annotations shorter: "+messageOf(err))
 	case e.Code == transport.CodeAlreadyExists:
-		return newProblem(o, ReasonNameTaken, fmt.Sprintf(
-			"another source owns a work named %q on cluster %q: give this one another name, or have the other one deleted: %s", o.Name, o.Namespace, said(err)))
+		return newProblem(o, ReasonNameConflict, fmt.Sprintf(
+			"another source owns a work named %q on cluster %q: give this one another name, or have the other one deleted: %s", o.Name, o.Namespace, messageOf(err)))
 	case e.Code == transport.CodeDenied:
-		return newProblem(o, ReasonRefused, "the broker does not allow this hub to deliver the work: check the source id and its certificate: "+said(err))
+		return newProblem(o, ReasonRefused, "the broker does not allow this hub to deliver the work: check the source id and its certificate: "+messageOf(err))
 	default:
-		return newProblem(o, ReasonRefused, "the broker refused the work, it is tried again when the work changes: "+said(err))
+		return newProblem(o, ReasonRefused, "the broker refused the work, it is tried again when the work changes: "+messageOf(err))
 	}
 }
 
-// said is the peer's message and hint, without our own cause.
-func said(err error) string {
+// messageOf is the peer's message and hint, without our own cause.
+func messageOf(err error) string {
 	var e *transport.Error
 	if !errors.As(err, &e) {
 		return err.Error()
@@ -175,7 +175,7 @@ func said(err error) string {
 // withDelivered returns the agent's conditions, in the agent's order, followed
 // by the condition Delivered if there is a problem, or one that is True already.
 // old are the conditions on the hub: an unchanged Delivered keeps its transition time.
-func withDelivered(agents, old []metav1.Condition, b blame, now metav1.Time) []metav1.Condition {
+func withDelivered(agents, old []metav1.Condition, b deliveryProblems, now metav1.Time) []metav1.Condition {
 	conditions := slices.DeleteFunc(slices.Clone(agents), isDelivered)
 	if had := meta.FindStatusCondition(old, ConditionDelivered); had != nil {
 		conditions = append(conditions, *had)

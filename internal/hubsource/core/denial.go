@@ -28,13 +28,13 @@ const (
 // denial is what the hub said of reports of one work that it did not take.
 type denial struct {
 	kubeerror.Series
-	// askAt is when the report is asked for, zero if none was refused. Before untold the condition
+	// retryAt is when the report is asked for, zero if none was refused. Before untold the condition
 	// Delivered alone is not written: there was no room for that either.
-	askAt, untold time.Time
+	retryAt, unreportedSince time.Time
 }
 
 // changed lets Delivered be written: the work is another one now.
-func (d *denial) changed() { d.untold = time.Time{} }
+func (d *denial) changed() { d.unreportedSince = time.Time{} }
 
 // fitting returns the report, nil for none, and for one that the hub has no room for, which is refused.
 func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
@@ -52,18 +52,18 @@ func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
 // mayWrite reports whether a report may be written now, or the condition Delivered alone. Where there is no room for
 // that either, the cursor does not wait for it.
 func (s *statuses) mayWrite(w *work) bool {
-	if w.report.pending == nil && s.f.until(HubLane, w.key(), w.report.denial.untold) {
+	if w.report.pending == nil && s.f.until(HubQueue, w.key(), w.report.denial.unreportedSince) {
 		w.report.letGo(s.cursor)
 		return false
 	}
-	return s.f.due(HubLane, w.key(), &w.report.retry)
+	return s.f.due(HubQueue, w.key(), &w.report.retry)
 }
 
 // refuse gives a report up until it is asked for; err is nil if the hub was not asked. r is nil where the
 // condition Delivered alone was refused.
 func (s *statuses) refuse(w *work, o *workv1.ManifestWork, r *Report, err error) {
 	if r == nil {
-		w.report.denial.untold = s.f.Now().Add(longestRefusal)
+		w.report.denial.unreportedSince = s.f.Now().Add(longestRefusal)
 	}
 	if r == nil || w.report.pending != r {
 		return // a newer one has come, of which the hub has said nothing
@@ -80,24 +80,24 @@ func (s *statuses) refuse(w *work, o *workv1.ManifestWork, r *Report, err error)
 }
 
 func (s *statuses) giveUp(w *work, p *problem, after time.Duration) {
-	s.f.blameStatus(w, p)
-	w.report.denial.askAt = s.f.Now().Add(after + s.f.jittered(after/4))
-	s.f.wakeAt(HubLane, w.key(), w.report.denial.askAt)
+	s.f.setStatusProblem(w, p)
+	w.report.denial.retryAt = s.f.Now().Add(after + s.f.jittered(after/4))
+	s.f.wakeAt(HubQueue, w.key(), w.report.denial.retryAt)
 }
 
-// askRefused asks for a report that was refused, when it is time.
-func (s *statuses) askRefused(w *work) {
-	if at := w.report.denial.askAt; !at.IsZero() && w.report.pending == nil && !s.f.until(HubLane, w.key(), at) && s.f.begun {
-		w.report.denial.askAt = time.Time{}
+// retryRefused asks for a report that was refused, when it is time.
+func (s *statuses) retryRefused(w *work) {
+	if at := w.report.denial.retryAt; !at.IsZero() && w.report.pending == nil && !s.f.until(HubQueue, w.key(), at) && s.f.begun {
+		w.report.denial.retryAt = time.Time{}
 		w.report.forgetSequence()
-		s.cursor.askFor(w)
+		s.cursor.request(w)
 	}
 }
 
 // adopt goes on with what an earlier process said of a report that was refused: the cursor is behind it. The
 // informer may lag, and show it late.
 func (s *statuses) adopt(w *work) {
-	if p := saidOnHub(w, ReasonStatusRejected, ReasonStatusTooLarge); p != nil && w.report.pending == nil && w.blame.status == nil {
+	if p := problemOnHub(w, ReasonStatusRejected, ReasonStatusTooLarge); p != nil && w.report.pending == nil && w.problems.status == nil {
 		s.giveUp(w, p, refusedDelay)
 	}
 }

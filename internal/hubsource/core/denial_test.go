@@ -45,14 +45,14 @@ func onlyDelivered(e PatchStatus) bool {
 // showsDelivered carries out the write of Delivered, and nothing else.
 func (f *fixture) showsDelivered(w *workv1.ManifestWork, reason string) *workv1.ManifestWork {
 	f.t.Helper()
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	if d := delivered(e.Status); d == nil || d.Reason != reason || !onlyDelivered(e) || len(e.Status.ResourceStatus.Manifests) > 0 {
 		f.t.Fatalf("writes %+v", e.Status)
 	}
 	after := newWork(w.Name, w.Generation, version("102"), withStatus(e.Status))
 	f.done(e, Result{Work: after})
 	f.seen(after)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	return after
 }
 
@@ -66,17 +66,17 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	f.checkpoint(2, 0)
 	w = f.showsDelivered(w, ReasonStatusTooLarge)
 	f.at(1)
-	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Work: newWork("v", 1, version("300"), withStatus(applied(1)))})
+	f.done(next[PatchStatus](f, HubQueue, v.UID), Result{Work: newWork("v", 1, version("300"), withStatus(applied(1)))})
 	f.at(2)
 	for n := 2; n < 50; n++ { // an agent that says it once more does not move the hub
 		f.core.Report(large(w, n, 1_700_000))
-		f.idle(HubLane, w.UID)
+		f.idle(HubQueue, w.UID)
 	}
 	f.checkpoint(3, 0)
 	f.at(3)
 	f.now = f.now.Add(longestRefusal)
-	f.idle(HubLane, w.UID)
-	ask := nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
+	f.idle(HubQueue, w.UID)
+	ask := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 	if len(ask.Held) != 1 || ask.Held[0].UID != w.UID {
 		t.Fatalf("asks %+v", ask)
 	}
@@ -84,7 +84,7 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the one that was refused, and it fits now
 		t.Fatalf("verdict %s", v)
 	}
-	if e := next[PatchStatus](f, HubLane, w.UID); fault(e.Status) != nil || onlyDelivered(e) {
+	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil || onlyDelivered(e) {
 		t.Errorf("writes %+v", e)
 	}
 }
@@ -101,13 +101,13 @@ func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
 			f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 			f.core.Report(large(w, 1, 1_300_000))
 			f.checkpoint(2, 0)
-			f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: err})
+			f.done(next[PatchStatus](f, HubQueue, w.UID), Result{Err: err})
 			f.at(1) // a process that ended here would say nothing of it
 			w = f.showsDelivered(w, ReasonStatusTooLarge)
 			f.at(2)
-			f.core.fleet.works[w.UID].blame.known = true // the spec was published
+			f.core.index.works[w.UID].problems.known = true // the spec was published
 			f.core.Report(large(w, 2, 1_000_000))
-			if e := next[PatchStatus](f, HubLane, w.UID); len(e.Status.ResourceStatus.Manifests) != 1000 || fault(e.Status) != nil {
+			if e := next[PatchStatus](f, HubQueue, w.UID); len(e.Status.ResourceStatus.Manifests) != 1000 || fault(e.Status) != nil {
 				t.Errorf("writes %d manifests, Delivered is %+v", len(e.Status.ResourceStatus.Manifests), delivered(e.Status))
 			}
 		})
@@ -120,15 +120,15 @@ func TestCore_NoRoomForDeliveredEither(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	f.core.Report(large(w, 1, 1_700_000))
 	full := errStore("etcdserver: request is too large")
-	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: full})
+	f.done(next[PatchStatus](f, HubQueue, w.UID), Result{Err: full})
 	for range 6 {
-		f.idle(HubLane, w.UID)
+		f.idle(HubQueue, w.UID)
 		f.now = f.now.Add(longestRefusal / 6)
 	}
-	f.done(next[PatchStatus](f, HubLane, w.UID), Result{Err: full})
-	f.idle(HubLane, w.UID)
+	f.done(next[PatchStatus](f, HubQueue, w.UID), Result{Err: full})
+	f.idle(HubQueue, w.UID)
 	f.seen(newWork("w", 1, version("200"), func(o *workv1.ManifestWork) { o.Annotations = nil }))
-	next[PatchStatus](f, HubLane, w.UID)
+	next[PatchStatus](f, HubQueue, w.UID)
 }
 
 // TestCore_AStatusThatIsRefusedAgainAndAgain: the same answer for minutes, while the hub takes others. Then it leaves the
@@ -142,7 +142,7 @@ func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
 	refuse := func(err error, until time.Duration) {
 		t.Helper()
 		for end := f.now.Add(until); f.now.Before(end); f.now = f.now.Add(time.Second) {
-			switch e := f.core.Next(HubLane, Key{UID: w.UID}).(type) {
+			switch e := f.core.Next(HubQueue, Key{UID: w.UID}).(type) {
 			case PatchStatus:
 				if patches++; onlyDelivered(e) {
 					after := newWork("w", 1, version("102"), withStatus(e.Status))
@@ -161,21 +161,21 @@ func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
 	refuse(webhook, 10*time.Minute)
 	f.at(1) // the hub takes nothing: nothing is wrong with this one
 	refuse(errHubDown(), 10*time.Minute)
-	f.core.fleet.wroteAt = f.now
+	f.core.index.wroteAt = f.now
 	refuse(errHubDown(), 10*time.Minute) // says nothing of the status
 	f.at(1)
 	refuse(webhook, time.Minute)
 	f.core.Report(report(v, 1, applied(1)))
-	f.done(next[PatchStatus](f, HubLane, v.UID), Result{Work: newWork("v", 1, version("300"), withStatus(applied(1)))})
+	f.done(next[PatchStatus](f, HubQueue, v.UID), Result{Work: newWork("v", 1, version("300"), withStatus(applied(1)))})
 	refuse(webhook, 2*time.Minute)
 	f.at(2)
-	if d := delivered(f.core.fleet.works[w.UID].hub.object.Status); d == nil || d.Reason != ReasonStatusRejected {
+	if d := delivered(f.core.index.works[w.UID].hub.object.Status); d == nil || d.Reason != ReasonStatusRejected {
 		t.Fatalf("Delivered is %+v", d)
 	}
 	patches = 0
 	for range 10 {
 		refuse(webhook, refusedDelay)
-		if ask, ok := f.core.Next(SpecLane, Key{Cluster: w.Namespace}).(Ask); ok {
+		if ask, ok := f.core.Next(BrokerQueue, Key{Cluster: w.Namespace}).(RequestStatuses); ok {
 			f.done(ask, Result{Sent: 1})
 		}
 		f.core.Report(report(w, 1, applied(1)))
@@ -194,16 +194,16 @@ func TestCore_ARefusedStatusOutlivesTheProcess(t *testing.T) {
 	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: "False", Reason: ReasonStatusTooLarge, Message: "no room"})
 	w := newWork("w", 1, withStatus(s))
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
-	f.idle(HubLane, w.UID) // Delivered stays
+	f.idle(HubQueue, w.UID) // Delivered stays
 	if n := f.core.Stats().Undelivered[ReasonStatusTooLarge]; n != 1 {
 		t.Errorf("%d are undelivered", n)
 	}
 	f.now = f.now.Add(refusedDelay)
-	f.idle(HubLane, w.UID)
-	nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
-	f.core.fleet.works[w.UID].blame.known = true // the spec was published
+	f.idle(HubQueue, w.UID)
+	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
+	f.core.index.works[w.UID].problems.known = true // the spec was published
 	f.core.Report(report(w, 1, applied(1)))
-	if e := next[PatchStatus](f, HubLane, w.UID); fault(e.Status) != nil {
+	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil {
 		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
 	}
 }
@@ -213,10 +213,10 @@ func TestCore_ARefusalOfAnOlderStatus(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	f.core.Report(report(w, 1, applied(1)))
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.core.Report(report(w, 2, applied(1)))
 	f.done(e, Result{Err: errInvalid()})
-	if e := next[PatchStatus](f, HubLane, w.UID); onlyDelivered(e) || fault(e.Status) != nil {
+	if e := next[PatchStatus](f, HubQueue, w.UID); onlyDelivered(e) || fault(e.Status) != nil {
 		t.Errorf("writes %+v", e)
 	}
 }
@@ -230,10 +230,10 @@ func TestCore_AFinalizerThatCannotBeRemoved(t *testing.T) {
 	f.core.Report(r)
 	f.checkpoint(2, 0)
 	f.at(1)
-	f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errInvalid()})
+	f.done(next[RemoveFinalizer](f, HubQueue, w.UID), Result{Err: errInvalid()})
 	f.at(2)
 	f.now = f.now.Add(time.Minute)
-	next[RemoveFinalizer](f, HubLane, w.UID)
+	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
 // rejected is a work of which an earlier process said that the hub does not take its status.
@@ -247,12 +247,12 @@ func rejected(v string) *workv1.ManifestWork {
 func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
 	w := rejected("200")
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, newWork("w", 1, version("100")))
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.seen(w)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.now = f.now.Add(refusedDelay)
-	f.idle(HubLane, w.UID)
-	nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
+	f.idle(HubQueue, w.UID)
+	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 }
 
 // TestCore_ARefusedStatusWithoutABroker: it is asked for when there is one.
@@ -261,10 +261,10 @@ func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
 	f := comparingCore(t, Config{All: true, State: SavedState{Cursor: cursorAt(1).String()}})
 	f.seen(w)
 	f.now = f.now.Add(longestRefusal)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-	f.idle(HubLane, w.UID)
-	nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace})
+	f.idle(HubQueue, w.UID)
+	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 }
 
 // TestCore_AConfirmationThatLeadsToNoEnd: a deletion is confirmed, the finalizer is still there, and then the cluster is
@@ -273,11 +273,11 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 	for name, end := range map[string]func(f *fixture, w *workv1.ManifestWork){
 		"released": func(f *fixture, w *workv1.ManifestWork) {
 			f.unselected(w.Namespace)
-			f.core.Next(SpecLane, Key{Cluster: w.Namespace})
+			f.core.Next(BrokerQueue, Key{Cluster: w.Namespace})
 		},
 		"forgotten": func(f *fixture, w *workv1.ManifestWork) {
-			f.core.fleet.works[w.UID].broker.forget()
-			f.core.Next(HubLane, Key{UID: w.UID})
+			f.core.index.works[w.UID].broker.forget()
+			f.core.Next(HubQueue, Key{UID: w.UID})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -289,9 +289,9 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 			r := report(w, 1, workv1.ManifestWorkStatus{})
 			r.Deleted, r.Revision = true, 1000
 			f.core.Report(r)
-			f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{Err: errHubDown()})
+			f.done(next[RemoveFinalizer](f, HubQueue, w.UID), Result{Err: errHubDown()})
 			end(f, w)
-			if held := f.core.fleet.works[w.UID].report.held; held != 0 {
+			if held := f.core.index.works[w.UID].report.queued; held != 0 {
 				t.Errorf("the cursor waits for it")
 			}
 		})
@@ -302,14 +302,14 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 func TestCore_ARefusedStatusThatIsAsBefore(t *testing.T) {
 	w := rejected("100")
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.now = f.now.Add(refusedDelay)
-	f.idle(HubLane, w.UID)
-	if ask := nextOf[Ask](f, SpecLane, Key{Cluster: w.Namespace}); ask.Held[0].Work != nil || ask.Held[0].Hash != "none" {
+	f.idle(HubQueue, w.UID)
+	if ask := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace}); ask.Held[0].Work != nil || ask.Held[0].Hash != "none" {
 		t.Fatalf("asks for what differs from %+v", ask.Held[0])
 	}
 	f.core.Report(report(w, 1, applied(1)))
-	if e := next[PatchStatus](f, HubLane, w.UID); fault(e.Status) != nil {
+	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil {
 		t.Errorf("writes %+v", e.Status)
 	}
 }

@@ -24,17 +24,17 @@ type Queue uint8
 
 // The lanes.
 const (
-	// SpecLane: finalizer, publish, release.
-	SpecLane Queue = iota
-	// HubLane: questions, status patches and the removal of the finalizer.
-	HubLane
+	// BrokerQueue: finalizer, publish, release.
+	BrokerQueue Queue = iota
+	// HubQueue: questions, status patches and the removal of the finalizer.
+	HubQueue
 )
 
-// Lanes is the number of lanes.
-const Lanes = 2
+// NumQueues is the number of lanes.
+const NumQueues = 2
 
 // String returns the name of the lane, for logs and metrics.
-func (l Queue) String() string { return [Lanes]string{"spec", "hub"}[l] }
+func (l Queue) String() string { return [NumQueues]string{"spec", "hub"}[l] }
 
 // Key is a unit of scheduling: a work (UID is set, and says which) or a cluster (only
 // Cluster is set). The zero Key is the source as a whole; to wake it in the spec lane
@@ -128,8 +128,8 @@ type Release struct {
 	Fence   uint64 // as in [Publish]
 }
 
-// Ask requests the statuses of a cluster that differ from what the hub holds.
-type Ask struct {
+// RequestStatuses requests the statuses of a cluster that differ from what the hub holds.
+type RequestStatuses struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
 	Held  []StatusRef
@@ -179,9 +179,9 @@ type Present map[types.UID]string
 // carries what [Tag.Tags] returns, in the same order.
 type Tag struct{ Works []*workv1.ManifestWork }
 
-// AskInventory requests a page of the broker's inventory; the page comes as an
+// RequestInventory requests a page of the broker's inventory; the page comes as an
 // event of the subscription, for [Core.Inventory].
-type AskInventory struct {
+type RequestInventory struct {
 	// ID is the id of the event.
 	ID      string
 	Request codec.InventoryRequest
@@ -199,8 +199,8 @@ type Delete struct {
 // the hub lacks. There is no revision in it.
 type Withhold struct{ codec.ClusterComparison }
 
-// SendCompared tells the broker the outcome of comparisons.
-type SendCompared struct {
+// SendSyncReport tells the broker the outcome of comparisons.
+type SendSyncReport struct {
 	Compared codec.Compared
 	Fence    uint64 // as in [Publish]
 }
@@ -212,11 +212,11 @@ type SendAck struct{ Cursor codec.Cursor }
 // broken: what is under way on it counts no longer.
 type EndSubscription struct{ ID string }
 
-// Locate asks the hub which one it is and how far its history has come: the
+// ReadHubPosition asks the hub which one it is and how far its history has come: the
 // uid of the namespace kube-system, and the resource version of a list of works
 // that no cache answered. The result carries them in Position, and in Kept the
 // resource version of the [SavedState] there.
-type Locate struct{}
+type ReadHubPosition struct{}
 
 // Save keeps State on the hub, for the next process. The result carries its resource
 // version in Kept, as far as the hub counts them.
@@ -245,8 +245,8 @@ type Result struct {
 	Kept     string
 }
 
-// lacks reports whether the hub has no work with a uid, by the answer to [Get].
-func (r Result) lacks(uid types.UID) bool {
+// isAbsent reports whether the hub has no work with a uid, by the answer to [Get].
+func (r Result) isAbsent(uid types.UID) bool {
 	return apierrors.IsNotFound(r.Err) || r.Err == nil && r.Work.UID != uid
 }
 
@@ -269,7 +269,7 @@ func (Get) Operation() string { return "get" }
 func (List) Operation() string { return "list" }
 
 // Operation implements [Effect].
-func (Locate) Operation() string { return "locate" }
+func (ReadHubPosition) Operation() string { return "locate" }
 
 // Operation implements [Effect].
 func (Save) Operation() string { return "save" }
@@ -290,13 +290,13 @@ func (Withhold) Operation() string { return "withhold" }
 func (Release) Operation() string { return "release" }
 
 // Operation implements [Effect].
-func (Ask) Operation() string { return "ask" }
+func (RequestStatuses) Operation() string { return "ask" }
 
 // Operation implements [Effect].
-func (AskInventory) Operation() string { return "inventory" }
+func (RequestInventory) Operation() string { return "inventory" }
 
 // Operation implements [Effect].
-func (SendCompared) Operation() string { return "compared" }
+func (SendSyncReport) Operation() string { return "compared" }
 
 // Operation implements [Effect].
 func (SendAck) Operation() string { return "ack" }
@@ -336,11 +336,11 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 	if err != nil || p.Stamp == (plain.Stamp{}) {
 		return events, err
 	}
-	return p.inLine(events[0], newID())
+	return p.withStamp(events[0], newID())
 }
 
-// inLine gives an event its place, behind the one that goes first.
-func (p Publish) inLine(e codec.Event, id string) ([]codec.Event, error) {
+// withStamp gives an event its place, behind the one that goes first.
+func (p Publish) withStamp(e codec.Event, id string) ([]codec.Event, error) {
 	if p.First != Unversioned {
 		p.Stamp.Put(&e)
 		return []codec.Event{e}, nil
@@ -378,7 +378,7 @@ func (r Release) Events(newID func() string, now time.Time, source string) ([]co
 
 // Events implements [ForBroker]. The hashes are computed here: they are of what the
 // agent said, without the condition Delivered.
-func (a Ask) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+func (a RequestStatuses) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
 	hashes := make([]codec.StatusHash, 0, len(a.Held))
 	for _, h := range a.Held {
 		hash := h.Hash
@@ -440,7 +440,7 @@ func (t Tag) Tags() []codec.Tag {
 }
 
 // Events implements [ForBroker]; the id of the event is known already.
-func (a AskInventory) Events(_ func() string, now time.Time, source string) ([]codec.Event, error) {
+func (a RequestInventory) Events(_ func() string, now time.Time, source string) ([]codec.Event, error) {
 	e, err := codec.NewInventoryRequest(syncParams(a.ID, now, source), a.Request)
 	return one(e, err, 0)
 }
@@ -460,7 +460,7 @@ func (d Delete) Events(newID func() string, now time.Time, source string) ([]cod
 }
 
 // Events implements [ForBroker].
-func (s SendCompared) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
+func (s SendSyncReport) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
 	e, err := codec.NewCompared(syncParams(newID(), now, source), s.Compared)
 	return one(e, err, s.Fence)
 }

@@ -43,7 +43,7 @@ func TestEvents_CarryTheirNumbers(t *testing.T) {
 			"publish":  Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Fence: order},
 			"delete":   Delete{Record: r, Fence: order},
 			"release":  Release{Cluster: "cluster1", Fence: order},
-			"compared": SendCompared{Fence: order},
+			"compared": SendSyncReport{Fence: order},
 		} {
 			e, err := eventOf(effect, newID, now)
 			if err != nil {

@@ -30,7 +30,7 @@ type fixture struct {
 }
 
 type wakeup struct {
-	lane  Queue
+	queue Queue
 	key   Key
 	after time.Duration
 }
@@ -56,7 +56,7 @@ func (f *fixture) connect() {
 }
 
 func (f *fixture) refuseInventory() {
-	if e, ok := f.core.Next(SpecLane, Key{}).(AskInventory); ok {
+	if e, ok := f.core.Next(BrokerQueue, Key{}).(RequestInventory); ok {
 		f.done(e, Result{Err: &transport.Error{Code: transport.CodeInvalid}})
 	}
 }
@@ -73,15 +73,15 @@ func (f *fixture) done(e Effect, r Result) {
 	f.core.Done(l, k, r)
 }
 
-// beginLife expects that the life of the hub ends, and shows what the next one has.
-func (f *fixture) beginLife(works ...*workv1.ManifestWork) BeginHubEpoch {
+// beginEpoch expects that the life of the hub ends, and shows what the next one has.
+func (f *fixture) beginEpoch(works ...*workv1.ManifestWork) BeginHubEpoch {
 	f.t.Helper()
-	s := nextOf[Save](f, HubLane, Key{})
-	if !s.State.doubtsAll() || s.State.Cursor != "" {
+	s := nextOf[Save](f, HubQueue, Key{})
+	if !s.State.suspectsAll() || s.State.Cursor != "" {
 		f.t.Fatalf("saves %+v", s.State)
 	}
 	f.done(s, Result{})
-	e := nextOf[BeginHubEpoch](f, HubLane, Key{})
+	e := nextOf[BeginHubEpoch](f, HubQueue, Key{})
 	for _, w := range works {
 		f.seen(w)
 	}
@@ -92,43 +92,43 @@ func (f *fixture) beginLife(works ...*workv1.ManifestWork) BeginHubEpoch {
 // slotOf is where an effect is carried out.
 func slotOf(c *Core, e Effect) (Queue, Key) {
 	compares := func(k Key) bool { // what only the broker has is asked for in its cluster's slot
-		u := c.inFlight[slot{SpecLane, k}]
+		u := c.inFlight[slot{BrokerQueue, k}]
 		return u.todo != nil && u.Effect == e
 	}
 	switch e := e.(type) {
 	case Publish:
-		return SpecLane, Key{UID: e.Work.UID}
+		return BrokerQueue, Key{UID: e.Work.UID}
 	case AddFinalizer:
-		return SpecLane, Key{UID: e.Work.UID}
+		return BrokerQueue, Key{UID: e.Work.UID}
 	case PatchStatus:
-		return HubLane, Key{UID: e.Work.UID}
+		return HubQueue, Key{UID: e.Work.UID}
 	case RemoveFinalizer:
-		return HubLane, Key{UID: e.Work.UID}
+		return HubQueue, Key{UID: e.Work.UID}
 	case DeleteCompleted:
-		return HubLane, Key{UID: e.Work.UID}
+		return HubQueue, Key{UID: e.Work.UID}
 	case Get:
 		if k := (Key{Cluster: e.Namespace}); compares(k) {
-			return SpecLane, k
+			return BrokerQueue, k
 		}
-		return HubLane, Key{UID: e.UID}
+		return HubQueue, Key{UID: e.UID}
 	case List:
 		k := Key{Cluster: e.Namespace}
 		if compares(k) {
-			return SpecLane, k
+			return BrokerQueue, k
 		}
-		return HubLane, k
+		return HubQueue, k
 	case Tag:
-		return SpecLane, Key{Cluster: e.Works[0].Namespace}
+		return BrokerQueue, Key{Cluster: e.Works[0].Namespace}
 	case Release:
-		return SpecLane, Key{Cluster: e.Cluster}
-	case Ask:
-		return SpecLane, Key{Cluster: e.Cluster}
+		return BrokerQueue, Key{Cluster: e.Cluster}
+	case RequestStatuses:
+		return BrokerQueue, Key{Cluster: e.Cluster}
 	case Delete:
-		return SpecLane, Key{Cluster: e.Record.Cluster}
-	case Locate, Save, BeginHubEpoch:
-		return HubLane, Key{}
+		return BrokerQueue, Key{Cluster: e.Record.Cluster}
+	case ReadHubPosition, Save, BeginHubEpoch:
+		return HubQueue, Key{}
 	}
-	return SpecLane, Key{}
+	return BrokerQueue, Key{}
 }
 
 // next returns the next effect of a lane, which must have the given type.
@@ -136,7 +136,7 @@ func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 	f.t.Helper()
 	e := f.core.Next(l, Key{UID: uid})
 	if _, asks := any(*new(E)).(Get); asks && e == nil { // what is to be told, or written, shows that it has to be asked
-		f.idle(SpecLane, uid)
+		f.idle(BrokerQueue, uid)
 		for range 2 {
 			if e == nil {
 				e = f.core.Next(l, Key{UID: uid})
@@ -154,11 +154,11 @@ func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 
 // sure answers those who ask whether works are there: all that the informer shows.
 func (f *fixture) sure() (asked bool) {
-	for uid, w := range f.core.fleet.works {
-		if f.lags || !w.hub.asking || w.hub.ended != alive || w.hub.object == nil || w.report.pending != nil {
+	for uid, w := range f.core.index.works {
+		if f.lags || !w.hub.querying || w.hub.ended != alive || w.hub.object == nil || w.report.pending != nil {
 			continue
 		}
-		if e, ok := f.core.Next(HubLane, Key{UID: uid}).(Get); ok {
+		if e, ok := f.core.Next(HubQueue, Key{UID: uid}).(Get); ok {
 			f.done(e, Result{Work: w.hub.object})
 			asked = true
 		}
@@ -177,7 +177,7 @@ func (f *fixture) idle(l Queue, uid types.UID) {
 // deliver publishes the current state of a work and has it accepted.
 func (f *fixture) deliver(uid types.UID) Publish {
 	f.t.Helper()
-	p := next[Publish](f, SpecLane, uid)
+	p := next[Publish](f, BrokerQueue, uid)
 	f.ids++
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: "accepted", Revision: uint64(100 + f.ids)}})
 	return p
@@ -187,7 +187,7 @@ func (f *fixture) deliver(uid types.UID) Publish {
 func (f *fixture) nextWake(l Queue) time.Duration {
 	shortest := time.Duration(-1)
 	for _, w := range f.wakes {
-		if w.lane == l && w.after > 0 && (shortest < 0 || w.after < shortest) {
+		if w.queue == l && w.after > 0 && (shortest < 0 || w.after < shortest) {
 			shortest = w.after
 		}
 	}

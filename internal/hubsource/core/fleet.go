@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// fleet is what there is: the works of a hub by cluster, and the subscription
+// workIndex is what there is: the works of a hub by cluster, and the subscription
 // on which the broker is told of them.
-type fleet struct {
+type workIndex struct {
 	agenda
 
 	works    map[types.UID]*work
@@ -41,40 +41,40 @@ type fleet struct {
 	begun       bool // there was one in this life of the hub
 	// order numbers what must not change places on the way to the broker.
 	order uint64
-	// stock: the broker speaks no Hawser protocol. lists: it does not know up to
+	// ocmBroker: the broker speaks no Hawser protocol. lists: it does not know up to
 	// where statuses are on this hub, and is asked for them.
-	stock, lists bool
-	// plain: there is no broker that keeps anything, only agents behind it. limit is the
+	ocmBroker, lists bool
+	// stateless: there is no broker that keeps anything, only agents behind it. limit is the
 	// largest event that fits, 0 if nobody knows; repaired is what they were told again.
-	plain    bool
-	limit    int
-	repaired fair.Bucket
-	sessions *plain.Tracker
+	stateless bool
+	limit     int
+	repaired  fair.Bucket
+	sessions  *plain.Tracker
 	// ending: the subscription has to end, because something is under way on it
 	// that would do harm when it is late. ends bounds how often.
 	ending bool
 	ends   retry
-	// sweep is what is left to look at.
-	sweep []Key
+	// initialSync is what is left to look at.
+	initialSync []Key
 }
 
 // work is what is known of one ManifestWork: one reading of the hub, one of the
 // broker, and what the cluster reported.
 type work struct {
-	uid    types.UID
-	cl     *cluster
-	hub    hubReading
-	broker brokerReading
-	spec   specState
-	report reportState
-	blame  blame
+	uid      types.UID
+	cl       *cluster
+	hub      hubObservation
+	broker   brokerObservation
+	spec     specState
+	report   reportState
+	problems deliveryProblems
 
 	// class is as what the census has it.
 	class      census.Class
 	turnaround census.Turnaround
 
-	// turn is when its Delivered may say something else of its agent; zero if it need not.
-	turn time.Time
+	// nextTurn is when its Delivered may say something else of its agent; zero if it need not.
+	nextTurn time.Time
 
 	// open: its cluster does not count as compared as long as the broker has not
 	// accepted the work as it is. behind: the broker has something later.
@@ -91,13 +91,13 @@ type cluster struct {
 	lists     statusLists
 	listing   retry // of a list of the hub that answers for many works
 	budget    clusterWriteBudget
-	far       remoteAgent
+	agent     remoteAgent
 	// open counts works that the broker does not have as they are.
 	open int
 }
 
-func newFleet(cfg Config, sub int, line *plain.Tracker) *fleet {
-	return &fleet{
+func newFleet(cfg Config, sub int, line *plain.Tracker) *workIndex {
+	return &workIndex{
 		agenda: agenda{Config: cfg, pauses: map[string]time.Time{}}, sub: sub, sessions: line,
 		works: map[types.UID]*work{}, clusters: map[string]*cluster{}, undelivered: map[string]int{},
 	}
@@ -108,7 +108,7 @@ func (w *work) key() Key { return Key{UID: w.uid, Cluster: w.cl.name} }
 func (cl *cluster) key() Key { return Key{Cluster: cl.name} }
 
 // tick is later than all that was asked or heard so far.
-func (f *fleet) tick() int {
+func (f *workIndex) tick() int {
 	f.ticks++
 	return f.ticks
 }
@@ -118,30 +118,30 @@ func (cl *cluster) serve(selected bool) { cl.selected = selected }
 
 // subscribe begins a subscription: what the broker said on another one counts
 // no longer.
-func (f *fleet) subscribe(a transport.Accepted, lists bool) {
+func (f *workIndex) subscribe(a transport.Accepted, lists bool) {
 	f.sub++
-	f.id, f.connected, f.stock, f.lists, f.ending = a.SubscriptionID, true, a.Protocol == 0, lists, false
+	f.id, f.connected, f.ocmBroker, f.lists, f.ending = a.SubscriptionID, true, a.Protocol == 0, lists, false
 	f.begun, f.connectedAt = true, f.Now()
-	f.plain, f.limit = a.Plain, a.MaxEventBytes
-	f.sweep = make([]Key, 0, len(f.clusters)+len(f.works))
+	f.stateless, f.limit = a.Plain, a.MaxEventBytes
+	f.initialSync = make([]Key, 0, len(f.clusters)+len(f.works))
 	f.pauses = map[string]time.Time{}
 }
 
-func (f *fleet) disconnect() { f.connected, f.ending, f.sweep = false, false, nil }
+func (f *workIndex) disconnect() { f.connected, f.ending, f.initialSync = false, false, nil }
 
 // endSubscription has the subscription end: what is under way on it counts no
 // longer then. It is backed off.
-func (f *fleet) endSubscription() {
-	if !f.ending && f.connected && !f.stock {
+func (f *workIndex) endSubscription() {
+	if !f.ending && f.connected && !f.ocmBroker {
 		f.ending = true
-		f.failed(SpecLane, Key{}, &f.ends, 0)
+		f.failed(BrokerQueue, Key{}, &f.ends, 0)
 	}
 }
 
 // nextOrder numbers an event for a broker that can tell by it what came late, or
 // once more.
-func (f *fleet) nextOrder() uint64 {
-	if f.stock {
+func (f *workIndex) nextOrder() uint64 {
+	if f.ocmBroker {
 		return 0
 	}
 	f.order++
@@ -149,25 +149,27 @@ func (f *fleet) nextOrder() uint64 {
 }
 
 // stamp are those of what is published next for a cluster.
-func (f *fleet) stamp(cl *cluster) plain.Stamp {
-	if !f.plain {
+func (f *workIndex) stamp(cl *cluster) plain.Stamp {
+	if !f.stateless {
 		return plain.Stamp{}
 	}
 	return f.sessions.Stamp(cl.name)
 }
 
-func (f *fleet) nextEnd() *todo {
-	if !f.ending || !f.due(SpecLane, Key{}, &f.ends) {
+func (f *workIndex) nextEnd() *todo {
+	if !f.ending || !f.due(BrokerQueue, Key{}, &f.ends) {
 		return nil
 	}
 	return &todo{Effect: EndSubscription{ID: f.id}}
 }
 
-// mayTell reports whether the broker may be told of a cluster's works now.
-func (f *fleet) mayTell(cl *cluster) bool { return cl.selected && !cl.release.pending() && f.connected }
+// mayReport reports whether the broker may be told of a cluster's works now.
+func (f *workIndex) mayReport(cl *cluster) bool {
+	return cl.selected && !cl.release.pending() && f.connected
+}
 
 // ofWork is an effect whose result says nothing of a work that was forgotten meanwhile.
-func (f *fleet) ofWork(w *work, e Effect, done func(Result)) *todo {
+func (f *workIndex) ofWork(w *work, e Effect, done func(Result)) *todo {
 	return &todo{e, func(r Result) {
 		if f.works[w.uid] == w {
 			done(r)
@@ -176,7 +178,7 @@ func (f *fleet) ofWork(w *work, e Effect, done func(Result)) *todo {
 }
 
 // ofCluster is the same for a cluster.
-func (f *fleet) ofCluster(cl *cluster, e Effect, done func(Result)) *todo {
+func (f *workIndex) ofCluster(cl *cluster, e Effect, done func(Result)) *todo {
 	return &todo{e, func(r Result) {
 		if f.clusters[cl.name] == cl {
 			done(r)
@@ -185,23 +187,23 @@ func (f *fleet) ofCluster(cl *cluster, e Effect, done func(Result)) *todo {
 }
 
 // look has a work looked at when the workers come to it.
-func (f *fleet) look(k Key) { f.sweep = append(f.sweep, k) }
+func (f *workIndex) look(k Key) { f.initialSync = append(f.initialSync, k) }
 
-// sweepUp hands out up to n keys to look at.
-func (f *fleet) sweepUp(n int) []Key {
+// nextInitialSync hands out up to n keys to look at.
+func (f *workIndex) nextInitialSync(n int) []Key {
 	if f.pauses[""].After(f.Now()) {
 		return nil
 	}
-	n = min(n, len(f.sweep))
-	part := f.sweep[:n:n]
-	if f.sweep = f.sweep[n:]; len(f.sweep) == 0 {
-		f.sweep = nil
+	n = min(n, len(f.initialSync))
+	part := f.initialSync[:n:n]
+	if f.initialSync = f.initialSync[n:]; len(f.initialSync) == 0 {
+		f.initialSync = nil
 	}
 	return part
 }
 
 // recount brings up to date what is counted of a work.
-func (f *fleet) recount(w *work) {
+func (f *workIndex) recount(w *work) {
 	known := w.hub.object != nil && f.works[w.uid] == w
 	var class census.Class
 	if known && w.hub.ended == alive {
@@ -212,23 +214,23 @@ func (f *fleet) recount(w *work) {
 	if open != w.open {
 		w.open = open
 		if w.cl.open += sign(open); w.cl.open == 0 {
-			f.wakeCluster(SpecLane, w.cl)
+			f.wakeCluster(BrokerQueue, w.cl)
 		}
 	}
 	if behind := known && w.cl.selected && w.isBehind(f.sub); behind != w.behind {
 		w.behind = behind
 		if f.behind += sign(behind); f.behind == 0 {
-			f.wakeJudged()
+			f.wakeCompared()
 		}
 	}
 }
 
-// wakeJudged has another look at the clusters that wait for something which
+// wakeCompared has another look at the clusters that wait for something which
 // concerns all.
-func (f *fleet) wakeJudged() {
+func (f *workIndex) wakeCompared() {
 	for _, cl := range f.clusters {
-		if cl.comparing.stage == judged || len(cl.far.lost) > 0 {
-			f.wakeCluster(SpecLane, cl)
+		if cl.comparing.stage == differencesKnown || len(cl.agent.orphans) > 0 {
+			f.wakeCluster(BrokerQueue, cl)
 		}
 	}
 }
@@ -238,9 +240,9 @@ func (w *work) isUpToDate(sub int) bool {
 	switch w.broker.on(sub) {
 	case holds:
 		return w.broker.fingerprint.equal(w.hub.fingerprint())
-	case buried:
+	case confirmedDeleted:
 		return true
-	case unknown, differs, unsure, lacks, listed, refused:
+	case unknown, differs, unsure, isAbsent, listed, refused:
 	}
 	return false
 }
@@ -253,50 +255,50 @@ func (w *work) isBehind(sub int) bool {
 	return w.broker.row.Tombstone || w.broker.row.Version > w.hub.object.Generation
 }
 
-// setBlame replaces what is wrong with a work and keeps the counts.
-func (f *fleet) setBlame(w *work, b blame) {
-	if p := w.blame.problem(); p != nil {
+// setProblems replaces what is wrong with a work and keeps the counts.
+func (f *workIndex) setProblems(w *work, b deliveryProblems) {
+	if p := w.problems.problem(); p != nil {
 		if f.undelivered[p.reason]--; f.undelivered[p.reason] == 0 {
 			delete(f.undelivered, p.reason)
 		}
 	}
-	w.blame = b
+	w.problems = b
 	if p := b.problem(); p != nil {
 		f.undelivered[p.reason]++
 	}
 }
 
-func (f *fleet) blameSpec(w *work, p *problem) {
-	f.setBlame(w, blame{known: true, spec: p, status: w.blame.status, agent: w.blame.agent})
+func (f *workIndex) setSpecProblem(w *work, p *problem) {
+	f.setProblems(w, deliveryProblems{known: true, spec: p, status: w.problems.status, agent: w.problems.agent})
 }
 
-func (f *fleet) blameAgent(w *work, p *problem) {
-	known := w.blame.known || p == nil // it was said for want of anything else
-	f.setBlame(w, blame{known: known, spec: w.blame.spec, status: w.blame.status, agent: p})
+func (f *workIndex) setAgentProblem(w *work, p *problem) {
+	known := w.problems.known || p == nil // it was said for want of anything else
+	f.setProblems(w, deliveryProblems{known: known, spec: w.problems.spec, status: w.problems.status, agent: p})
 }
 
-func (f *fleet) blameStatus(w *work, p *problem) {
-	known := w.blame.known || w.blame.status != nil // then Delivered on the hub is of that
-	f.setBlame(w, blame{known: known, spec: w.blame.spec, status: p, agent: w.blame.agent})
+func (f *workIndex) setStatusProblem(w *work, p *problem) {
+	known := w.problems.known || w.problems.status != nil // then Delivered on the hub is of that
+	f.setProblems(w, deliveryProblems{known: known, spec: w.problems.spec, status: p, agent: w.problems.agent})
 }
 
 // remove drops a work; the rest of the core has let go of it.
-func (f *fleet) remove(w *work) {
+func (f *workIndex) remove(w *work) {
 	delete(f.works, w.uid)
 	delete(w.cl.works, w.uid)
 	f.recount(w)
-	f.setBlame(w, blame{})
+	f.setProblems(w, deliveryProblems{})
 }
 
 // addCluster makes a new cluster.
-func (f *fleet) addCluster(name string) *cluster {
+func (f *workIndex) addCluster(name string) *cluster {
 	cl := &cluster{name: name, selected: f.All, works: map[types.UID]*work{}}
 	f.clusters[name] = cl
 	return cl
 }
 
 // add makes a new work of a cluster.
-func (f *fleet) add(uid types.UID, cl *cluster) *work {
+func (f *workIndex) add(uid types.UID, cl *cluster) *work {
 	w := &work{uid: uid, cl: cl}
 	f.works[uid], cl.works[uid] = w, w
 	return w
@@ -311,7 +313,7 @@ func (w *work) comparable() *workv1.ManifestWork {
 }
 
 // wait counts a report that waits, or no longer.
-func (f *fleet) wait(more bool) { f.pending += sign(more) }
+func (f *workIndex) wait(more bool) { f.pending += sign(more) }
 
 func sign(up bool) int {
 	if up {
@@ -384,8 +386,8 @@ func (a *agenda) hurry(l Queue, w *work) {
 }
 
 func (a *agenda) wakeWork(w *work) {
-	a.wake(SpecLane, w.key(), 0)
-	a.wake(HubLane, w.key(), 0)
+	a.wake(BrokerQueue, w.key(), 0)
+	a.wake(HubQueue, w.key(), 0)
 }
 
 // until reports whether a time lies ahead; then the key is woken at it.
@@ -402,7 +404,7 @@ func (a *agenda) due(l Queue, k Key, r *retry) bool { return !a.until(l, k, r.no
 
 // ready is due for what is for the broker, which may have asked to wait.
 func (a *agenda) ready(k Key, r *retry) bool {
-	return !a.until(SpecLane, k, a.pauses[""]) && !a.until(SpecLane, k, a.pauses[k.Cluster]) && a.due(SpecLane, k, r)
+	return !a.until(BrokerQueue, k, a.pauses[""]) && !a.until(BrokerQueue, k, a.pauses[k.Cluster]) && a.due(BrokerQueue, k, r)
 }
 
 // pause has what is for a cluster wait; for "" everything.
@@ -410,13 +412,13 @@ func (a *agenda) pause(cluster string, delay time.Duration) {
 	now := a.Now()
 	maps.DeleteFunc(a.pauses, func(_ string, until time.Time) bool { return !until.After(now) })
 	a.pauses[cluster] = now.Add(delay)
-	a.wake(SpecLane, Key{Cluster: cluster}, delay)
+	a.wake(BrokerQueue, Key{Cluster: cluster}, delay)
 }
 
 // failed plans the next attempt, at least least from now.
 func (a *agenda) failed(l Queue, k Key, r *retry, least time.Duration) {
 	longest := longestSpec
-	if l == HubLane {
+	if l == HubQueue {
 		longest = longestHub
 	}
 	d := longest
@@ -450,7 +452,7 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	if err == nil || !transport.Retryable(err) {
 		return false
 	}
-	e := told(err)
+	e := transportErrorOf(err)
 	switch {
 	case e.Code != transport.CodeOverloaded || e.Delay == 0 || e.Attribute != "":
 	case e.ClusterOnly:
@@ -458,7 +460,7 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	default:
 		a.pause("", e.Delay)
 	}
-	a.failed(SpecLane, k, r, e.Delay)
+	a.failed(BrokerQueue, k, r, e.Delay)
 	return true
 }
 
@@ -467,8 +469,8 @@ func needsPerson(e transport.Error) bool {
 	return e.Code == transport.CodeOverloaded && (e.Full || e.Delay == 0)
 }
 
-// told is what the broker said of a request that failed, the zero error where it said nothing.
-func told(err error) (e transport.Error) {
+// transportErrorOf is what the broker said of a request that failed, the zero error where it said nothing.
+func transportErrorOf(err error) (e transport.Error) {
 	if said, ok := errors.AsType[*transport.Error](err); ok {
 		e = *said
 	}

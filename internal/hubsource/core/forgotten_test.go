@@ -50,7 +50,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	old := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "uid-old", Name: "w", Version: 1, Revision: 3}
 	begin := func(last *codec.HubPosition) *fixture {
 		f := comparingFixture(t, SavedState{}, w)
-		f.done(next[Publish](f, SpecLane, w.UID), conflict)
+		f.done(next[Publish](f, BrokerQueue, w.UID), conflict)
 		f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 		f.clusterIdle("cluster1")
 		f.page(codec.Inventory{Records: []codec.InventoryRecord{old}})
@@ -60,24 +60,24 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	}
 
 	f := begin(nil)
-	f.idle(SpecLane, w.UID)
-	f.done(nextOf[Get](f, SpecLane, cluster), Result{Work: w})
+	f.idle(BrokerQueue, w.UID)
+	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Work: w})
 	f.locate("200")
-	f.done(nextOf[Delete](f, SpecLane, cluster), Result{})
-	if p := next[Publish](f, SpecLane, w.UID); p.Action != codec.DeleteRequest {
+	f.done(nextOf[Delete](f, BrokerQueue, cluster), Result{})
+	if p := next[Publish](f, BrokerQueue, w.UID); p.Action != codec.DeleteRequest {
 		t.Fatalf("published %s", p.Action)
 	}
 
 	// Where a person has to decide, the deletion waits for that.
 	f = begin(&codec.HubPosition{UID: "hub", ResourceVersion: "900"})
-	f.beginLife(w)
+	f.beginEpoch(w)
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{old}})
 	f.locate("201")
 	f.clusterIdle("cluster1")
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	if v := f.core.Report(&Report{UID: "uid-old", Cluster: "cluster1", Name: "w", Version: 1, Sequence: sequence(1), Deleted: true}); v != Taken {
 		t.Fatalf("the end of the other work is %s", v)
 	}
@@ -86,12 +86,12 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	// What has left the hub waits for no other work.
 	f = comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.deleted(w.UID)
-	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 1), 3)}})
-	f.done(next[Publish](f, SpecLane, w.UID), conflict)
-	f.idle(SpecLane, w.UID)
+	f.done(next[Publish](f, BrokerQueue, w.UID), conflict)
+	f.idle(BrokerQueue, w.UID)
 	if n := f.core.Stats().Works; n != 0 {
 		t.Errorf("%d works are kept", n)
 	}
@@ -104,9 +104,9 @@ func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.
 	f := comparingFixture(t, SavedState{}, w)
 	f.lags = true
 	f.page(codec.Inventory{})
-	f.idle(SpecLane, w.UID)
-	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
-	f.idle(SpecLane, w.UID) // the informer will say so
+	f.idle(BrokerQueue, w.UID)
+	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
+	f.idle(BrokerQueue, w.UID) // the informer will say so
 	if s, _ := f.core.State(); len(s.Withheld) != 0 {
 		t.Errorf("a late informer casts doubt on the hub: %+v", s)
 	}
@@ -114,8 +114,8 @@ func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.
 	// A hub that went back in time has it again, and it is a new life to the broker.
 	f = comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
-	f.idle(SpecLane, w.UID)
-	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.idle(BrokerQueue, w.UID)
+	f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
 	if p := f.deliver(w.UID); p.Action != codec.CreateRequest || p.Supersedes != 0 {
 		t.Errorf("published %+v", p)
 	}
@@ -123,7 +123,7 @@ func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.
 	// What the hub let this process put its finalizer on needs no such question.
 	f = comparingFixture(t, SavedState{}, newWork("w", 1, withoutFinalizer))
 	f.page(codec.Inventory{})
-	f.done(next[AddFinalizer](f, SpecLane, w.UID), Result{Work: newWork("w", 1, version("300"))})
+	f.done(next[AddFinalizer](f, BrokerQueue, w.UID), Result{Work: newWork("w", 1, version("300"))})
 	if p := f.deliver(w.UID); p.Action != codec.CreateRequest {
 		t.Errorf("published as %s", p.Action)
 	}
@@ -135,14 +135,14 @@ func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	f.deliver(w.UID)
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	if v := f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}); v != Taken {
 		t.Fatalf("the report is %s", v)
 	}
-	f.idle(HubLane, w.UID) // the informer may lag
+	f.idle(HubQueue, w.UID) // the informer may lag
 	f.now = f.now.Add(informerPatience)
-	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
-	f.idle(HubLane, w.UID)
+	f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
+	f.idle(HubQueue, w.UID)
 	f.now = f.now.Add(time.Second)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Revision: 9})
@@ -161,14 +161,14 @@ func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.
 	if v := f.core.Report(end); v != Taken {
 		t.Fatalf("the report is %s", v)
 	}
-	f.idle(SpecLane, w.UID)
-	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.idle(BrokerQueue, w.UID)
+	f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
 	f.deliver(w.UID)
 	f.seen(newWork("w", 2, deleting, version("200")))
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	f.deliver(w.UID)
 	f.core.Report(end)
-	next[RemoveFinalizer](f, HubLane, w.UID)
+	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
 // t1 the hub lacks a work and is doubted: its deletion is withheld. t2 a new work of
@@ -181,16 +181,16 @@ func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+	if told := f.reported(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
 		t.Fatalf("told %+v", told)
 	}
 	f.seen(made)
-	f.done(next[AddFinalizer](f, SpecLane, made.UID), Result{Work: newWork("m000", 1, version("202"), owned)})
-	f.done(next[Publish](f, SpecLane, made.UID), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+	f.done(next[AddFinalizer](f, BrokerQueue, made.UID), Result{Work: newWork("m000", 1, version("202"), owned)})
+	f.done(next[Publish](f, BrokerQueue, made.UID), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
 	gone := newWork("m000", 2, deleting, version("203"), owned)
 	f.seen(gone)
 	f.now = f.now.Add(time.Minute)
-	if p := next[Publish](f, SpecLane, gone.UID); p.Action != codec.DeleteRequest {
+	if p := next[Publish](f, BrokerQueue, gone.UID); p.Action != codec.DeleteRequest {
 		t.Fatalf("published %s", p.Action)
 	}
 }
@@ -205,11 +205,11 @@ func TestCore_DeletesWhatTookItsNameLate(t *testing.T) {
 	f.compare(nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	f.idle(SpecLane, gone.UID)
+	f.idle(BrokerQueue, gone.UID)
 	if v := f.core.Report(report(gone, 1, applied(1))); v != Taken {
 		t.Fatalf("the report is %s", v)
 	}
-	if p := next[Publish](f, SpecLane, gone.UID); p.Action != codec.DeleteRequest {
+	if p := next[Publish](f, BrokerQueue, gone.UID); p.Action != codec.DeleteRequest {
 		t.Fatalf("published %s", p.Action)
 	}
 }
@@ -223,8 +223,8 @@ func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := comparingFixture(t, SavedState{}, append([]*workv1.ManifestWork{w}, has...)...)
 			f.deleted(w.UID)
-			f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
-			f.idle(SpecLane, w.UID)
+			f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
+			f.idle(BrokerQueue, w.UID)
 			var answer codec.Inventory
 			if len(has) > 0 {
 				answer.Clusters = []codec.ClusterDigest{digestOf(t, has...)}
@@ -233,7 +233,7 @@ func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 			if len(has) > 0 {
 				f.tag()
 			}
-			f.idle(SpecLane, w.UID)
+			f.idle(BrokerQueue, w.UID)
 			if n := f.core.Stats().Works; n != len(has) {
 				t.Errorf("%d works are kept", n)
 			}
@@ -249,23 +249,23 @@ func TestCore_ForgetsWhatEndedBetweenTwoSubscriptions(t *testing.T) {
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 1), v)}})
 	f.locate("200")
 	f.tag()
-	f.told()
+	f.reported()
 	f.seen(w)
 	f.deliver(w.UID)
 	f.lags = true // the informer does not show what follows
-	f.core.fleet.works[w.UID].hub.ask()
-	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.core.index.works[w.UID].hub.query()
+	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
 
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, v)}})
 	f.clusterIdle("cluster1")
 	f.deleted(w.UID)
-	f.done(next[Get](f, HubLane, w.UID), Result{Err: errNotFound()})
+	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
 	if p := f.deliver(w.UID); p.Action != codec.DeleteRequest {
 		t.Errorf("published %s", p.Action)
 	}
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	if s := f.core.Stats(); s.Works != 1 {
 		t.Errorf("%d works are kept", s.Works)
 	}

@@ -37,15 +37,15 @@ func TestFormer_Cursor(t *testing.T) {
 // TestFormer_Doubt: the doubt of a former hub-source lasts: it is about every cluster, and its position is not new.
 func TestFormer_Doubt(t *testing.T) {
 	s := formerState(t, "doubt")
-	if !s.doubtsAll() {
+	if !s.suspectsAll() {
 		t.Errorf("state %+v doubts not all", s)
 	}
 	f := comparingFixture(t, s)
-	kept, unsaved := f.core.lives.state()
+	kept, unsaved := f.core.epochs.state()
 	if !slices.Equal(kept.Withheld, []string{everywhere}) || !samePosition(kept.Against, s.Against) || unsaved {
 		t.Errorf("it keeps %+v, unsaved %t, of %+v", kept, unsaved, s)
 	}
-	if s := formerState(t, "settled"); len(s.Withheld) != 0 || s.doubtsAll() {
+	if s := formerState(t, "settled"); len(s.Withheld) != 0 || s.suspectsAll() {
 		t.Errorf("state %+v doubts", s)
 	}
 }

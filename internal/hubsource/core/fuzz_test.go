@@ -19,7 +19,7 @@ func FuzzStateOf(f *testing.F) {
 	f.Add("", everywhere, "")
 	f.Add("nonsense", "\x00 \u2003x", "\n\n")
 	f.Fuzz(func(t *testing.T, cursor, withheld, trusted string) {
-		s := StateOf(map[string]string{keyCursor: cursor, keyWithheld: withheld, keyTrusted: trusted})
+		s := StateOf(map[string]string{keyCursor: cursor, keyWithheld: withheld, keyClearedPosition: trusted})
 		again := StateOf(s.Data())
 		if diff := cmp.Diff(s, again, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("%q, %q, %q (-first +again):\n%s", cursor, withheld, trusted, diff)
@@ -60,13 +60,13 @@ func FuzzReportOf(f *testing.F) {
 		if r, err := ReportOf(e); err == nil && r.UID != other.UID {
 			fx.core.Report(r)
 		}
-		if e, ok := fx.core.Next(HubLane, Key{UID: "uid-w"}).(RemoveFinalizer); ok {
+		if e, ok := fx.core.Next(HubQueue, Key{UID: "uid-w"}).(RemoveFinalizer); ok {
 			t.Fatalf("the finalizer of a live work goes: %+v", e)
 		}
 		if v := fx.core.Report(report(other, 1, applied(1))); v != Taken {
 			t.Fatalf("the report about another work is %s", v)
 		}
-		next[PatchStatus](fx, HubLane, other.UID)
+		next[PatchStatus](fx, HubQueue, other.UID)
 	})
 }
 
@@ -98,10 +98,10 @@ func FuzzListedOf(f *testing.F) {
 		c.deliver(w.UID)
 		c.core.Listed(l)
 		for range 20 {
-			switch e := c.core.Next(SpecLane, Key{Cluster: "cluster1"}).(type) {
+			switch e := c.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(type) {
 			case List:
 				c.done(e, Result{Present: present(w)})
-			case Ask:
+			case RequestStatuses:
 				c.done(e, Result{Sent: 1})
 			case Delete:
 				t.Fatalf("deletes %+v", e)

@@ -12,11 +12,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// hubReading is what the hub has shown of a work in its present life. Within a
+// hubObservation is what the hub has shown of a work in its present life. Within a
 // life the hub's resource versions say which of two states is the later, a
 // generation never falls, and a uid that is gone does not come back. An informer
 // that only lags is no evidence against that: the hub is asked.
-type hubReading struct {
+type hubObservation struct {
 	// object is the newest state, of one that is gone the last; nil as long as
 	// there is only a report. since is when it came.
 	object *workv1.ManifestWork
@@ -34,7 +34,7 @@ type hubReading struct {
 	// answered is when the last question was asked that the hub has answered;
 	// asking: an answer is wanted.
 	answered int
-	asking   bool
+	querying bool
 	retry    retry
 	// tag is that of the object as it was when its mark was tagged.
 	tagged specFingerprint
@@ -70,7 +70,7 @@ const (
 )
 
 // show takes an object of the informer.
-func (h *hubReading) show(o *workv1.ManifestWork, tick int, now time.Time) news {
+func (h *hubObservation) show(o *workv1.ManifestWork, tick int, now time.Time) news {
 	fell := h.shown != "" && olderVersion(o.ResourceVersion, h.shown)
 	h.shown = o.ResourceVersion
 	if h.ended == unseen { // a list lacked it, which is no evidence
@@ -101,19 +101,19 @@ func (h *hubReading) show(o *workv1.ManifestWork, tick int, now time.Time) news 
 }
 
 // differs reports whether an object is another one under the same resource version.
-func (h *hubReading) differs(o *workv1.ManifestWork) bool {
-	return h.object != nil && o.ResourceVersion == h.object.ResourceVersion && !markOf(o).equal(markOf(h.object))
+func (h *hubObservation) differs(o *workv1.ManifestWork) bool {
+	return h.object != nil && o.ResourceVersion == h.object.ResourceVersion && !fingerprintOf(o).equal(fingerprintOf(h.object))
 }
 
 // end takes the informer's word that the work is no more.
-func (h *hubReading) end(e ending, tick int, now time.Time) {
+func (h *hubObservation) end(e ending, tick int, now time.Time) {
 	h.ended, h.endTick, h.endedAt, h.lagging = e, tick, now, time.Time{}
 	h.retry.reset()
 }
 
 // found takes an answer of the hub to what was asked at a tick. It returns why
 // the hub cannot be the one it was, "" if it can.
-func (h *hubReading) found(o *workv1.ManifestWork, asked, tick int, now time.Time) (contradiction string) {
+func (h *hubObservation) found(o *workv1.ManifestWork, asked, tick int, now time.Time) (contradiction string) {
 	known := h.object != nil && h.since < asked
 	switch {
 	case h.absent, h.ended == deleted && h.endTick < asked:
@@ -127,14 +127,14 @@ func (h *hubReading) found(o *workv1.ManifestWork, asked, tick int, now time.Tim
 	if h.object == nil || olderThan(h.object, o) {
 		h.object, h.since = o, tick
 	}
-	h.vouch(asked, now)
+	h.confirmByHub(asked, now)
 	return ""
 }
 
 // wrote takes the hub's answer to a write of ours. What was asked for meanwhile is
 // still to be answered, and the informer is still to show the answer, unless it has shown
 // that or what came of it already.
-func (h *hubReading) wrote(o *workv1.ManifestWork, asked, tick int, now time.Time) {
+func (h *hubObservation) wrote(o *workv1.ManifestWork, asked, tick int, now time.Time) {
 	if o == nil || h.ended != alive || h.absent {
 		return
 	}
@@ -149,7 +149,7 @@ func (h *hubReading) wrote(o *workv1.ManifestWork, asked, tick int, now time.Tim
 
 // listed takes the resource version under which a list of the hub has the work.
 // It returns why the hub cannot be the one it was.
-func (h *hubReading) listed(version string, asked int, now time.Time) (contradiction string) {
+func (h *hubObservation) listed(version string, asked int, now time.Time) (contradiction string) {
 	switch {
 	case h.object == nil || h.since > asked || h.ended == deleted && h.endTick > asked:
 		return "" // to be asked for
@@ -159,16 +159,16 @@ func (h *hubReading) listed(version string, asked int, now time.Time) (contradic
 		return "the hub has an older state of its works than before"
 	case version == h.object.ResourceVersion:
 		h.ended = alive
-		h.vouch(asked, now)
+		h.confirmByHub(asked, now)
 	}
 	return ""
 }
 
-// vouch takes it that the hub answered what was asked at a tick. As long as the informer
+// confirmByHub takes it that the hub answered what was asked at a tick. As long as the informer
 // shows something older it is asked again in a while: a hub that went back to what the
 // informer showed last shows nothing new.
-func (h *hubReading) vouch(asked int, now time.Time) {
-	h.answered, h.asking, h.lagging = max(h.answered, asked), false, time.Time{}
+func (h *hubObservation) confirmByHub(asked int, now time.Time) {
+	h.answered, h.querying, h.lagging = max(h.answered, asked), false, time.Time{}
 	if h.shown != h.object.ResourceVersion {
 		h.lagging = now
 	}
@@ -178,7 +178,7 @@ func (h *hubReading) vouch(asked int, now time.Time) {
 // notThere takes it that the hub did not have the work at a tick. As long as the
 // informer shows it all the same it is asked about again, for it may come back. Of what
 // the informer never showed it cannot tell the end either.
-func (h *hubReading) notThere(asked, tick int, now time.Time) {
+func (h *hubObservation) notThere(asked, tick int, now time.Time) {
 	if h.object != nil && h.since > asked {
 		return
 	}
@@ -186,31 +186,33 @@ func (h *hubReading) notThere(asked, tick int, now time.Time) {
 		h.end(unseen, tick, now)
 	}
 	h.absent, h.answered, h.lagging = true, max(h.answered, asked), time.Time{}
-	h.asking = h.ended == alive && h.object != nil
+	h.querying = h.ended == alive && h.object != nil
 }
 
-func (h *hubReading) ask() { h.asking = true }
+func (h *hubObservation) query() { h.querying = true }
 
 // gone reports whether the deletion of a work was seen, and the hub says so too.
-func (h *hubReading) gone() bool { return h.ended != alive && h.absent }
+func (h *hubObservation) gone() bool { return h.ended != alive && h.absent }
 
 // deleting reports whether the broker is to hear of a deletion.
-func (h *hubReading) deleting() bool {
+func (h *hubObservation) deleting() bool {
 	return h.ended != alive || h.object != nil && h.object.DeletionTimestamp != nil
 }
 
 // setTag notes the tag of an object.
-func (h *hubReading) setTag(o *workv1.ManifestWork, t codec.Tag) { h.tagged, h.tag = markOf(o), t }
+func (h *hubObservation) setTag(o *workv1.ManifestWork, t codec.Tag) {
+	h.tagged, h.tag = fingerprintOf(o), t
+}
 
 // untag takes it that what the broker has may have other finalizers than what was
 // tagged.
-func (h *hubReading) untag() { h.tagged = specFingerprint{} }
+func (h *hubObservation) untag() { h.tagged = specFingerprint{} }
 
-func (h *hubReading) isTagged() bool { return h.tagged.equal(markOf(h.object)) }
+func (h *hubObservation) isTagged() bool { return h.tagged.equal(fingerprintOf(h.object)) }
 
 // fingerprint is what the broker is to have.
-func (h *hubReading) fingerprint() specFingerprint {
-	m := markOf(h.object)
+func (h *hubObservation) fingerprint() specFingerprint {
+	m := fingerprintOf(h.object)
 	m.deleting = m.deleting || h.ended != alive
 	return m
 }
@@ -222,7 +224,7 @@ type specFingerprint struct {
 	labels, annotations map[string]string
 }
 
-func markOf(o *workv1.ManifestWork) specFingerprint {
+func fingerprintOf(o *workv1.ManifestWork) specFingerprint {
 	return specFingerprint{generation: o.Generation, deleting: o.DeletionTimestamp != nil, labels: o.Labels, annotations: o.Annotations}
 }
 

@@ -20,7 +20,7 @@ func written(t *testing.T) *fixture {
 	f.locate("700")
 	f.tag()
 	f.core.Report(report(w, 1, applied(1)))
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("900"), withStatus(e.Status))})
 	return f
 }
@@ -30,15 +30,15 @@ func TestCore_AsksTheHubWhenTheInformerStaysBehind(t *testing.T) {
 	f := written(t)
 	f.wakes = nil
 	f.seen(newWork("w", 1, version("150")))
-	f.idle(HubLane, "uid-w")
-	if d := f.nextWake(HubLane); d != informerLag {
+	f.idle(HubQueue, "uid-w")
+	if d := f.nextWake(HubQueue); d != informerLag {
 		t.Errorf("looks again in %v", d)
 	}
 	f.now = f.now.Add(informerLag)
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newWork("w", 1, version("900"), withStatus(applied(1)))})
-	f.idle(HubLane, "uid-w")
-	f.idle(SpecLane, "uid-w")
-	if s, _ := f.core.State(); s.doubtsAll() {
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: newWork("w", 1, version("900"), withStatus(applied(1)))})
+	f.idle(HubQueue, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
+	if s, _ := f.core.State(); s.suspectsAll() {
 		t.Error("a late informer casts doubt on the hub")
 	}
 }
@@ -49,13 +49,13 @@ func TestCore_AsksTheHubWhenTheInformerStaysBehind(t *testing.T) {
 // informer stays behind.
 func TestCore_NoticesAHubThatWentBackToWhatItsInformerShows(t *testing.T) {
 	f := written(t)
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.now = f.now.Add(informerLag)
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newWork("w", 1, version("900"), withStatus(applied(1)))})
-	f.idle(HubLane, "uid-w")
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: newWork("w", 1, version("900"), withStatus(applied(1)))})
+	f.idle(HubQueue, "uid-w")
 	f.now = f.now.Add(informerLag)
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newWork("w", 1)})
-	f.beginLife(newWork("w", 1))
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: newWork("w", 1)})
+	f.beginEpoch(newWork("w", 1))
 }
 
 // t1 a status is written to the hub; t2 the hub is restored from a backup; t3 the
@@ -66,16 +66,16 @@ func TestCore_EndsTheLifeOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
 	restored := newWork("w", 2, version("150"))
 	f.seen(restored)
 	f.now = f.now.Add(informerLag)
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: restored})
-	f.idle(SpecLane, "uid-w") // the next process would not know that the hub went back
-	f.beginLife(restored)
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: restored})
+	f.idle(BrokerQueue, "uid-w") // the next process would not know that the hub went back
+	f.beginEpoch(restored)
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
 	last := &codec.HubPosition{UID: "hub", ResourceVersion: "700"}
 	f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 1))}})
 	f.locate("151")
-	e := nextOf[Tag](f, SpecLane, Key{Cluster: "cluster1"})
+	e := nextOf[Tag](f, BrokerQueue, Key{Cluster: "cluster1"})
 	f.done(e, Result{Tags: e.Tags()})
-	f.askAndIdle()
+	f.queryAndIdle()
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, newWork("w", 1), 3)}})
 	if p := f.deliver("uid-w"); p.Work != restored {
 		t.Errorf("published %+v", p)
@@ -93,8 +93,8 @@ func TestCore_EndsTheLifeInWhichAnInformerGoesBack(t *testing.T) {
 			f := comparingFixture(t, SavedState{}, newWork("w", 2))
 			f.page(codec.Inventory{})
 			f.seen(o)
-			f.idle(SpecLane, "uid-w")
-			f.beginLife(o)
+			f.idle(BrokerQueue, "uid-w")
+			f.beginEpoch(o)
 		})
 	}
 }
@@ -104,11 +104,11 @@ func TestCore_TakesNoAnswerForEvidenceThatWasOvertaken(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 2))
 	f.lags = true
 	f.page(codec.Inventory{})
-	f.idle(SpecLane, "uid-w")
-	e := next[Get](f, HubLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
+	e := next[Get](f, HubQueue, "uid-w")
 	f.seen(newWork("w", 3))
 	f.done(e, Result{Work: newWork("w", 2)})
-	if s, _ := f.core.State(); s.doubtsAll() {
+	if s, _ := f.core.State(); s.suspectsAll() {
 		t.Fatal("the hub is doubted")
 	}
 	if p := f.deliver("uid-w"); p.Work.Generation != 3 {
@@ -123,11 +123,11 @@ func TestCore_TakesNoWriteForTheAnswerToALaterQuestion(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{}, w)
 	f.core.Report(report(w, 1, applied(1)))
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.page(codec.Inventory{})
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
-	f.done(next[Get](f, HubLane, w.UID), Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
+	f.done(next[Get](f, HubQueue, w.UID), Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
 	f.deliver(w.UID)
 }
 
@@ -138,11 +138,11 @@ func TestCore_CountsAClusterAsComparedWhileTheEndOfAWorkIsShownLate(t *testing.T
 	f.page(codec.Inventory{})
 	f.deliver(w.UID)
 	f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
-	e := next[RemoveFinalizer](f, HubLane, w.UID)
+	e := next[RemoveFinalizer](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("900"))})
 	f.seen(newWork("w", 2, deleting, version("150")))
 	f.now = f.now.Add(time.Second)
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	f.clusterIdle("cluster1")
 	if n := f.core.Stats().Comparing; n != 0 {
 		t.Errorf("%d clusters are not compared", n)

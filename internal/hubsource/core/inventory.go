@@ -28,8 +28,8 @@ type inventory struct {
 // Bounds of one request for records: so many clusters, and as many records as
 // far as the digests tell.
 const (
-	maxAskedClusters = 100
-	maxAskedRecords  = 5000
+	maxRequestedClusters = 100
+	maxRequestedRecords  = 5000
 )
 
 // pageTimeout is how long a page may take before it is asked for again.
@@ -38,7 +38,7 @@ const pageTimeout = 30 * time.Second
 func (v *inventory) want(cluster string) { v.wanted = append(v.wanted, cluster) }
 
 // nextInventory decides about the request for what the broker has.
-func (c *comparisons) nextInventory() *todo {
+func (c *clusterSync) nextInventory() *todo {
 	v := &c.inventory
 	if !c.on || !c.f.connected {
 		return nil
@@ -46,16 +46,16 @@ func (c *comparisons) nextInventory() *todo {
 	if v.request == nil {
 		v.request = c.wantedPage()
 	}
-	if v.request == nil || v.id != "" && c.f.until(SpecLane, Key{}, v.deadline) || !c.f.ready(Key{}, &v.retry) {
+	if v.request == nil || v.id != "" && c.f.until(BrokerQueue, Key{}, v.deadline) || !c.f.ready(Key{}, &v.retry) {
 		return nil
 	}
 	v.id, v.deadline = c.f.NewID(), c.f.Now().Add(pageTimeout)
 	id := v.id
-	return &todo{AskInventory{ID: id, Request: *v.request}, func(r Result) { c.doneAskInventory(id, r) }}
+	return &todo{RequestInventory{ID: id, Request: *v.request}, func(r Result) { c.doneRequestInventory(id, r) }}
 }
 
 // wantedPage returns what to ask for next, nil when there is nothing.
-func (c *comparisons) wantedPage() *codec.InventoryRequest {
+func (c *clusterSync) wantedPage() *codec.InventoryRequest {
 	v := &c.inventory
 	if !v.complete {
 		return &codec.InventoryRequest{}
@@ -66,7 +66,7 @@ func (c *comparisons) wantedPage() *codec.InventoryRequest {
 		cl := c.f.clusters[name]
 		if cl != nil && cl.comparing.stage == wantsRecords {
 			count := cl.comparing.digest.Count
-			if len(names) > 0 && (len(names) == maxAskedClusters || records+count > maxAskedRecords) {
+			if len(names) > 0 && (len(names) == maxRequestedClusters || records+count > maxRequestedRecords) {
 				break
 			}
 			records += count
@@ -84,12 +84,12 @@ func (c *comparisons) wantedPage() *codec.InventoryRequest {
 	return &codec.InventoryRequest{Clusters: names}
 }
 
-func (c *comparisons) doneAskInventory(id string, r Result) {
+func (c *clusterSync) doneRequestInventory(id string, r Result) {
 	v := &c.inventory
 	switch {
 	case id != v.id: // its page has come already
 	case r.Err == nil:
-		c.f.wakeAt(SpecLane, Key{}, v.deadline)
+		c.f.wakeAt(BrokerQueue, Key{}, v.deadline)
 	case c.f.brokerFailed(Key{}, &v.retry, r.Err):
 		v.id = ""
 	default:
@@ -99,7 +99,7 @@ func (c *comparisons) doneAskInventory(id string, r Result) {
 
 // publishEverything takes the answer that this broker does not tell what it
 // has.
-func (c *comparisons) publishEverything() {
+func (c *clusterSync) publishEverything() {
 	c.off()
 	for _, cl := range c.f.clusters {
 		c.leave(cl)
@@ -109,17 +109,17 @@ func (c *comparisons) publishEverything() {
 			}
 		}
 	}
-	c.f.wake(SpecLane, Key{}, 0)
+	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
 // expects reports whether somebody waits for a page (still).
-func (c *comparisons) expects(page codec.Inventory) bool {
+func (c *clusterSync) expects(page codec.Inventory) bool {
 	v := &c.inventory
 	return c.on && c.f.connected && v.request != nil && v.id != "" && page.RequestID == v.id
 }
 
 // page takes a page of the broker's inventory that was expected.
-func (c *comparisons) page(page codec.Inventory) {
+func (c *clusterSync) page(page codec.Inventory) {
 	v := &c.inventory
 	first, last := v.request.PageToken == "", page.NextPageToken == ""
 	v.id = ""
@@ -136,15 +136,15 @@ func (c *comparisons) page(page codec.Inventory) {
 	} else {
 		c.recordsCame(names, page.Records, last)
 	}
-	c.f.wake(SpecLane, Key{}, 0)
+	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
-func (c *comparisons) digestsCame(page codec.Inventory, first, last bool) {
+func (c *clusterSync) digestsCame(page codec.Inventory, first, last bool) {
 	v := &c.inventory
 	if first {
 		v.last, v.digests = page.LastPosition, page.Revision
-		c.lives.judgeStore(page.LastPosition)
-		c.judgeHub()
+		c.epochs.checkStore(page.LastPosition)
+		c.checkHubPosition()
 	}
 	for _, d := range page.Clusters {
 		if cl := c.f.clusters[d.Cluster]; cl != nil && cl.comparing.stage == wantsDigest {
@@ -157,14 +157,14 @@ func (c *comparisons) digestsCame(page codec.Inventory, first, last bool) {
 	v.complete = true
 	for _, cl := range c.f.clusters {
 		if cl.comparing.stage == wantsDigest {
-			c.judge(cl, v.digests) // the broker has nothing of it
+			c.compareRecords(cl, v.digests) // the broker has nothing of it
 		}
 	}
-	c.tellIn(tellAfter) // also where there is no cluster at all
-	c.f.wakeJudged()
+	c.reportIn(reportAfter) // also where there is no cluster at all
+	c.f.wakeCompared()
 }
 
-func (c *comparisons) recordsCame(names []string, records []codec.InventoryRecord, last bool) {
+func (c *clusterSync) recordsCame(names []string, records []codec.InventoryRecord, last bool) {
 	for _, r := range records {
 		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.stage == awaitsRecords && slices.Contains(names, r.Cluster) {
 			cl.comparing.collect(r)
@@ -175,25 +175,25 @@ func (c *comparisons) recordsCame(names []string, records []codec.InventoryRecor
 	}
 	for _, name := range names {
 		if cl := c.f.clusters[name]; cl != nil && cl.comparing.stage == awaitsRecords {
-			c.judge(cl, c.inventory.revision)
+			c.compareRecords(cl, c.inventory.revision)
 		}
 	}
 }
 
-// judgeHub compares, once, where the hub is with what the broker knows of it.
-func (c *comparisons) judgeHub() {
-	if c.lives.located() {
-		c.lives.judge(c.inventory.last)
+// checkHubPosition compares, once, where the hub is with what the broker knows of it.
+func (c *clusterSync) checkHubPosition() {
+	if c.epochs.positionRead() {
+		c.epochs.checkPosition(c.inventory.last)
 		c.inventory.last = nil
 	}
 }
 
 // located goes on when it is known where the hub is.
-func (c *comparisons) located() {
-	c.judgeHub()
-	c.f.wakeJudged()
-	c.tellPosition()
-	if !c.tell.at.IsZero() { // it waited for this
-		c.f.wake(SpecLane, Key{}, 0)
+func (c *clusterSync) located() {
+	c.checkHubPosition()
+	c.f.wakeCompared()
+	c.reportPosition()
+	if !c.pending.at.IsZero() { // it waited for this
+		c.f.wake(BrokerQueue, Key{}, 0)
 	}
 }

@@ -27,11 +27,11 @@ type orphanTracker struct {
 	// answered: a list was answered on this subscription. wanted paces asking for one.
 	answered bool
 	wanted   retry
-	lost     map[types.UID]*orphan
+	orphans  map[types.UID]*orphan
 	// gone counts those that were deleted since a list explained all, told those withheld that
 	// somebody was told of.
-	gone, told int
-	asking     bool
+	gone, reported int
+	requesting     bool
 }
 
 // orphan is a work that an agent has and the hub lacks.
@@ -50,24 +50,24 @@ type orphan struct {
 }
 
 func (l *orphanTracker) subscribe() {
-	l.asking, l.unknown, l.listed, l.told, l.answered = false, nil, nil, 0, false
+	l.requesting, l.unknown, l.listed, l.reported, l.answered = false, nil, nil, 0, false
 	l.wanted.reset()
-	for _, one := range l.lost {
+	for _, one := range l.orphans {
 		one.retry.reset()
 		one.times, one.absent, one.withheld = 0, false, ""
 	}
 }
 
-// askAgain has an agent asked once more for what it has not said: its answer may be lost, and a stock
+// requestAgain has an agent asked once more for what it has not said: its answer may be lost, and a stock
 // agent does not list again before it connects anew.
-func (l *orphanTracker) askAgain() {
-	known := func(id string) bool { return l.lost[types.UID(id)] != nil }
+func (l *orphanTracker) requestAgain() {
+	known := func(id string) bool { return l.orphans[types.UID(id)] != nil }
 	l.unknown = slices.DeleteFunc(slices.Clone(l.listed), known)
 }
 
 // withheld is how many deletions are left to a person.
 func (l *orphanTracker) withheld() (n int) {
-	for _, one := range l.lost {
+	for _, one := range l.orphans {
 		if one.withheld != "" {
 			n++
 		}
@@ -75,21 +75,21 @@ func (l *orphanTracker) withheld() (n int) {
 	return n
 }
 
-// unexplained takes the ids of a list that the hub lacks. Where there is none, nothing that was
+// trackListedOrphans takes the ids of a list that the hub lacks. Where there is none, nothing that was
 // missing is any more.
-func (p *agentResponder) unexplained(cl *cluster, ids []string) {
-	cl.far.unknown, cl.far.orphanTracker.listed = ids, ids
+func (p *agentResponder) trackListedOrphans(cl *cluster, ids []string) {
+	cl.agent.unknown, cl.agent.orphanTracker.listed = ids, ids
 	if len(ids) == 0 {
-		cl.far.lost, cl.far.gone, cl.far.told = nil, 0, 0
-		p.lives.clearSuspicion(cl.name)
+		cl.agent.orphans, cl.agent.gone, cl.agent.reported = nil, 0, 0
+		p.epochs.clearSuspicion(cl.name)
 	}
-	cl.far.answered = true
-	p.f.wakeCluster(SpecLane, cl)
+	cl.agent.answered = true
+	p.f.wakeCluster(BrokerQueue, cl)
 }
 
 // trackListed takes it that an agent has a work of ours, and that the hub has it not.
 func (p *agentResponder) trackListed(cl *cluster, uid types.UID, name string, version int64) {
-	if p.f.plain && cl.far.lost[uid] == nil {
+	if p.f.stateless && cl.agent.orphans[uid] == nil {
 		p.trackOrphan(cl, uid, &orphan{name: name, version: version})
 	}
 }
@@ -101,45 +101,45 @@ func (p *agentResponder) trackDeletion(w *work) {
 }
 
 func (p *agentResponder) trackOrphan(cl *cluster, uid types.UID, one *orphan) {
-	if cl.far.lost == nil {
-		cl.far.lost = map[types.UID]*orphan{}
+	if cl.agent.orphans == nil {
+		cl.agent.orphans = map[types.UID]*orphan{}
 	}
-	cl.far.lost[uid] = one
+	cl.agent.orphans[uid] = one
 	if !one.seen {
 		one.retry.wait(p.f.Now().Add(missingDelay), false) // so that all that is missing is known by then
-		p.lives.locateNow()
+		p.epochs.readPositionNow()
 	}
-	p.f.wakeCluster(SpecLane, cl)
+	p.f.wakeCluster(BrokerQueue, cl)
 }
 
 // forgetOrphan takes it that a work is on the hub, gone that its cluster says that it is gone.
-func (cl *cluster) forgetOrphan(uid types.UID) { delete(cl.far.lost, uid) }
+func (cl *cluster) forgetOrphan(uid types.UID) { delete(cl.agent.orphans, uid) }
 
 func (cl *cluster) gone(uid types.UID) {
-	if one := cl.far.lost[uid]; one != nil {
+	if one := cl.agent.orphans[uid]; one != nil {
 		if !one.seen {
-			cl.far.gone++
+			cl.agent.gone++
 		}
 		cl.forgetOrphan(uid)
 	}
 }
 
-// nextLacking decides about works that only an agent has.
-func (p *agentResponder) nextLacking(cl *cluster) *todo {
-	l := &cl.far.orphanTracker
-	if l.asking || !p.f.ready(cl.key(), &cl.far.retry) {
+// nextOrphans decides about works that only an agent has.
+func (p *agentResponder) nextOrphans(cl *cluster) *todo {
+	l := &cl.agent.orphanTracker
+	if l.requesting || !p.f.ready(cl.key(), &cl.agent.retry) {
 		return nil
 	}
 	if len(l.unknown) > 0 {
-		return p.askFor(cl, l.unknown[:min(len(l.unknown), maxListed)])
+		return p.requestStatuses(cl, l.unknown[:min(len(l.unknown), maxListed)])
 	}
-	for _, uid := range sortedKeys(l.lost) {
-		if t := p.nextLost(cl, uid, l.lost[uid]); t != nil {
+	for _, uid := range sortedKeys(l.orphans) {
+		if t := p.nextOrphan(cl, uid, l.orphans[uid]); t != nil {
 			return t
 		}
 	}
-	if n := l.withheld(); n > l.told {
-		l.told = n
+	if n := l.withheld(); n > l.reported {
+		l.reported = n
 		return &todo{Effect: p.withheldOf(cl)}
 	}
 	return nil
@@ -148,54 +148,54 @@ func (p *agentResponder) nextLacking(cl *cluster) *todo {
 // withheldOf says what is left to a person.
 func (p *agentResponder) withheldOf(cl *cluster) Effect {
 	o := codec.ClusterComparison{Cluster: cl.name}
-	for _, uid := range sortedKeys(cl.far.lost) {
-		if one := cl.far.lost[uid]; one.withheld != "" {
+	for _, uid := range sortedKeys(cl.agent.orphans) {
+		if one := cl.agent.orphans[uid]; one.withheld != "" {
 			o.Withheld, o.Reason = append(o.Withheld, codec.WithheldDeletion{ResourceID: string(uid), Name: one.name}), one.withheld
 		}
 	}
 	return Withhold{o}
 }
 
-// askFor asks an agent for the statuses of works: they say whose they are, and how they are
+// requestStatuses asks an agent for the statuses of works: they say whose they are, and how they are
 // called.
-func (p *agentResponder) askFor(cl *cluster, ids []string) *todo {
+func (p *agentResponder) requestStatuses(cl *cluster, ids []string) *todo {
 	var held []StatusRef
 	for _, id := range ids {
 		held = append(held, StatusRef{UID: types.UID(id), Hash: "none"})
 	}
-	return p.ask(cl, Ask{Cluster: cl.name, Held: held, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
-		if !p.f.brokerFailed(cl.key(), &cl.far.retry, r.Err) {
-			cl.far.unknown = cl.far.unknown[min(len(ids), len(cl.far.unknown)):]
+	return p.begin(cl, RequestStatuses{Cluster: cl.name, Held: held, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
+		if !p.f.brokerFailed(cl.key(), &cl.agent.retry, r.Err) {
+			cl.agent.unknown = cl.agent.unknown[min(len(ids), len(cl.agent.unknown)):]
 		}
 	})
 }
 
-// ask does one thing at a time for a cluster.
-func (p *agentResponder) ask(cl *cluster, e Effect, done func(Result)) *todo {
-	cl.far.asking = true
+// begin does one thing at a time for a cluster.
+func (p *agentResponder) begin(cl *cluster, e Effect, done func(Result)) *todo {
+	cl.agent.requesting = true
 	return p.f.ofCluster(cl, e, func(r Result) {
-		cl.far.asking = false
+		cl.agent.requesting = false
 		done(r)
-		p.f.wakeCluster(SpecLane, cl)
+		p.f.wakeCluster(BrokerQueue, cl)
 	})
 }
 
-func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *orphan) *todo {
-	if one.withheld != "" || !p.f.due(SpecLane, cl.key(), &one.retry) {
+func (p *agentResponder) nextOrphan(cl *cluster, uid types.UID, one *orphan) *todo {
+	if one.withheld != "" || !p.f.due(BrokerQueue, cl.key(), &one.retry) {
 		return nil
 	}
 	if !one.seen {
 		if one.withheld = p.rollbackSuspicion(cl); one.withheld != "" {
-			p.f.wake(HubLane, Key{}, 0)
+			p.f.wake(HubQueue, Key{}, 0)
 			return nil
 		}
-		if ask, judged := p.isJudged(cl); !judged {
+		if ask, judged := p.isVerified(cl); !judged {
 			return ask
 		}
 		if !one.absent {
-			return p.ask(cl, Get{UID: uid, Namespace: cl.name, Name: one.name}, func(r Result) { p.doneGet(cl, uid, one, r) })
+			return p.begin(cl, Get{UID: uid, Namespace: cl.name, Name: one.name}, func(r Result) { p.doneGet(cl, uid, one, r) })
 		}
-		if !p.lives.located() {
+		if !p.epochs.positionRead() {
 			return nil // see missing.records
 		}
 	}
@@ -205,12 +205,12 @@ func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *orphan) *todo
 	if o := one.work; o != nil {
 		e = Publish{Work: o, Action: codec.DeleteRequest, Slim: isLarge(o), Stamp: line}
 	}
-	return p.ask(cl, e, func(r Result) {
+	return p.begin(cl, e, func(r Result) {
 		switch {
 		case p.f.brokerFailed(cl.key(), &one.retry, r.Err):
 			return
 		case r.Err == nil && p.isDropped(cl, line):
-			p.f.failed(SpecLane, cl.key(), &one.retry, 0)
+			p.f.failed(BrokerQueue, cl.key(), &one.retry, 0)
 			return
 		}
 		one.retry.wait(p.f.Now().Add(p.f.jitteredAbout(againAfter[min(one.times, len(againAfter)-1)])), false)
@@ -218,7 +218,7 @@ func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *orphan) *todo
 	})
 }
 
-// isJudged reports whether all that may show that the hub went back has been looked at; where the agent
+// isVerified reports whether all that may show that the hub went back has been looked at; where the agent
 // has not said it, ask asks for it. A lost work alone may be what a restore took:
 //
 //	t1  A hub is restored to a state in which it lacks one work, and has an older version of
@@ -227,29 +227,29 @@ func (p *agentResponder) nextLost(cl *cluster, uid types.UID, one *orphan) *todo
 //	t3  The hub says that it lacks the work. Nothing that arrived says that it had it once.
 //
 // Stock agents are asked for statuses alone: a list of theirs comes when they connect.
-func (p *agentResponder) isJudged(cl *cluster) (ask *todo, judged bool) {
-	l := &cl.far.orphanTracker
+func (p *agentResponder) isVerified(cl *cluster) (ask *todo, judged bool) {
+	l := &cl.agent.orphanTracker
 	switch {
 	case p.f.behind > 0: // the hub is asked, and then in doubt
 	case l.answered || !p.f.sessions.Knows(cl.name):
 		return nil, true
-	case p.f.due(SpecLane, cl.key(), &l.wanted):
+	case p.f.due(BrokerQueue, cl.key(), &l.wanted):
 		l.wanted.wait(p.f.Now().Add(missingDelay), false)
-		return p.whatDoYouHold(cl), false
+		return p.requestAgentList(cl), false
 	}
 	return nil, false
 }
 
 func (p *agentResponder) doneGet(cl *cluster, uid types.UID, one *orphan, r Result) {
 	switch {
-	case r.lacks(uid):
+	case r.isAbsent(uid):
 		one.absent = true
 		one.retry.reset()
-		p.lives.locateNow()
+		p.epochs.readPositionNow()
 	case r.Err != nil:
-		p.f.hubFailed(SpecLane, cl.key(), &one.retry, r.Err)
+		p.f.hubFailed(BrokerQueue, cl.key(), &one.retry, r.Err)
 	default: // only the informer does not have it yet
-		p.lives.shown(r.Work)
+		p.epochs.shown(r.Work)
 		cl.forgetOrphan(uid)
 	}
 }
@@ -257,15 +257,15 @@ func (p *agentResponder) doneGet(cl *cluster, uid types.UID, one *orphan, r Resu
 // rollbackSuspicion returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
 // may be.
 func (p *agentResponder) rollbackSuspicion(cl *cluster) string {
-	missing := max(len(cl.far.orphanTracker.listed), len(cl.far.lost)+cl.far.gone)
-	return p.lives.doubtsMissing(cl.name, missing, len(cl.works)+missing)
+	missing := max(len(cl.agent.orphanTracker.listed), len(cl.agent.orphans)+cl.agent.gone)
+	return p.epochs.suspicionOfMissing(cl.name, missing, len(cl.works)+missing)
 }
 
 // located goes on when it is known where the hub is.
 func (p *agentResponder) located() {
 	for _, cl := range p.f.clusters {
-		if len(cl.far.lost) > 0 {
-			p.f.wakeCluster(SpecLane, cl)
+		if len(cl.agent.orphans) > 0 {
+			p.f.wakeCluster(BrokerQueue, cl)
 		}
 	}
 }

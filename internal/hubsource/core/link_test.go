@@ -12,7 +12,7 @@ import (
 
 func nextRelease(f *fixture, name string) Release {
 	f.t.Helper()
-	e, ok := f.core.Next(SpecLane, Key{Cluster: name}).(Release)
+	e, ok := f.core.Next(BrokerQueue, Key{Cluster: name}).(Release)
 	if !ok {
 		f.t.Fatalf("cluster %s is not released", name)
 	}
@@ -22,7 +22,7 @@ func nextRelease(f *fixture, name string) Release {
 // clusterIdle asserts that nothing is to be done for a cluster as a whole now.
 func (f *fixture) clusterIdle(name string) {
 	f.t.Helper()
-	if e := f.core.Next(SpecLane, Key{Cluster: name}); e != nil {
+	if e := f.core.Next(BrokerQueue, Key{Cluster: name}); e != nil {
 		f.t.Fatalf("next of cluster %s is %+v", name, e)
 	}
 }
@@ -32,7 +32,7 @@ func TestCore_ServesOnlySelectedClusters(t *testing.T) {
 	f.seen(newWork("w", 1))
 	f.selected("cluster2")
 	f.connect()
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	if v := f.core.Report(report(newWork("w", 1), 1, applied(1))); v != Ignored {
 		t.Errorf("a report of a cluster that is not served is %s", v)
 	}
@@ -45,18 +45,18 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 	f.selected("cluster1")
 	f.seen(newWork("w", 1))
 	f.connect()
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.unselected("cluster1")
 	f.clusterIdle("cluster1") // a publish that arrives later would undo it
 	f.done(p, Result{})
 	r := nextRelease(f, "cluster1")
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 
 	f.selected("cluster1")
-	f.idle(SpecLane, "uid-w") // the release is still on its way
+	f.idle(BrokerQueue, "uid-w") // the release is still on its way
 	f.done(r, Result{})
 	f.deliver("uid-w")
-	nextAsk(f) // and no release
+	nextRequest(f) // and no release
 }
 
 // A release whose answer is lost may be carried out yet, and would drop what is
@@ -71,21 +71,21 @@ func TestCore_EndsTheSubscriptionWhenTheAnswerToAReleaseIsLost(t *testing.T) {
 		var last time.Duration
 		for range 3 {
 			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-			if f.core.fleet.clusters["cluster1"].selected {
+			if f.core.index.clusters["cluster1"].selected {
 				f.unselected("cluster1")
 			}
 			f.done(nextRelease(f, "cluster1"), lost)
 			if again {
 				f.selected("cluster1")
-				f.idle(SpecLane, "uid-w") // nothing is said of the cluster any more
+				f.idle(BrokerQueue, "uid-w") // nothing is said of the cluster any more
 			}
 			f.clusterIdle("cluster1")
-			d := f.core.fleet.ends.notBefore.Sub(f.now)
+			d := f.core.index.ends.notBefore.Sub(f.now)
 			if d <= last/2 {
 				t.Errorf("ends after %v, and after %v before", d, last)
 			}
 			last, f.now = d, f.now.Add(d)
-			e := nextOf[EndSubscription](f, SpecLane, Key{})
+			e := nextOf[EndSubscription](f, BrokerQueue, Key{})
 			f.core.Disconnected()
 			f.done(e, Result{})
 		}
@@ -94,7 +94,7 @@ func TestCore_EndsTheSubscriptionWhenTheAnswerToAReleaseIsLost(t *testing.T) {
 		}
 		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 		if again {
-			f.done(nextAsk(f), Result{}) // reports were ignored
+			f.done(nextRequest(f), Result{}) // reports were ignored
 			f.clusterIdle("cluster1")
 			f.deliver("uid-w")
 			continue
@@ -111,13 +111,13 @@ func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
 	f.selected("cluster1")
 	f.seen(newWork("w", 1, deleting))
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.unselected("cluster1")
 	f.clusterIdle("cluster1") // as long as it is under way
 	f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(firstDelay)
-	nextOf[EndSubscription](f, SpecLane, Key{})
+	nextOf[EndSubscription](f, BrokerQueue, Key{})
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	nextRelease(f, "cluster1")
@@ -147,7 +147,7 @@ func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
 		}
 		f.seen(newWork("w", 1))
 		f.deliver("uid-w")
-		nextAsk(f) // and no release
+		nextRequest(f) // and no release
 	}
 }
 
@@ -172,10 +172,10 @@ func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 			f.page(codec.Inventory{})
 			f.locate("7")
-			f.core.Next(SpecLane, Key{Cluster: "cluster1"})
-			f.core.Next(SpecLane, Key{Cluster: "cluster2"})
-			f.now = f.now.Add(tellAfter)
-			told := nextOf[SendCompared](f, SpecLane, Key{})
+			f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
+			f.core.Next(BrokerQueue, Key{Cluster: "cluster2"})
+			f.now = f.now.Add(reportAfter)
+			told := nextOf[SendSyncReport](f, BrokerQueue, Key{})
 			if n := len(told.Compared.Clusters); n != 2 {
 				t.Fatalf("%d clusters are compared", n)
 			}
@@ -186,13 +186,13 @@ func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 			if err != nil { // it may come late, and count for what is so then
 				f.clusterIdle("cluster1")
 				f.now = f.now.Add(firstDelay)
-				nextOf[EndSubscription](f, SpecLane, Key{})
+				nextOf[EndSubscription](f, BrokerQueue, Key{})
 				f.core.Disconnected()
 				f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 				nextRelease(f, "cluster1")
 				return
 			}
-			if !slices.Contains(f.wakes, wakeup{SpecLane, Key{Cluster: "cluster1"}, 0}) {
+			if !slices.Contains(f.wakes, wakeup{BrokerQueue, Key{Cluster: "cluster1"}, 0}) {
 				t.Errorf("nobody looks at the cluster again, only %v", f.wakes)
 			}
 			f.done(nextRelease(f, "cluster1"), Result{})
@@ -213,18 +213,18 @@ func TestCore_TellsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 	f.selected("cluster1")
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{})
-	f.core.Next(SpecLane, Key{Cluster: "cluster1"})
-	f.done(nextOf[Locate](f, HubLane, Key{}), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
+	f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
+	f.done(nextOf[ReadHubPosition](f, HubQueue, Key{}), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
 	f.now = f.now.Add(time.Hour)
-	if e := f.core.Next(SpecLane, Key{}); e != nil {
+	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
 		t.Fatalf("decided on %T", e)
 	}
 	f.wakes = nil
 	f.locate("7")
-	if !slices.Contains(f.wakes, wakeup{SpecLane, Key{}, 0}) {
+	if !slices.Contains(f.wakes, wakeup{BrokerQueue, Key{}, 0}) {
 		t.Errorf("nobody goes on, only %v", f.wakes)
 	}
-	if told := nextOf[SendCompared](f, SpecLane, Key{}); len(told.Compared.Clusters) != 1 {
+	if told := nextOf[SendSyncReport](f, BrokerQueue, Key{}); len(told.Compared.Clusters) != 1 {
 		t.Errorf("told of %v", told.Compared)
 	}
 }
@@ -237,9 +237,9 @@ func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{})
 	f.locate("7")
-	f.core.Next(SpecLane, Key{Cluster: "cluster1"})
-	f.now = f.now.Add(tellAfter)
-	told := nextOf[SendCompared](f, SpecLane, Key{})
+	f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
+	f.now = f.now.Add(reportAfter)
+	told := nextOf[SendSyncReport](f, BrokerQueue, Key{})
 	f.core.Disconnected()
 	f.unselected("cluster1")
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
@@ -256,10 +256,10 @@ func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
 	f.wakes = nil
 	f.done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
 	f.clusterIdle("cluster1")
-	f.now = f.now.Add(f.nextWake(SpecLane))
+	f.now = f.now.Add(f.nextWake(BrokerQueue))
 	f.done(nextRelease(f, "cluster1"), Result{})
 	f.clusterIdle("cluster1")
-	if n := len(f.core.fleet.clusters); n != 0 {
+	if n := len(f.core.index.clusters); n != 0 {
 		t.Errorf("%d clusters still known", n)
 	}
 }
@@ -277,7 +277,7 @@ func TestCore_ServesAClusterWhoseReleaseWasRefused(t *testing.T) {
 	f.selected("cluster1")
 	f.wakes = nil
 	f.done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded}})
-	if stage := f.core.fleet.clusters["cluster1"].comparing.stage; stage == notCompared {
+	if stage := f.core.index.clusters["cluster1"].comparing.stage; stage == notCompared {
 		t.Error("nobody compares it")
 	}
 	if key := (Key{UID: "uid-w", Cluster: "cluster1"}); !slices.ContainsFunc(f.wakes, func(w wakeup) bool { return w.key == key }) {
@@ -290,7 +290,7 @@ func TestCore_ReleasesWhatLeftTheSelectionWhileItWasDown(t *testing.T) {
 	f.seen(newWork("w", 1))
 	f.clusterIdle("cluster1") // not before the session, when all selected clusters are known
 	f.connect()
-	keys := f.core.Sweep(10)
+	keys := f.core.NextInitialSync(10)
 	if len(keys) != 1 || keys[0] != (Key{Cluster: "cluster1"}) {
 		t.Fatalf("swept %v", keys)
 	}
@@ -312,20 +312,20 @@ func TestCore_LeavesWorksOfAReleasedClusterAlone(t *testing.T) {
 	f.selected("cluster1")
 	f.seen(newWork("w", 1))
 	f.connect()
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
-	e := next[PatchStatus](f, HubLane, "uid-w")
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	e := next[PatchStatus](f, HubQueue, "uid-w")
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
 	f.core.Report(report(newWork("w", 1), 1, applied(1)))
 	f.unselected("cluster1")
-	f.idle(SpecLane, "uid-w")
-	if e := next[PatchStatus](f, HubLane, "uid-w"); len(e.Status.Conditions) != 0 {
+	f.idle(BrokerQueue, "uid-w")
+	if e := next[PatchStatus](f, HubQueue, "uid-w"); len(e.Status.Conditions) != 0 {
 		t.Errorf("the condition of a delivery nobody attempts stays: %+v", e.Status.Conditions)
 	}
 	if s := f.core.Stats(); s.Pending != 0 {
 		t.Errorf("a report waits: %+v", s)
 	}
 	f.deleted("uid-w")
-	f.idle(SpecLane, "uid-w") // nothing is deleted on a cluster that is not served
+	f.idle(BrokerQueue, "uid-w") // nothing is deleted on a cluster that is not served
 }
 
 func TestCore_TakesAReportAgainThatItLostWithTheCluster(t *testing.T) {
@@ -341,7 +341,7 @@ func TestCore_TakesAReportAgainThatItLostWithTheCluster(t *testing.T) {
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 		t.Fatalf("the answer to what it asked is %s", v)
 	}
-	next[PatchStatus](f, HubLane, w.UID)
+	next[PatchStatus](f, HubQueue, w.UID)
 }
 
 func TestCore_SweepsInPortions(t *testing.T) {
@@ -352,7 +352,7 @@ func TestCore_SweepsInPortions(t *testing.T) {
 	f.connect()
 	seen := map[Key]bool{}
 	for _, n := range []int{2, 2, 0} {
-		keys := f.core.Sweep(2)
+		keys := f.core.NextInitialSync(2)
 		if len(keys) != n {
 			t.Fatalf("swept %d works, want %d", len(keys), n)
 		}
@@ -365,9 +365,9 @@ func TestCore_SweepsInPortions(t *testing.T) {
 	}
 }
 
-func nextAsk(f *fixture) Ask {
+func nextRequest(f *fixture) RequestStatuses {
 	f.t.Helper()
-	e, ok := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Ask)
+	e, ok := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses)
 	if !ok {
 		f.t.Fatal("nothing is asked")
 	}
@@ -381,7 +381,7 @@ func TestCore_AsksForMissedStatusesInPortions(t *testing.T) {
 	}
 	f.clusterIdle("cluster1")
 	f.connect()
-	first := nextAsk(f)
+	first := nextRequest(f)
 	if len(first.Held) != maxListed || first.Held[0].Work == nil {
 		t.Fatalf("asks about %d works", len(first.Held))
 	}
@@ -389,8 +389,8 @@ func TestCore_AsksForMissedStatusesInPortions(t *testing.T) {
 	f.done(first, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(time.Second)
-	f.done(nextAsk(f), Result{})
-	last := nextAsk(f)
+	f.done(nextRequest(f), Result{})
+	last := nextRequest(f)
 	if len(last.Held) != 1 {
 		t.Fatalf("asks about %d works", len(last.Held))
 	}
@@ -419,7 +419,7 @@ func TestCore_AsksAboutAWorkOfAnEarlierLeader(t *testing.T) {
 	f.seen(newWork("new", 1, withoutFinalizer))
 	f.clusterIdle("cluster1")
 	f.seen(newWork("w", 1))
-	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+	if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
 		t.Errorf("asks about %+v", e.Held)
 	}
 }
@@ -434,9 +434,9 @@ func TestCore_AsksAboutAWorkThatAnEarlierLeaderPublished_ShownLate(t *testing.T)
 	f.connect()
 	f.seen(newWork("w", 1, withoutFinalizer, version("100")))
 	f.clusterIdle("cluster1")
-	f.done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Err: errConflict()})
+	f.done(next[AddFinalizer](f, BrokerQueue, "uid-w"), Result{Err: errConflict()})
 	f.seen(newWork("w", 1))
-	if e := nextAsk(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
+	if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
 		t.Errorf("asks about %+v", e.Held)
 	}
 }
@@ -446,7 +446,7 @@ func TestCore_AsksNothingAboutAWorkThatItPublishedFirst(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
 	f.seen(newWork("w", 1, withoutFinalizer, version("100")))
-	f.done(next[AddFinalizer](f, SpecLane, "uid-w"), Result{Work: newWork("w", 1)})
+	f.done(next[AddFinalizer](f, BrokerQueue, "uid-w"), Result{Work: newWork("w", 1)})
 	f.seen(newWork("w", 1))
 	f.clusterIdle("cluster1")
 }
@@ -457,7 +457,7 @@ func TestCore_ListsTheHashOfAReportThatWaits(t *testing.T) {
 	f.seen(w)
 	f.core.Report(report(w, 1, applied(1)))
 	f.connect()
-	if h := nextAsk(f).Held[0]; h.Hash != "hash-1" || h.Work != nil {
+	if h := nextRequest(f).Held[0]; h.Hash != "hash-1" || h.Work != nil {
 		t.Errorf("lists %+v", h)
 	}
 }

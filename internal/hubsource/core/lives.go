@@ -27,22 +27,22 @@ import (
 // as it lasts, nothing is deleted because it is missing; it ends when a comparison
 // finds that nothing is missing any more and the broker knows where the hub is.
 type hubEpochs struct {
-	f      *fleet
+	f      *workIndex
 	cursor *cursor
 
 	// over: the present life has ended; nothing is decided in it any more.
 	over bool
 	// position is where the hub was when it was last asked, on subscription
-	// locatedOn; due: it is to be asked again. An answer counts that was asked for
+	// positionReadOn; due: it is to be asked again. An answer counts that was asked for
 	// in the present attempt. asked bounds how often.
-	position  *codec.HubPosition
-	newest    string // resource version of all that the hub has shown in this life
-	first     string // that of the first position in this life
-	locatedOn int
-	attempt   int
-	due       bool
-	asked     time.Time
-	retry     retry
+	position       *codec.HubPosition
+	newest         string // resource version of all that the hub has shown in this life
+	first          string // that of the first position in this life
+	positionReadOn int
+	attempt        int
+	due            bool
+	queriedAt      time.Time
+	retry          retry
 
 	// withheld are the clusters in doubt, everywhere included; reason is why
 	// that is.
@@ -58,9 +58,9 @@ type hubEpochs struct {
 }
 
 const (
-	// locateEvery is how often a hub on which something happens is asked how
+	// readPositionEvery is how often a hub on which something happens is asked how
 	// far it has come.
-	locateEvery = time.Minute
+	readPositionEvery = time.Minute
 	// saveEvery is how often the cursor is saved.
 	saveEvery = 5 * time.Second
 	// informerLag is how long the informer may show something older than what the
@@ -71,7 +71,7 @@ const (
 // reasonKept is the reason of a doubt that an earlier process had.
 const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
 
-func newLives(f *fleet, cursor *cursor, s SavedState, reason string) *hubEpochs {
+func newHubEpochs(f *workIndex, cursor *cursor, s SavedState, reason string) *hubEpochs {
 	l := &hubEpochs{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.Trusted, against: s.Against, saved: s}
 	for _, name := range s.Withheld {
 		l.withheld[name] = true
@@ -82,7 +82,7 @@ func newLives(f *fleet, cursor *cursor, s SavedState, reason string) *hubEpochs 
 // state returns what is to be saved, and whether that is something new.
 func (l *hubEpochs) state() (s SavedState, unsaved bool) {
 	s = SavedState{Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
-	if bare := l.saved.Version != "" && l.saved.Cursor == ""; !l.over && (!bare || l.located()) {
+	if bare := l.saved.Version != "" && l.saved.Cursor == ""; !l.over && (!bare || l.positionRead()) {
 		s.Cursor = l.cursor.at() // else what was written up to there may be there no more
 	}
 	return s, !s.equal(l.saved)
@@ -96,10 +96,10 @@ func (l *hubEpochs) nextSave() *todo {
 	}
 	onlyCursor := s
 	onlyCursor.Cursor = l.saved.Cursor
-	if onlyCursor.equal(l.saved) && !l.over && l.f.until(HubLane, Key{}, l.savedAt.Add(saveEvery)) {
+	if onlyCursor.equal(l.saved) && !l.over && l.f.until(HubQueue, Key{}, l.savedAt.Add(saveEvery)) {
 		return nil
 	}
-	if !l.f.due(HubLane, Key{}, &l.saveRetry) {
+	if !l.f.due(HubQueue, Key{}, &l.saveRetry) {
 		return nil
 	}
 	over := l.over
@@ -117,25 +117,25 @@ func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 			l.endEpoch("what the hub keeps for this source is not what was written last")
 		case apierrors.IsNotFound(r.Err):
 			l.saved = SavedState{Version: l.saved.Version} // it may have gone back; the hub is asked
-			l.locateNow()
+			l.readPositionNow()
 		}
-		l.f.hubFailed(HubLane, Key{}, &l.saveRetry, r.Err)
+		l.f.hubFailed(HubQueue, Key{}, &l.saveRetry, r.Err)
 		return
 	}
 	l.keeps(r.Kept)
 	if over != l.over {
-		l.f.wake(HubLane, Key{}, 0)
+		l.f.wake(HubQueue, Key{}, 0)
 		return // it may have been before the hub went back
 	}
-	if s.doubtsAll() && !l.saved.doubtsAll() {
+	if s.suspectsAll() && !l.saved.suspectsAll() {
 		// The hub has moved on with that, so that where it is when the doubt ends is
 		// none of the positions that a broker may have been told before.
-		l.locateNow()
+		l.readPositionNow()
 	}
 	l.saved = s
 	l.saved.Version = r.Kept
 	l.saveRetry.reset()
-	l.f.wake(HubLane, Key{}, 0)
+	l.f.wake(HubQueue, Key{}, 0)
 }
 
 // keeps takes the resource version of what the hub keeps for this source. That went
@@ -165,7 +165,7 @@ func (l *hubEpochs) end(reason string, against *codec.HubPosition) {
 	if l.against == nil || against != nil && !covers(l.against, against) {
 		l.against = against
 	}
-	l.f.wake(HubLane, Key{}, 0)
+	l.f.wake(HubQueue, Key{}, 0)
 }
 
 // endEpoch ends the life in which the hub contradicts itself.
@@ -182,7 +182,7 @@ func (l *hubEpochs) endEpoch(reason string) {
 // suspicionIsSaved reports whether it is known on the hub that it went back in time, so
 // that what hides it may be done. If not, the life ends.
 func (l *hubEpochs) suspicionIsSaved(reason string) bool {
-	if !l.saved.doubtsAll() {
+	if !l.saved.suspectsAll() {
 		l.end(reason, nil)
 		return false
 	}
@@ -195,7 +195,7 @@ func (l *hubEpochs) suspectRollback(reason string) {
 		return
 	}
 	l.reason, l.withheld = reason, map[string]bool{everywhere: true}
-	l.f.wake(HubLane, Key{}, 0)
+	l.f.wake(HubQueue, Key{}, 0)
 }
 
 // rollbackSuspicion returns why nothing may be deleted on a cluster, or everywhere, because it
@@ -210,8 +210,8 @@ func (l *hubEpochs) rollbackSuspicion(cluster string) string {
 	return reasonKept
 }
 
-// doubtsMissing is why nothing of a cluster is deleted of whose works so many are missing on the hub, "" for no doubt.
-func (l *hubEpochs) doubtsMissing(cluster string, missing, live int) string {
+// suspicionOfMissing is why nothing of a cluster is deleted of whose works so many are missing on the hub, "" for no doubt.
+func (l *hubEpochs) suspicionOfMissing(cluster string, missing, live int) string {
 	if reason := l.rollbackSuspicion(everywhere); reason != "" {
 		return reason
 	}
@@ -225,14 +225,14 @@ func (l *hubEpochs) doubtsMissing(cluster string, missing, live int) string {
 // suspectCluster withholds deletions on one cluster, whatever is missing there later.
 func (l *hubEpochs) suspectCluster(cluster string) {
 	l.withheld[cluster] = true
-	l.f.wake(HubLane, Key{}, 0)
+	l.f.wake(HubQueue, Key{}, 0)
 }
 
 // clearSuspicion ends that when nothing is missing on the cluster any more.
 func (l *hubEpochs) clearSuspicion(cluster string) {
 	if l.withheld[cluster] {
 		delete(l.withheld, cluster)
-		l.f.wake(HubLane, Key{}, 0)
+		l.f.wake(HubQueue, Key{}, 0)
 	}
 }
 
@@ -244,13 +244,13 @@ func (l *hubEpochs) clearAllSuspicions(told *codec.HubPosition) {
 	}
 	if len(l.withheld) > 0 {
 		clear(l.withheld)
-		l.f.wake(HubLane, Key{}, 0)
+		l.f.wake(HubQueue, Key{}, 0)
 	}
 	l.reason, l.against = reasonKept, nil
 }
 
-// doubtful reports whether deletions are withheld anywhere.
-func (l *hubEpochs) doubtful() bool { return len(l.withheld) > 0 }
+// isSuspected reports whether deletions are withheld anywhere.
+func (l *hubEpochs) isSuspected() bool { return len(l.withheld) > 0 }
 
 // locateOn has the hub located on a new subscription, at once.
 //
@@ -258,35 +258,35 @@ func (l *hubEpochs) doubtful() bool { return len(l.withheld) > 0 }
 //	and comes back: until the hub is located again nothing is deleted or evicted because it is missing
 func (l *hubEpochs) locateOn(compared bool) { l.due, l.retry = compared, retry{} }
 
-// located reports whether the hub's position is known on this subscription.
-func (l *hubEpochs) located() bool { return l.locatedOn == l.f.sub }
+// positionRead reports whether the hub's position is known on this subscription.
+func (l *hubEpochs) positionRead() bool { return l.positionReadOn == l.f.sub }
 
-// nextLocate decides about asking the hub how far it has come.
-func (l *hubEpochs) nextLocate() *todo {
-	if !l.due || !l.f.connected || !l.f.due(HubLane, Key{}, &l.retry) {
+// nextReadPosition decides about asking the hub how far it has come.
+func (l *hubEpochs) nextReadPosition() *todo {
+	if !l.due || !l.f.connected || !l.f.due(HubQueue, Key{}, &l.retry) {
 		return nil
 	}
 	newest, attempt, sub := l.newest, l.attempt, l.f.sub
-	return &todo{Locate{}, func(r Result) {
+	return &todo{ReadHubPosition{}, func(r Result) {
 		switch {
 		case sub != l.f.sub: // it is asked once more
 		case r.Err != nil || r.Position == nil:
-			l.f.hubFailed(HubLane, Key{}, &l.retry, r.Err)
+			l.f.hubFailed(HubQueue, Key{}, &l.retry, r.Err)
 		default:
-			l.doneLocate(newest, attempt != l.attempt, r)
+			l.doneReadPosition(newest, attempt != l.attempt, r)
 		}
 	}}
 }
 
-// doneLocate takes where the hub is, which had shown up to newest when it was asked.
+// doneReadPosition takes where the hub is, which had shown up to newest when it was asked.
 // again: it has to be asked once more.
-func (l *hubEpochs) doneLocate(newest string, again bool, r Result) {
-	before, asked := l.position, l.asked
-	l.position, l.asked = r.Position, l.f.Now()
+func (l *hubEpochs) doneReadPosition(newest string, again bool, r Result) {
+	before, asked := l.position, l.queriedAt
+	l.position, l.queriedAt = r.Position, l.f.Now()
 	l.first = cmp.Or(l.first, r.Position.ResourceVersion)
 	l.retry.reset()
 	if l.due = again; !again {
-		l.locatedOn = l.f.sub
+		l.positionReadOn = l.f.sub
 	}
 	shown := &codec.HubPosition{UID: r.Position.UID, ResourceVersion: newest}
 	for _, p := range []*codec.HubPosition{shown, before} {
@@ -300,9 +300,9 @@ func (l *hubEpochs) doneLocate(newest string, again bool, r Result) {
 	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {
 		// What came while the hub was asked may be later than its answer, or from
 		// before it went back.
-		l.locateAt(asked.Add(locateEvery))
+		l.readPositionAt(asked.Add(readPositionEvery))
 	}
-	l.f.wake(HubLane, Key{}, 0)
+	l.f.wake(HubQueue, Key{}, 0)
 }
 
 // isSince reports whether a state of a work is from after this leader first located the hub.
@@ -310,20 +310,20 @@ func (l *hubEpochs) isSince(o *workv1.ManifestWork) bool {
 	return olderVersion(l.first, o.ResourceVersion)
 }
 
-// judge compares where the hub is with what the broker knows of it. What this
+// checkPosition compares where the hub is with what the broker knows of it. What this
 // process has read of the hub may be from before it went back.
-func (l *hubEpochs) judge(last *codec.HubPosition) {
+func (l *hubEpochs) checkPosition(last *codec.HubPosition) {
 	reason := l.beforeThat(last)
-	if reason == "" || l.saved.doubtsAll() && l.saved.Against != nil && covers(l.saved.Against, last) {
+	if reason == "" || l.saved.suspectsAll() && l.saved.Against != nil && covers(l.saved.Against, last) {
 		return
 	}
 	l.end(reason, last)
 }
 
-// judgeStore takes what the broker knows of the hub, for whether its store is from
+// checkStore takes what the broker knows of the hub, for whether its store is from
 // before the last doubt about the hub ended: then it may have works again that the
 // hub lost, and whose records it had let go of since.
-func (l *hubEpochs) judgeStore(last *codec.HubPosition) {
+func (l *hubEpochs) checkStore(last *codec.HubPosition) {
 	if l.trusted == nil || last != nil && last.UID == l.trusted.UID && !laterThan(l.trusted, last) {
 		return
 	}
@@ -359,12 +359,12 @@ func samePosition(a, b *codec.HubPosition) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// locateNow has the hub asked before anything is deleted because it is missing.
-func (l *hubEpochs) locateNow() {
+// readPositionNow has the hub asked before anything is deleted because it is missing.
+func (l *hubEpochs) readPositionNow() {
 	l.attempt++
-	l.due, l.locatedOn = true, 0
+	l.due, l.positionReadOn = true, 0
 	l.retry.reset()
-	l.f.wake(HubLane, Key{}, 0)
+	l.f.wake(HubQueue, Key{}, 0)
 }
 
 // shown notes how far the hub has come at least.
@@ -378,15 +378,15 @@ func (l *hubEpochs) shown(o *workv1.ManifestWork) {
 // before long how far the hub has come.
 func (l *hubEpochs) moved(o *workv1.ManifestWork) {
 	l.shown(o)
-	if l.f.connected && !l.due && l.located() {
-		l.locateAt(l.asked.Add(locateEvery))
+	if l.f.connected && !l.due && l.positionRead() {
+		l.readPositionAt(l.queriedAt.Add(readPositionEvery))
 	}
 }
 
-func (l *hubEpochs) locateAt(at time.Time) {
+func (l *hubEpochs) readPositionAt(at time.Time) {
 	l.due = true
 	l.retry.wait(at, false)
-	l.f.wakeAt(HubLane, Key{}, at)
+	l.f.wakeAt(HubQueue, Key{}, at)
 }
 
 // SavedState is what a source keeps on its hub from one process to the next. It goes
@@ -421,10 +421,10 @@ const maxWithheld = 2000
 
 // The keys of a State in a ConfigMap.
 const (
-	keyCursor   = "cursor"
-	keyWithheld = "withheld"
-	keyTrusted  = "settled"
-	keyAgainst  = "against"
+	keyCursor          = "cursor"
+	keyWithheld        = "withheld"
+	keyClearedPosition = "settled"
+	keyAgainst         = "against"
 )
 
 // Data returns the state as the data of a ConfigMap.
@@ -436,7 +436,7 @@ func (s SavedState) Data() map[string]string {
 	if len(s.Withheld) > 0 {
 		data[keyWithheld] = strings.Join(s.Withheld, "\n")
 	}
-	for key, p := range map[string]*codec.HubPosition{keyTrusted: s.Trusted, keyAgainst: s.Against} {
+	for key, p := range map[string]*codec.HubPosition{keyClearedPosition: s.Trusted, keyAgainst: s.Against} {
 		if p != nil {
 			data[key] = p.UID + "\n" + p.ResourceVersion
 		}
@@ -448,7 +448,7 @@ func (s SavedState) Data() map[string]string {
 func StateOf(data map[string]string) SavedState {
 	return SavedState{
 		Cursor: data[keyCursor], Withheld: slices.Compact(slices.Sorted(strings.FieldsSeq(data[keyWithheld]))),
-		Trusted: positionOf(data[keyTrusted]), Against: positionOf(data[keyAgainst]),
+		Trusted: positionOf(data[keyClearedPosition]), Against: positionOf(data[keyAgainst]),
 	}
 }
 
@@ -460,8 +460,8 @@ func positionOf(text string) *codec.HubPosition {
 	return &codec.HubPosition{UID: uid, ResourceVersion: version}
 }
 
-// doubtsAll reports whether nothing is deleted anywhere.
-func (s SavedState) doubtsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
+// suspectsAll reports whether nothing is deleted anywhere.
+func (s SavedState) suspectsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
 
 // equal reports whether there is nothing new to save in s.
 func (s SavedState) equal(t SavedState) bool {

@@ -13,21 +13,21 @@ import (
 // much happens.
 func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
 	f := comparingFixture(t, SavedState{})
-	answer := func(e Locate, version string) {
+	answer := func(e ReadHubPosition, version string) {
 		f.done(e, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: version}})
 	}
 	f.page(codec.Inventory{})
-	e := nextOf[Locate](f, HubLane, Key{})
+	e := nextOf[ReadHubPosition](f, HubQueue, Key{})
 	f.seen(newWork("w", 1, version("300")))
 	answer(e, "200")
-	e = nextOf[Locate](f, HubLane, Key{})
+	e = nextOf[ReadHubPosition](f, HubQueue, Key{})
 	f.seen(newWork("w", 2, version("400")))
 	answer(e, "350") // later than 300: the hub did not go back
-	if e := f.core.Next(HubLane, Key{}); e != nil {
+	if e := f.core.Next(HubQueue, Key{}); e != nil {
 		t.Fatalf("asked again at once: %T", e)
 	}
-	f.now = f.now.Add(locateEvery)
-	answer(nextOf[Locate](f, HubLane, Key{}), "200")
+	f.now = f.now.Add(readPositionEvery)
+	answer(nextOf[ReadHubPosition](f, HubQueue, Key{}), "200")
 	if s, _ := f.core.State(); len(s.Withheld) != 1 || s.Withheld[0] != everywhere {
 		t.Errorf("nothing is withheld although the hub went back: %+v", s)
 	}
@@ -39,7 +39,7 @@ func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 	f.page(codec.Inventory{})
 	f.locate("200")
 	f.seen(newWork("w", 1, version("300")))
-	if e := f.core.Next(HubLane, Key{}); e != nil {
+	if e := f.core.Next(HubQueue, Key{}); e != nil {
 		t.Fatalf("asked again within a minute: %T", e)
 	}
 	f.core.Disconnected()
@@ -55,14 +55,14 @@ func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 	f.page(codec.Inventory{})
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	under := next[Publish](f, SpecLane, w.UID)
+	under := next[Publish](f, BrokerQueue, w.UID)
 	f.missing(w.UID)
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{})
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(time.Hour)
-	if e := f.core.Next(SpecLane, Key{}); e != nil {
+	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
 		t.Fatalf("before the work was looked for, the next of all is %T %+v", e, e)
 	}
 	f.done(under, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
@@ -86,29 +86,29 @@ func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
 		f := comparingFixture(t, SavedState{})
 		f.locate("900")
 		f.page(codec.Inventory{})
-		f.core.lives.locateNow()
+		f.core.epochs.readPositionNow()
 		f.locate("200")
-		f.beginLife()
+		f.beginEpoch()
 		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
-		if s, unsaved := f.core.State(); unsaved || !s.doubtsAll() {
+		if s, unsaved := f.core.State(); unsaved || !s.suspectsAll() {
 			t.Fatalf("to be saved: %+v", s)
 		}
 		f.locate("201")
 		var before Save
 		if late {
-			f.core.lives.suspectCluster("cluster1")
-			f.core.lives.reason = "something else"
-			f.core.lives.against = &codec.HubPosition{UID: "hub", ResourceVersion: "950"}
-			before = nextOf[Save](f, HubLane, Key{})
+			f.core.epochs.suspectCluster("cluster1")
+			f.core.epochs.reason = "something else"
+			f.core.epochs.against = &codec.HubPosition{UID: "hub", ResourceVersion: "950"}
+			before = nextOf[Save](f, HubQueue, Key{})
 		}
-		f.core.lives.locateNow()
+		f.core.epochs.readPositionNow()
 		if late {
-			f.core.lives.endEpoch("the hub has a work again that was gone")
+			f.core.epochs.endEpoch("the hub has a work again that was gone")
 			f.done(before, Result{})
 		} else {
 			f.locate("150")
 		}
-		f.beginLife()
+		f.beginEpoch()
 	}
 }
 
@@ -127,7 +127,7 @@ func TestCore_EndsTheLifeOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 			t.Errorf("the hub keeps %q: to be saved is %+v", kept, s)
 		}
 		if ends {
-			f.beginLife()
+			f.beginEpoch()
 		}
 	}
 }
@@ -139,10 +139,10 @@ func TestCore_EndsTheLifeOfAHubOnWhichASaveTakesOlderPlace(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: "e/t/7", Version: "500"}, newWork("w", 1))
 	f.page(codec.Inventory{})
 	f.locateKeeping("510", "500")
-	f.core.lives.suspectCluster("cluster1")
-	f.done(nextOf[Save](f, HubLane, Key{}), Result{Err: errNotFound()})
+	f.core.epochs.suspectCluster("cluster1")
+	f.done(nextOf[Save](f, HubQueue, Key{}), Result{Err: errNotFound()})
 	f.locateKeeping("511", "500") // it was asked because of that
 	f.now = f.now.Add(time.Minute)
-	f.done(nextOf[Save](f, HubLane, Key{}), Result{Kept: "400"})
-	f.beginLife()
+	f.done(nextOf[Save](f, HubQueue, Key{}), Result{Kept: "400"})
+	f.beginEpoch()
 }

@@ -17,8 +17,8 @@ func (f *fixture) meets(agent *plain.Tracker, m plain.Stamp, has Present) {
 		f.t.Fatal("an event that names no session of the agent counts")
 	}
 	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: has})
-	f.asked("cluster1")
+	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: has})
+	f.requested("cluster1")
 	f.clusterIdle("cluster1")
 }
 
@@ -30,9 +30,9 @@ func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 		codec.DeleteRequest: newWork("a", 4, deleting, withStatus(applied(4))),
 	} {
 		f := plainly(t, a)
-		f.asked("cluster1")
+		f.requested("cluster1")
 		agent := plain.NewLine(5, "agent")
-		p := next[Publish](f, SpecLane, "uid-a")
+		p := next[Publish](f, BrokerQueue, "uid-a")
 		f.meets(agent, p.Stamp, present(a))
 		f.done(p, Result{})
 		f.now = f.now.Add(firstDelay)
@@ -40,7 +40,7 @@ func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 		if p.Action != action || agent.Hear("hub", p.Stamp) != plain.First {
 			t.Errorf("%v: published then %+v", action, p)
 		}
-		f.idle(SpecLane, "uid-a")
+		f.idle(BrokerQueue, "uid-a")
 	}
 }
 
@@ -49,10 +49,10 @@ func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
-	f.asked("cluster1")
+	f.requested("cluster1")
 	published, start := 0, f.now
 	for i := range uint64(1000) {
-		if p, ok := f.core.Next(SpecLane, Key{UID: "uid-a"}).(Publish); ok {
+		if p, ok := f.core.Next(BrokerQueue, Key{UID: "uid-a"}).(Publish); ok {
 			f.core.Report(&Report{Cluster: "cluster1", Stamp: plain.NewLine(5+i, "agent").Stamp("hub")})
 			f.done(p, Result{})
 			published++
@@ -70,7 +70,7 @@ func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
-	asks := f.asked("cluster1")
+	asks := f.requested("cluster1")
 	if len(asks) != 1 {
 		t.Fatalf("asks %+v", asks)
 	}
@@ -79,8 +79,8 @@ func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Fatal("the list does not count")
 	}
-	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if asks = f.asked("cluster1"); len(asks) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
+	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
+	if asks = f.requested("cluster1"); len(asks) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
 		t.Errorf("asks then %+v", asks)
 	}
 }
@@ -91,17 +91,17 @@ func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	agent := f.ours("cluster1")
-	f.asked("cluster1")
-	p := next[Publish](f, SpecLane, "uid-a")
+	f.requested("cluster1")
+	p := next[Publish](f, BrokerQueue, "uid-a")
 	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if asks := f.asked("cluster1"); len(asks) != 1 || len(asks[0].Held) != 1 {
+	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
+	if asks := f.requested("cluster1"); len(asks) != 1 || len(asks[0].Held) != 1 {
 		t.Errorf("it asks for statuses: %+v", asks)
 	}
 	f.done(p, Result{})
 	f.now = f.now.Add(firstDelay)
 	f.deliver("uid-a")
-	f.idle(SpecLane, "uid-a")
+	f.idle(BrokerQueue, "uid-a")
 }
 
 // TestPlain_GreetsAnAgentWithoutWorks: it has to hear of the session all the same.
@@ -111,7 +111,7 @@ func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("a list to nobody counts")
 	}
-	asks := f.asked("cluster1")
+	asks := f.requested("cluster1")
 	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
 		t.Fatalf("asks %+v", asks)
 	}
@@ -127,14 +127,14 @@ func TestPlain_OwesAGreeting(t *testing.T) {
 		if works == 1 {
 			f.seen(newWork("a", 3))
 		}
-		f.asked("cluster1")
+		f.requested("cluster1")
 		for n := range uint64(2) {
 			agent := plain.NewLine(5+n, "agent")
 			f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-			asks := f.asked("cluster1")
+			asks := f.requested("cluster1")
 			if n == 1 && len(asks) == 0 {
-				f.now = f.now.Add(greetEvery)
-				asks = f.asked("cluster1")
+				f.now = f.now.Add(noticeEvery)
+				asks = f.requested("cluster1")
 			}
 			if len(asks) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
 				t.Errorf("with %d works, agent %d is asked %+v", works, n, asks)
@@ -146,18 +146,18 @@ func TestPlain_OwesAGreeting(t *testing.T) {
 // TestPlain_AsksAgainForWhatTheHubLacks: the status of a work that only a stock agent has may be
 // lost, and nothing else tells whose it is.
 func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
-	f, r := lackingOne(t)
+	f, r := oneOrphan(t)
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(32 * time.Minute)
-	asks := f.asked("cluster1")
+	asks := f.requested("cluster1")
 	if len(asks) != 2 || asks[0].Held[0] != (StatusRef{UID: "uid-x", Hash: "none"}) {
 		t.Errorf("asks %+v", asks)
 	}
 	if v := f.core.Report(r); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
-	next[Get](f, HubLane, "uid-x")
-	if asks = f.asked("cluster1"); len(asks) != 0 {
+	next[Get](f, HubQueue, "uid-x")
+	if asks = f.requested("cluster1"); len(asks) != 0 {
 		t.Errorf("asks without end: %+v", asks)
 	}
 }
@@ -167,7 +167,7 @@ func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
 func TestPlain_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.lags = true
 	later := report(newWork("a", 5), 1, applied(5))
 	for _, r := range []*Report{report(newWork("x", 1), 1, applied(1)), later} {
@@ -175,16 +175,16 @@ func TestPlain_AStatusShowsThatTheHubWentBack(t *testing.T) {
 			t.Fatalf("the report of %s is %s", r.Name, v)
 		}
 	}
-	f.idle(HubLane, a.UID)
-	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
-	f.idle(HubLane, "uid-x")
+	f.idle(HubQueue, a.UID)
+	f.done(next[Get](f, HubQueue, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubQueue, "uid-x")
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
-	f.idle(SpecLane, a.UID) // it has the hub asked
-	f.done(next[Get](f, HubLane, a.UID), Result{Work: a})
-	f.idle(SpecLane, a.UID)
-	f.beginLife(a)
-	if f.core.lives.rollbackSuspicion(everywhere) == "" {
+	f.idle(BrokerQueue, a.UID) // it has the hub asked
+	f.done(next[Get](f, HubQueue, a.UID), Result{Work: a})
+	f.idle(BrokerQueue, a.UID)
+	f.beginEpoch(a)
+	if f.core.epochs.rollbackSuspicion(everywhere) == "" {
 		t.Error("it does not doubt the hub")
 	}
 }
@@ -194,18 +194,18 @@ func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	a, cluster := newWork("a", 3), Key{Cluster: "cluster1"}
 	f := plainly(t, a)
 	agent := f.ours("cluster1")
-	f.asked("cluster1")
+	f.requested("cluster1")
 	r := report(newWork("x", 1), 1, applied(1))
 	r.Stamp = agent.Stamp("hub")
 	if v := f.core.Report(r); v != Taken {
 		t.Fatalf("the report is %s", v)
 	}
-	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
-	f.idle(HubLane, "uid-x")
+	f.done(next[Get](f, HubQueue, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubQueue, "uid-x")
 	for range 3 { // the first ones are lost
 		f.now = f.now.Add(missingDelay)
-		asks := f.asked("cluster1")
-		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != ofNobody[0] || asks[0].Stamp.Heard != (codec.Session{}) {
+		asks := f.requested("cluster1")
+		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != emptyStatusRequest[0] || asks[0].Stamp.Heard != (codec.Session{}) {
 			t.Fatalf("asks %+v", asks)
 		}
 		f.clusterIdle("cluster1")
@@ -214,9 +214,9 @@ func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	if !f.core.Listed(list) {
 		t.Fatal("the list does not count")
 	}
-	f.done(nextOf[List](f, SpecLane, cluster), Result{Present: present(a)})
-	f.done(nextOf[Ask](f, SpecLane, cluster), Result{Sent: 1})
-	f.done(nextOf[Get](f, SpecLane, cluster), Result{Err: errNotFound()})
+	f.done(nextOf[List](f, BrokerQueue, cluster), Result{Present: present(a)})
+	f.done(nextOf[RequestStatuses](f, BrokerQueue, cluster), Result{Sent: 1})
+	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Err: errNotFound()})
 	f.locate("1001")
-	nextOf[Delete](f, SpecLane, cluster)
+	nextOf[Delete](f, BrokerQueue, cluster)
 }

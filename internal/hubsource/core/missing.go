@@ -50,18 +50,18 @@ func (m *missing) isFinal(sub int) bool {
 }
 
 // nextMissing decides about works that only the broker has.
-func (c *comparisons) nextMissing(cl *cluster) *todo {
+func (c *clusterSync) nextMissing(cl *cluster) *todo {
 	k, m := &cl.comparing, &cl.comparing.missing
 	switch {
 	case len(m.records) == 0:
 		c.conclude(cl)
 		return nil
-	case c.unjudged > 0 || !c.inventory.complete || !c.lives.located():
+	case c.unjudged > 0 || !c.inventory.complete || !c.epochs.positionRead():
 		return nil
-	case c.f.behind > 0 && c.lives.rollbackSuspicion(everywhere) == "": // a work that is may cast doubt on the hub
+	case c.f.behind > 0 && c.epochs.rollbackSuspicion(everywhere) == "": // a work that is may cast doubt on the hub
 		return nil
 	}
-	if reason := c.lives.doubtsMissing(cl.name, m.candidates, m.live); reason != "" {
+	if reason := c.epochs.suspicionOfMissing(cl.name, m.candidates, m.live); reason != "" {
 		c.withhold(cl, reason)
 		return nil
 	}
@@ -78,10 +78,10 @@ func (c *comparisons) nextMissing(cl *cluster) *todo {
 	default:
 		uid := types.UID(left[0].ResourceID)
 		return c.of(cl, Get{UID: uid, Namespace: cl.name, Name: left[0].Name}, func(r Result) {
-			if r.lacks(uid) {
+			if r.isAbsent(uid) {
 				r = Result{}
 			} else if r.Work != nil {
-				c.lives.shown(r.Work)
+				c.epochs.shown(r.Work)
 			}
 			c.sought(cl, 1, r.Work != nil, r.Err)
 		})
@@ -90,7 +90,7 @@ func (c *comparisons) nextMissing(cl *cluster) *todo {
 
 // of is a question of the present comparison of a cluster: a later one does not want
 // its answer.
-func (c *comparisons) of(cl *cluster, e Effect, done func(Result)) *todo {
+func (c *clusterSync) of(cl *cluster, e Effect, done func(Result)) *todo {
 	attempt := cl.comparing.attempt
 	return c.f.ofCluster(cl, e, func(r Result) {
 		if cl.comparing.attempt == attempt && len(cl.comparing.missing.records) > 0 {
@@ -100,23 +100,23 @@ func (c *comparisons) of(cl *cluster, e Effect, done func(Result)) *todo {
 }
 
 // sought takes the hub's word of the next n: it has one of them, or none.
-func (c *comparisons) sought(cl *cluster, n int, has bool, err error) {
+func (c *clusterSync) sought(cl *cluster, n int, has bool, err error) {
 	switch {
 	case err != nil:
-		c.f.hubFailed(SpecLane, cl.key(), &cl.comparing.retry, err)
+		c.f.hubFailed(BrokerQueue, cl.key(), &cl.comparing.retry, err)
 	case has: // only the informer does not have it yet
 		c.repeat(cl, missingDelay)
 	default:
 		m := &cl.comparing.missing
 		cl.comparing.retry.reset()
 		if m.absent += n; m.absent == len(m.records) {
-			c.lives.locateNow() // see missing.records
+			c.epochs.readPositionNow() // see missing.records
 		}
-		c.f.wakeCluster(SpecLane, cl)
+		c.f.wakeCluster(BrokerQueue, cl)
 	}
 }
 
-func (c *comparisons) doneDelete(cl *cluster, r Result) {
+func (c *clusterSync) doneDelete(cl *cluster, r Result) {
 	switch {
 	case r.Err == nil:
 		c.resolved(cl)
@@ -129,20 +129,20 @@ func (c *comparisons) doneDelete(cl *cluster, r Result) {
 }
 
 // resolved goes on with the next that is missing.
-func (c *comparisons) resolved(cl *cluster) {
+func (c *clusterSync) resolved(cl *cluster) {
 	m := &cl.comparing.missing
 	for _, w := range cl.works { // what waited for its name
 		if w.name() == m.records[0].Name {
-			c.f.wake(SpecLane, w.key(), 0)
+			c.f.wake(BrokerQueue, w.key(), 0)
 		}
 	}
 	m.records, m.absent = m.records[1:], m.absent-1
 	cl.comparing.retry.reset()
-	c.f.wakeCluster(SpecLane, cl)
+	c.f.wakeCluster(BrokerQueue, cl)
 }
 
 // withhold leaves what is missing to a person.
-func (c *comparisons) withhold(cl *cluster, reason string) {
+func (c *clusterSync) withhold(cl *cluster, reason string) {
 	m := &cl.comparing.missing
 	m.reason = reason
 	for _, r := range m.records {
@@ -153,12 +153,12 @@ func (c *comparisons) withhold(cl *cluster, reason string) {
 }
 
 // conclude ends the comparison of a cluster.
-func (c *comparisons) conclude(cl *cluster) {
+func (c *clusterSync) conclude(cl *cluster) {
 	c.setStage(cl, concluded)
 	if cl.comparing.missing.isFinal(c.f.sub) {
-		c.lives.clearSuspicion(cl.name)
+		c.epochs.clearSuspicion(cl.name)
 	}
-	c.tellSoon(cl)
+	c.reportSoon(cl)
 }
 
 // withholds reports whether the deletion of a work is left to a person.
@@ -174,7 +174,7 @@ func (m *missing) has(id string) bool {
 
 // nameWaits reports whether a work is still to be deleted that has a name, by us or
 // by a person.
-func (c *comparisons) nameWaits(cl *cluster, name string) bool {
+func (c *clusterSync) nameWaits(cl *cluster, name string) bool {
 	m := &cl.comparing.missing
 	return slices.ContainsFunc(m.records, func(r codec.InventoryRecord) bool { return r.Name == name }) ||
 		slices.ContainsFunc(m.withheld, func(w codec.WithheldDeletion) bool { return w.Name == name })

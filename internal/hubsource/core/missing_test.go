@@ -31,20 +31,20 @@ func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 2)
 	f.clusterIdle("cluster1") // which hub it is, is not known
 	f.locate("200")
-	f.done(nextOf[Get](f, SpecLane, cluster), Result{Err: errNotFound()})
+	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Err: errNotFound()})
 	other := newWork("m001", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
-	f.done(nextOf[Get](f, SpecLane, cluster), Result{Work: other})
+	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Work: other})
 	f.clusterIdle("cluster1") // whether it was the same hub, is not known
 	f.locate("200")
-	d := nextOf[Delete](f, SpecLane, cluster)
+	d := nextOf[Delete](f, BrokerQueue, cluster)
 	e, err := eventOf(d, f.id, f.now)
 	if err != nil || e.Extensions()[codec.ExtIfRevision] != "1" || e.Extensions()[codec.ExtDeletionTimestamp] == nil || len(e.Data()) != 0 {
 		t.Fatalf("published %v, error %v", e.Extensions(), err)
 	}
 	f.done(d, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
-	f.done(nextOf[Delete](f, SpecLane, cluster), Result{})
+	f.done(nextOf[Delete](f, BrokerQueue, cluster), Result{})
 	f.clusterIdle("cluster1")
-	if c := f.told(); !c.AllClusters || c.Position == nil {
+	if c := f.reported(); !c.AllClusters || c.Position == nil {
 		t.Errorf("told %+v", c)
 	}
 }
@@ -55,25 +55,25 @@ func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
 	f.locate("200")
-	missing := nextOf[Get](f, SpecLane, cluster)
-	f.core.lives.locateNow()
-	early := nextOf[Locate](f, HubLane, Key{})
+	missing := nextOf[Get](f, BrokerQueue, cluster)
+	f.core.epochs.readPositionNow()
+	early := nextOf[ReadHubPosition](f, HubQueue, Key{})
 	f.done(missing, Result{Err: errNotFound()})
 	f.done(early, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: "200"}}) // from before it went back
 	f.clusterIdle("cluster1")
 	f.locate("150")
 	f.clusterIdle("cluster1")
-	f.beginLife()
+	f.beginEpoch()
 }
 
 func TestCore_DeletesNothingThatOnlyTheInformerLacks(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{}, nil, 1)
 	f.locate("200")
 	w := newWork("m000", 1)
-	f.done(nextOf[Get](f, SpecLane, Key{Cluster: "cluster1"}), Result{Work: w})
+	f.done(nextOf[Get](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Work: w})
 	f.clusterIdle("cluster1")
 	f.seen(w)
-	f.done(nextAsk(f), Result{})
+	f.done(nextRequest(f), Result{})
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 1)}})
@@ -102,8 +102,8 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := onlyAtTheBroker(t, c.state, c.last, c.n)
 			f.locate(c.now)
-			if f.core.lives.over {
-				if r := f.beginLife().Reason; !strings.Contains(r, c.reason) {
+			if f.core.epochs.over {
+				if r := f.beginEpoch().Reason; !strings.Contains(r, c.reason) {
 					t.Errorf("the life ends because %q", r)
 				}
 				f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
@@ -111,7 +111,7 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 				f.locate(c.now)
 			}
 			f.clusterIdle("cluster1")
-			told := f.told()
+			told := f.reported()
 			if !told.AllClusters || told.Position != nil || len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != c.n {
 				t.Fatalf("told %+v", told)
 			}
@@ -135,29 +135,29 @@ func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
 	itself := newWork("m000", 1)
 	other := newWork("m000", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
 	for name, c := range map[string]struct {
-		w    *workv1.ManifestWork
-		told bool
+		w        *workv1.ManifestWork
+		reported bool
 	}{
 		"the work, before":        {w: itself},
-		"the work, after":         {w: itself, told: true},
+		"the work, after":         {w: itself, reported: true},
 		"one of its name, before": {w: other},
-		"one of its name, after":  {w: other, told: true},
+		"one of its name, after":  {w: other, reported: true},
 		"its deletion, before":    {w: newWork("m000", 1, deleting)},
-		"its deletion, after":     {w: newWork("m000", 1, deleting), told: true},
+		"its deletion, after":     {w: newWork("m000", 1, deleting), reported: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
-			if c.told {
+			if c.reported {
 				f.locate("200")
 				f.clusterIdle("cluster1")
-				if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+				if told := f.reported(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
 					t.Fatalf("told %+v", told)
 				}
 			}
 			f.seen(c.w)
-			f.done(nextAsk(f), Result{})
+			f.done(nextRequest(f), Result{})
 			f.deliver(c.w.UID)
-			if !c.told {
+			if !c.reported {
 				f.locate("200")
 			}
 			f.clusterIdle("cluster1")
@@ -170,7 +170,7 @@ func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
 			record.Tombstone = c.w.DeletionTimestamp != nil
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
 			f.clusterIdle("cluster1")
-			for _, cl := range f.told().Clusters {
+			for _, cl := range f.reported().Clusters {
 				if len(cl.Withheld) != 0 {
 					t.Errorf("told %+v", cl)
 				}
@@ -186,18 +186,18 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	f.told()
+	f.reported()
 	// An operator approved, and the cluster has confirmed.
 	v := f.core.Report(&Report{UID: "uid-m000", Cluster: "cluster1", Name: "m000", Version: 1, Sequence: sequence(1), Deleted: true})
 	if v != Taken {
 		t.Fatalf("verdict is %s", v)
 	}
-	f.done(next[Get](f, HubLane, "uid-m000"), Result{Err: errNotFound()})
+	f.done(next[Get](f, HubQueue, "uid-m000"), Result{Err: errNotFound()})
 	f.now = f.now.Add(time.Second)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{})
 	f.clusterIdle("cluster1")
-	if told := f.told(); told.Position == nil {
+	if told := f.reported(); told.Position == nil {
 		t.Errorf("told %+v", told)
 	}
 	s, _ := f.core.State()
@@ -209,7 +209,7 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	for _, version := range []string{"200", "201"} {
 		f = onlyAtTheBroker(t, s, &codec.HubPosition{UID: "hub", ResourceVersion: version}, 1)
 		f.locate("300")
-		nextOf[Get](f, SpecLane, Key{Cluster: "cluster1"})
+		nextOf[Get](f, BrokerQueue, Key{Cluster: "cluster1"})
 	}
 }
 
@@ -220,13 +220,13 @@ func TestCore_ComparesAgainWhatIsMissingFromANewList(t *testing.T) {
 	f.locate("200")
 	f.tag()
 	f.missing(w.UID)
-	f.idle(SpecLane, w.UID) // and no deletion
+	f.idle(BrokerQueue, w.UID) // and no deletion
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 3)}})
 	f.clusterIdle("cluster1") // the hub is asked once more how far it is
 	f.locate("90")
-	f.beginLife()
+	f.beginEpoch()
 }
 
 // t1 the deletion of a work is left to a person, because the hub is in doubt and the
@@ -236,10 +236,10 @@ func TestCore_AsksNobodyAboutWhatTheHubSaysIsThere(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	f.told()
+	f.reported()
 	w := newWork("m000", 1)
 	f.core.Report(report(w, 1, applied(1)))
-	f.done(next[Get](f, HubLane, w.UID), Result{Work: w})
+	f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
 	f.seen(w)
 	if n := f.core.Stats().WithheldWorks; n != 0 {
 		t.Errorf("%d works are withheld", n)
@@ -256,24 +256,24 @@ func TestCore_DoubtsAsLongAsARecordIsToBeReplaced(t *testing.T) {
 	f.tag()
 	f.page(codec.Inventory{Records: missingRecords(1)})
 	f.locate("200")
-	add := next[AddFinalizer](f, SpecLane, made.UID)
+	add := next[AddFinalizer](f, BrokerQueue, made.UID)
 	f.clusterIdle("cluster1")
-	f.now = f.now.Add(tellAfter)
-	if e := f.core.Next(SpecLane, Key{}); e != nil {
+	f.now = f.now.Add(reportAfter)
+	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
 		t.Fatalf("next is %T %+v", e, e)
 	}
-	if s, _ := f.core.State(); !s.doubtsAll() {
+	if s, _ := f.core.State(); !s.suspectsAll() {
 		t.Fatal("the doubt has ended")
 	}
 	f.done(add, Result{Err: errNotFound()})
 	f.deleted(made.UID)
-	f.idle(SpecLane, made.UID)
+	f.idle(BrokerQueue, made.UID)
 	f.now = f.now.Add(time.Minute)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: missingRecords(1)})
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	if told := f.told(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
+	if told := f.reported(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
 		t.Errorf("told %+v", told)
 	}
 }

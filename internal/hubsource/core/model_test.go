@@ -74,7 +74,7 @@ func (w *world) Wake(l Queue, k Key, after time.Duration) {
 func (w *world) start() {
 	w.run++
 	w.connected, w.events, w.inFlight, w.reports = false, nil, nil, nil
-	w.queue = map[Queue]map[Key]time.Time{SpecLane: {}, HubLane: {}}
+	w.queue = map[Queue]map[Key]time.Time{BrokerQueue: {}, HubQueue: {}}
 	w.core = New(Config{Now: func() time.Time { return w.now }, Jitter: func() float64 { return 0.5 }, Waker: w, CleanUp: true, NewID: func() string { return "id" }})
 	for _, name := range clusterNames {
 		if w.selected[name] {
@@ -167,7 +167,7 @@ func (w *world) publish(e Publish) Result {
 	case o.Generation < r.version || r.deleting && !e.fingerprint().deleting:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}}
 	}
-	if r.work == nil || !markOf(r.work).equal(e.fingerprint()) || r.deleting != e.fingerprint().deleting {
+	if r.work == nil || !fingerprintOf(r.work).equal(e.fingerprint()) || r.deleting != e.fingerprint().deleting {
 		r.reported = false
 	}
 	r.work, r.version, r.deleting = o, o.Generation, e.fingerprint().deleting
@@ -215,12 +215,12 @@ func (w *world) agent(uid types.UID) {
 func (w *world) connect() {
 	w.connected = true
 	w.core.Connected(transport.Accepted{Protocol: 1})
-	for _, k := range w.core.Sweep(1 << 20) {
-		w.Wake(SpecLane, k, 0)
+	for _, k := range w.core.NextInitialSync(1 << 20) {
+		w.Wake(BrokerQueue, k, 0)
 	}
 }
 
-func (w *world) ask(e Ask) Result {
+func (w *world) answer(e RequestStatuses) Result {
 	if len(e.Held) == 0 {
 		w.t.Fatalf("asked for everything")
 	}
@@ -265,9 +265,9 @@ func (w *world) finish(i int, lost bool) {
 		if r.Err = gone; w.connected {
 			r = w.release(e)
 		}
-	case Ask:
+	case RequestStatuses:
 		if r.Err = gone; w.connected {
-			r = w.ask(e)
+			r = w.answer(e)
 		}
 	case AddFinalizer:
 		r = w.write(e, e.Work, func(o *workv1.ManifestWork) { o.Finalizers = append(o.Finalizers, workv1.ManifestWorkFinalizer) })
@@ -281,21 +281,21 @@ func (w *world) finish(i int, lost bool) {
 		r = w.get(e.Namespace, e.Name)
 	case List:
 		r = w.present(e.Namespace)
-	case Locate:
+	case ReadHubPosition:
 		r.Position = &codec.HubPosition{UID: "hub", ResourceVersion: fmt.Sprint(w.rv)}
-	case AskInventory: // this broker has none
+	case RequestInventory: // this broker has none
 		if r.Err = gone; w.connected {
 			r.Err = &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop}
 		}
 	case EndSubscription:
-		w.begunAnew()
+		w.restarted()
 	case BeginHubEpoch:
 		w.t.Fatalf("a hub that was never restored went back: %s", e.Reason)
 	}
 	if lost && r.Err == nil {
 		r = Result{Err: gone}
 		switch e.(type) {
-		case Publish, Release, Ask:
+		case Publish, Release, RequestStatuses:
 		default:
 			r.Err = errHubDown()
 		}
@@ -304,8 +304,8 @@ func (w *world) finish(i int, lost bool) {
 	l, k := slotOf(w.core, e)
 	w.core.Done(l, k, r)
 	w.Wake(l, k, 0)
-	for _, k := range w.core.Sweep(1 << 20) {
-		w.Wake(SpecLane, k, 0)
+	for _, k := range w.core.NextInitialSync(1 << 20) {
+		w.Wake(BrokerQueue, k, 0)
 	}
 }
 
@@ -316,9 +316,9 @@ func toBroker(e Effect) bool {
 	return is || ends
 }
 
-// begunAnew ends the subscription, and begins another: the broker takes nothing any more
+// restarted ends the subscription, and begins another: the broker takes nothing any more
 // that was published on the one before.
-func (w *world) begunAnew() {
+func (w *world) restarted() {
 	w.disconnect()
 	for _, e := range slices.Clone(w.inFlight) {
 		if l, k := slotOf(w.core, e); toBroker(e) {
@@ -366,7 +366,7 @@ func (w *world) dueKeys() []wakeup {
 	for l, keys := range w.queue {
 		for k, at := range keys {
 			if !at.After(w.now) {
-				due = append(due, wakeup{lane: l, key: k})
+				due = append(due, wakeup{queue: l, key: k})
 			}
 		}
 	}
@@ -393,7 +393,7 @@ func (w *world) settle() {
 		case len(w.reports) > 0:
 			w.deliver()
 		case len(due) > 0:
-			w.begin(due[0].lane, due[0].key)
+			w.begin(due[0].queue, due[0].key)
 		case w.agentsBusy():
 		case !w.skip():
 			return
@@ -441,7 +441,7 @@ func (w *world) check() {
 			w.t.Fatalf("%s has had its time: %+v %+v", key, o.Spec.DeleteOption, o.Status.Conditions)
 		case o.DeletionTimestamp != nil:
 			w.t.Fatalf("%s is still being deleted: %+v, record %+v", key, o.ObjectMeta, r)
-		case r == nil || !markOf(r.work).equal(markOf(o)):
+		case r == nil || !fingerprintOf(r.work).equal(fingerprintOf(o)):
 			w.t.Fatalf("%s: the broker has %+v, the hub %+v", key, r, o.ObjectMeta)
 		case hashOf(o.Status) != r.status.Hash || fault(o.Status) != nil:
 			w.t.Fatalf("%s: the hub shows %+v, the agent said %+v", key, o.Status, r.status.Status)
@@ -455,8 +455,8 @@ func (w *world) check() {
 			w.t.Fatalf("record of %s, which is not on the hub: %+v", r.work.Name, r)
 		}
 	}
-	if n := w.core.Stats().Census; n != censusOf(w.core) {
-		w.t.Fatalf("counted %v, there are %v", n, censusOf(w.core))
+	if n := w.core.Stats().Census; n != countsOf(w.core) {
+		w.t.Fatalf("counted %v, there are %v", n, countsOf(w.core))
 	}
 	if s := w.core.Stats(); s.Pending != 0 || s.Works != len(w.hub) || len(s.Undelivered) != 0 {
 		w.t.Fatalf("core keeps %+v for %d works", s, len(w.hub))
@@ -505,8 +505,8 @@ func (w *world) step() {
 		}},
 		{"watch", len(w.events) > 0, w.watch},
 		{"watch", len(w.events) > 0, w.watch},
-		{"begin", len(due) > 0, func() { d := due[pick(len(due))]; w.begin(d.lane, d.key) }},
-		{"begin", len(due) > 0, func() { d := due[pick(len(due))]; w.begin(d.lane, d.key) }},
+		{"begin", len(due) > 0, func() { d := due[pick(len(due))]; w.begin(d.queue, d.key) }},
+		{"begin", len(due) > 0, func() { d := due[pick(len(due))]; w.begin(d.queue, d.key) }},
 		{"finish", len(w.inFlight) > 0, func() { w.finish(pick(len(w.inFlight)), false) }},
 		{"finish", len(w.inFlight) > 0, func() { w.finish(pick(len(w.inFlight)), false) }},
 		{"lose", len(w.inFlight) > 0, func() { w.finish(pick(len(w.inFlight)), true) }},

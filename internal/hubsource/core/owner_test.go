@@ -36,9 +36,9 @@ func TestCore_KnowsItsOwnFinalizer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, true)
 			f.connect()
-			f.done(nextOf[Locate](f, HubLane, Key{}), Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: located}})
+			f.done(nextOf[ReadHubPosition](f, HubQueue, Key{}), Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: located}})
 			f.seen(newWork("w", 1, withoutFinalizer, version(c.bare)))
-			e := next[AddFinalizer](f, SpecLane, "uid-w")
+			e := next[AddFinalizer](f, BrokerQueue, "uid-w")
 			for _, v := range c.shown {
 				f.seen(newWork("w", 1, version(v)))
 			}
@@ -52,7 +52,7 @@ func TestCore_KnowsItsOwnFinalizer(t *testing.T) {
 			}
 			f.now = f.now.Add(longestSpec)
 			f.seen(newWork("w", 1, deleting, version("300")))
-			if p := next[Publish](f, SpecLane, "uid-w"); p.RequireConfirmation != c.held || p.Action != codec.DeleteRequest {
+			if p := next[Publish](f, BrokerQueue, "uid-w"); p.RequireConfirmation != c.held || p.Action != codec.DeleteRequest {
 				t.Errorf("the deletion is %+v", p)
 			}
 		})
@@ -67,10 +67,10 @@ func TestCore_AsksNothingWhereTheInformerIsFaster(t *testing.T) {
 	f.seen(w)
 	f.deliver(w.UID)
 	f.core.Report(report(w, 1, applied(1)))
-	e := next[PatchStatus](f, HubLane, w.UID)
+	e := next[PatchStatus](f, HubQueue, w.UID)
 	answer := newWork("w", 1, version("200"), withStatus(e.Status))
 	f.seen(newWork("w", 1, version("210"), withStatus(e.Status), func(w *workv1.ManifestWork) { w.Labels = map[string]string{"a": "b"} }))
 	f.done(e, Result{Work: answer})
 	f.now = f.now.Add(informerLag)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 }

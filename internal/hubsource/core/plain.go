@@ -17,13 +17,13 @@ import (
 // for what they may have said to nobody, and publishes again what was not answered. What an
 // agent has that the hub lacks is in lacking.go.
 type agentResponder struct {
-	f         *fleet
-	lives     *hubEpochs
-	questions *questions
+	f         *workIndex
+	epochs    *hubEpochs
+	questions *hubQueries
 	cursor    *cursor
-	// told is how many works were told of late that their agent is not heard, or that it is.
-	told     fair.Bucket
-	absences absences
+	// noticeLimit is how many works were told of late that their agent is not heard, or that it is.
+	noticeLimit  fair.Bucket
+	disconnected disconnectedClusters
 }
 
 // remoteAgent is what is known of the agent of one cluster across a broker that keeps nothing.
@@ -34,12 +34,12 @@ type remoteAgent struct {
 	hub      Present
 	untagged []*work
 	retry    retry
-	// askAt is when statuses are to be asked for again. greetAt is when an agent may be told
+	// requestAt is when statuses are to be asked for again. noticeAt is when an agent may be told
 	// again that it has not heard of us; greet: it is to be told.
-	askAt, greetAt time.Time
-	greet          bool
-	sums           sums
-	heard
+	requestAt, noticeAt time.Time
+	noticeDue           bool
+	digests             digestReport
+	liveness
 	orphanTracker
 }
 
@@ -65,11 +65,11 @@ func ListedOf(e codec.Event) (l *Listed, err error) {
 }
 
 const (
-	// askEvery is how often the statuses of a cluster are asked for: of a report that was
+	// requestEvery is how often the statuses of a cluster are asked for: of a report that was
 	// lost nobody else knows.
-	askEvery = 30 * time.Minute
-	// greetEvery bounds how often an agent is told that it has not heard of us.
-	greetEvery = 10 * time.Second
+	requestEvery = 30 * time.Minute
+	// noticeEvery bounds how often an agent is told that it has not heard of us.
+	noticeEvery = 10 * time.Second
 )
 
 // repairs is how fast the agents are told what they should know already: answers to lists,
@@ -150,7 +150,7 @@ func (p *agentResponder) arrived(w *work) bool {
 		return false // then it says that it is gone
 	case w.spec.redelivery.known && w.spec.redelivery.fingerprint.equal(m):
 		return true
-	case p.lives.rollbackSuspicion(everywhere) != "":
+	case p.epochs.rollbackSuspicion(everywhere) != "":
 		return w.report.last == w.hub.object.Generation
 	}
 	return reportedVersion(w) >= w.hub.object.Generation
@@ -159,12 +159,12 @@ func (p *agentResponder) arrived(w *work) bool {
 // dueAgain reports whether a work that was published is to be published once more.
 func (p *agentResponder) dueAgain(w *work) bool {
 	switch {
-	case !p.f.plain, p.arrived(w):
+	case !p.f.stateless, p.arrived(w):
 		return false
 	case w.spec.redelivery.went == publishLastSpec && p.first(w, w.hub.fingerprint()) == Nothing:
 		return true
 	}
-	return !p.f.until(SpecLane, w.key(), w.spec.redelivery.at)
+	return !p.f.until(BrokerQueue, w.key(), w.spec.redelivery.at)
 }
 
 // isDropped reports whether an event that was published does not count at its agent: it began a
@@ -174,46 +174,46 @@ func (p *agentResponder) dueAgain(w *work) bool {
 //	t2  The agent drops it and says so, by its list or a report.
 //	t3  The broker acknowledges what was published at t1.
 func (p *agentResponder) isDropped(cl *cluster, m plain.Stamp) bool {
-	return p.f.plain && !p.f.sessions.Counts(cl.name, m)
+	return p.f.stateless && !p.f.sessions.Counts(cl.name, m)
 }
 
 // paced reports whether it is the turn of a work that the broker may be told already.
 func (p *agentResponder) paced(w *work) bool {
 	has := w.broker.on(p.f.sub)
-	if repeats := has == unknown || has == holds && w.broker.fingerprint.equal(w.hub.fingerprint()); !p.f.plain || !repeats {
+	if repeats := has == unknown || has == holds && w.broker.fingerprint.equal(w.hub.fingerprint()); !p.f.stateless || !repeats {
 		return true
 	}
 	w.spec.retry.plan(func() time.Time { return p.f.Now().Add(p.f.repaired.Reserve(repairs, p.f.Now(), 1)) })
-	return p.f.due(SpecLane, w.key(), &w.spec.retry)
+	return p.f.due(BrokerQueue, w.key(), &w.spec.retry)
 }
 
-// believes reports whether an event of a cluster's agent counts. One that has not heard of this
+// acceptsStamp reports whether an event of a cluster's agent counts. One that has not heard of this
 // session is told of it. One whose session was not known when its statuses were asked for is asked
 // again: it dropped the request.
-func (p *agentResponder) believes(cluster string, m plain.Stamp) bool {
+func (p *agentResponder) acceptsStamp(cluster string, m plain.Stamp) bool {
 	cl := p.f.clusters[cluster]
-	if !p.f.plain || cl == nil {
+	if !p.f.stateless || cl == nil {
 		return true
 	}
 	v := p.f.sessions.Hear(cluster, m)
 	if v != plain.Void {
-		p.hear(cl)
+		p.noteLastSeen(cl)
 	}
 	switch {
 	case !cl.selected:
 	case v == plain.First:
-		p.askAgain(cl)
+		p.requestAllStatuses(cl)
 	case !v.Believed():
-		cl.far.greet = true
-		p.f.wakeCluster(SpecLane, cl)
+		cl.agent.noticeDue = true
+		p.f.wakeCluster(BrokerQueue, cl)
 	}
 	return v.Believed()
 }
 
-// askAgain has all statuses of a cluster asked for.
-func (p *agentResponder) askAgain(cl *cluster) {
+// requestAllStatuses has all statuses of a cluster asked for.
+func (p *agentResponder) requestAllStatuses(cl *cluster) {
 	cl.lists.repeat(p.cursor, true)
-	p.f.wakeCluster(SpecLane, cl)
+	p.f.wakeCluster(BrokerQueue, cl)
 }
 
 // listed takes the list of an agent, in the place of the one before. Who lists has just subscribed,
@@ -224,65 +224,65 @@ func (p *agentResponder) askAgain(cl *cluster) {
 //	t2  The agent subscribes and lists. What it had reported went with the broker.
 //	t3  The broker acknowledges a spec of t1.
 func (p *agentResponder) listed(l *Listed) {
-	if cl := p.f.clusters[l.Cluster]; cl != nil && p.f.mayTell(cl) && p.f.plain {
-		cl.far.list, cl.far.hub, cl.far.untagged = l, nil, nil
-		cl.far.retry.reset()
-		p.askAgain(cl)
+	if cl := p.f.clusters[l.Cluster]; cl != nil && p.f.mayReport(cl) && p.f.stateless {
+		cl.agent.list, cl.agent.hub, cl.agent.untagged = l, nil, nil
+		cl.agent.retry.reset()
+		p.requestAllStatuses(cl)
 	}
 }
 
 // subscribe begins anew with a subscription.
 func (p *agentResponder) subscribe(cl *cluster) {
-	cl.far.list, cl.far.hub, cl.far.untagged, cl.far.greet = nil, nil, nil, false
-	cl.far.sums = sums{}
-	cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
-	cl.far.orphanTracker.subscribe()
-	cl.far.unsay()
+	cl.agent.list, cl.agent.hub, cl.agent.untagged, cl.agent.noticeDue = nil, nil, nil, false
+	cl.agent.digests = digestReport{}
+	cl.agent.requestAt = p.f.Now().Add(p.f.jitteredAbout(requestEvery))
+	cl.agent.orphanTracker.subscribe()
+	cl.agent.clearGoodbye()
 }
 
 // waits reports whether something is still to be done for an agent.
 func (r *remoteAgent) waits() bool {
-	return r.list != nil || r.greet || len(r.unknown) > 0 || len(r.lost) > 0
+	return r.list != nil || r.noticeDue || len(r.unknown) > 0 || len(r.orphans) > 0
 }
 
-// leaveFar ends what is known of a cluster that is served no longer.
-func (cl *cluster) leaveFar() { cl.far = remoteAgent{} }
+// forgetAgent ends what is known of a cluster that is served no longer.
+func (cl *cluster) forgetAgent() { cl.agent = remoteAgent{} }
 
 // next decides about a cluster.
 func (p *agentResponder) next(cl *cluster) *todo {
-	if !p.f.plain || !p.f.mayTell(cl) {
+	if !p.f.stateless || !p.f.mayReport(cl) {
 		return nil
 	}
-	if !p.f.until(SpecLane, cl.key(), cl.far.askAt) {
-		cl.far.askAt = p.f.Now().Add(p.f.jitteredAbout(askEvery))
-		cl.far.sums = sums{}
-		cl.far.orphanTracker.askAgain()
-		p.askAgain(cl)
+	if !p.f.until(BrokerQueue, cl.key(), cl.agent.requestAt) {
+		cl.agent.requestAt = p.f.Now().Add(p.f.jitteredAbout(requestEvery))
+		cl.agent.digests = digestReport{}
+		cl.agent.orphanTracker.requestAgain()
+		p.requestAllStatuses(cl)
 	}
-	return first(cl, p.nextAnswer, p.nextSum, p.nextSessionNotice, p.nextLacking)
+	return first(cl, p.nextAnswer, p.nextSum, p.nextSessionNotice, p.nextOrphans)
 }
 
-// ofNobody is a list of statuses that asks for none.
-var ofNobody = []StatusRef{{UID: "none", Hash: "none"}}
+// emptyStatusRequest is a list of statuses that asks for none.
+var emptyStatusRequest = []StatusRef{{UID: "none", Hash: "none"}}
 
 // nextSessionNotice tells an agent of this session, with a request for its statuses or, where there are
 // no works, for none. One that comes too early after the last is owed:
 //
 //	t1  The agent is told of this session.
 //	t2  It is restarted, says so, and has nothing to say after that.
-//	t3  greetEvery after t1 it is told once more. Before its next report nothing else would.
+//	t3  noticeEvery after t1 it is told once more. Before its next report nothing else would.
 func (p *agentResponder) nextSessionNotice(cl *cluster) *todo {
-	if !cl.far.greet || p.f.until(SpecLane, cl.key(), cl.far.greetAt) || !p.f.ready(cl.key(), &cl.far.retry) {
+	if !cl.agent.noticeDue || p.f.until(BrokerQueue, cl.key(), cl.agent.noticeAt) || !p.f.ready(cl.key(), &cl.agent.retry) {
 		return nil
 	}
-	cl.far.greet, cl.far.greetAt = false, p.f.Now().Add(greetEvery)
+	cl.agent.noticeDue, cl.agent.noticeAt = false, p.f.Now().Add(noticeEvery)
 	if len(cl.works) > 0 {
-		p.askAgain(cl)
+		p.requestAllStatuses(cl)
 		return nil
 	}
-	return p.f.ofCluster(cl, Ask{Cluster: cl.name, Held: ofNobody, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
-		if p.f.brokerFailed(cl.key(), &cl.far.retry, r.Err) {
-			cl.far.greet = true
+	return p.f.ofCluster(cl, RequestStatuses{Cluster: cl.name, Held: emptyStatusRequest, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
+		if p.f.brokerFailed(cl.key(), &cl.agent.retry, r.Err) {
+			cl.agent.noticeDue = true
 		}
 	})
 }
@@ -290,14 +290,14 @@ func (p *agentResponder) nextSessionNotice(cl *cluster) *todo {
 // nextAnswer decides about the list of an agent. It is answered when the informers have shown
 // all that the hub has on that cluster: what they have not shown yet is not missing.
 func (p *agentResponder) nextAnswer(cl *cluster) *todo {
-	r := &cl.far
+	r := &cl.agent
 	l := r.list
-	if l == nil || !p.f.due(SpecLane, cl.key(), &r.retry) {
+	if l == nil || !p.f.due(BrokerQueue, cl.key(), &r.retry) {
 		return nil
 	}
 	if r.hub == nil {
 		return p.f.ofCluster(cl, List{Namespace: cl.name}, func(r Result) {
-			if cl.far.list == l {
+			if cl.agent.list == l {
 				p.doneList(cl, r)
 			}
 		})
@@ -307,22 +307,22 @@ func (p *agentResponder) nextAnswer(cl *cluster) *todo {
 	}
 	r.list = nil
 	p.answer(cl, resync.NewSpecs(l.Versions), r.hub)
-	return p.nextLacking(cl)
+	return p.nextOrphans(cl)
 }
 
 func (p *agentResponder) doneList(cl *cluster, r Result) {
 	switch {
 	case r.Err != nil:
-		p.f.hubFailed(SpecLane, cl.key(), &cl.far.retry, r.Err)
+		p.f.hubFailed(BrokerQueue, cl.key(), &cl.agent.retry, r.Err)
 	case !p.isShown(cl, r.Present):
-		p.f.failed(SpecLane, cl.key(), &cl.far.retry, 0)
+		p.f.failed(BrokerQueue, cl.key(), &cl.agent.retry, 0)
 	default:
-		cl.far.retry.reset()
-		cl.far.hub = r.Present
-		if len(cl.far.list.Versions) > 0 && cl.far.list.Versions[0].Tag != "" {
-			cl.far.tagAll(cl)
+		cl.agent.retry.reset()
+		cl.agent.hub = r.Present
+		if len(cl.agent.list.Versions) > 0 && cl.agent.list.Versions[0].Tag != "" {
+			cl.agent.tagAll(cl)
 		}
-		p.f.wakeCluster(SpecLane, cl)
+		p.f.wakeCluster(BrokerQueue, cl)
 	}
 }
 
@@ -358,14 +358,14 @@ func (p *agentResponder) answer(cl *cluster, s *resync.Specs, has Present) {
 		case w.hub.object == nil:
 		case w.hub.ended == alive && has[uid] == "": // the informer lags behind its end
 			s.Explain(string(uid))
-			p.questions.ask(w)
+			p.questions.query(w)
 		case isLarge(w.hub.object) && !w.hub.deleting():
 			s.Explain(string(uid))
 		default:
 			p.answerOf(w, s)
 		}
 	}
-	p.unexplained(cl, s.Unexplained())
+	p.trackListedOrphans(cl, s.Unexplained())
 }
 
 // answerOf decides about one work of an agent's list.
@@ -406,7 +406,7 @@ func (p *agentResponder) ahead(w *work, version int64) {
 
 // reported takes it that an agent has said something of a version that the hub has not shown.
 func (p *agentResponder) reported(w *work, r *Report) {
-	if p.f.plain && !r.Unversioned && r.Version > w.hub.object.Generation {
+	if p.f.stateless && !r.Unversioned && r.Version > w.hub.object.Generation {
 		p.ahead(w, r.Version)
 		p.f.recount(w)
 		p.f.wakeWork(w)
@@ -416,13 +416,13 @@ func (p *agentResponder) reported(w *work, r *Report) {
 // isForeign reports whether a report is about another source's work, or one of another cluster:
 // nobody on the way has looked whose it is.
 func (p *agentResponder) isForeign(w *work, cl *cluster, r *Report) bool {
-	return p.f.plain && (r.Source != p.f.Source || w != nil && w.cl != cl)
+	return p.f.stateless && (r.Source != p.f.Source || w != nil && w.cl != cl)
 }
 
-// heard takes it that a cluster has said something of a work: it may have the last spec.
-func (p *agentResponder) heard(w *work) {
+// noteReport takes it that a cluster has said something of a work: it may have the last spec.
+func (p *agentResponder) noteReport(w *work) {
 	if w.spec.redelivery.went == publishLastSpec {
-		p.f.wake(SpecLane, w.key(), 0)
+		p.f.wake(BrokerQueue, w.key(), 0)
 	}
 }
 
@@ -430,7 +430,7 @@ func (p *agentResponder) heard(w *work) {
 // what deletion means, and a deletion that it has means nothing without: so it has to say first
 // that it has that. After the deletion went out the spec would bring the work back.
 func (p *agentResponder) first(w *work, m specFingerprint) Before {
-	switch behind := w.isBehind(p.f.sub) || p.lives.rollbackSuspicion(everywhere) != ""; {
+	switch behind := w.isBehind(p.f.sub) || p.epochs.rollbackSuspicion(everywhere) != ""; {
 	case !m.deleting && behind:
 		return Unversioned
 	case !m.deleting, w.spec.redelivery.went == publishDeletion, p.f.sessions.Knows(w.cl.name):

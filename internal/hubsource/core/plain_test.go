@@ -21,7 +21,7 @@ func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 		f.seen(w)
 	}
 	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s"})
-	f.core.Sweep(1 << 10)
+	f.core.NextInitialSync(1 << 10)
 	f.locate("1000")
 	return f
 }
@@ -30,18 +30,18 @@ func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 func (f *fixture) ours(cluster string) *plain.Tracker {
 	f.t.Helper()
 	agent := plain.NewLine(5, "agent")
-	f.core.fleet.sessions.Hear(cluster, agent.Stamp("hub"))
-	agent.Hear("hub", f.core.fleet.sessions.Stamp(cluster))
-	if !f.core.plains.believes(cluster, agent.Stamp("hub")) {
+	f.core.index.sessions.Hear(cluster, agent.Stamp("hub"))
+	agent.Hear("hub", f.core.index.sessions.Stamp(cluster))
+	if !f.core.responder.acceptsStamp(cluster, agent.Stamp("hub")) {
 		f.t.Fatal("it is not heard")
 	}
 	return agent
 }
 
-// asked answers requests for statuses until there is none.
-func (f *fixture) asked(cluster string) (asks []Ask) {
+// requested answers requests for statuses until there is none.
+func (f *fixture) requested(cluster string) (asks []RequestStatuses) {
 	for {
-		e, ok := f.core.Next(SpecLane, Key{Cluster: cluster}).(Ask)
+		e, ok := f.core.Next(BrokerQueue, Key{Cluster: cluster}).(RequestStatuses)
 		if !ok {
 			return asks
 		}
@@ -53,11 +53,11 @@ func (f *fixture) asked(cluster string) (asks []Ask) {
 // lists has an agent list what it holds, and the hub say what it has.
 func (f *fixture) lists(has Present, versions ...codec.ResourceVersion) {
 	f.t.Helper()
-	f.asked("cluster1")
+	f.requested("cluster1")
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Versions: versions}) {
 		f.t.Fatal("the list does not count")
 	}
-	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: has})
+	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: has})
 }
 
 func present(works ...*workv1.ManifestWork) Present {
@@ -75,9 +75,9 @@ func TestPlain_PublishesAgain(t *testing.T) {
 	f := plainly(t, w)
 	for _, after := range []time.Duration{time.Minute, 4 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
 		f.deliver(w.UID)
-		f.idle(SpecLane, w.UID)
+		f.idle(BrokerQueue, w.UID)
 		f.now = f.now.Add(after - after/20 - time.Second)
-		f.idle(SpecLane, w.UID)
+		f.idle(BrokerQueue, w.UID)
 		f.now = f.now.Add(after/20 + time.Second)
 	}
 	older := report(newWork("a", 2), 1, applied(2))
@@ -87,7 +87,7 @@ func TestPlain_PublishesAgain(t *testing.T) {
 		t.Fatalf("the report is %s", v)
 	}
 	f.now = f.now.Add(time.Hour)
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 }
 
 func TestPlain_DeletesAgainUntilItIsGone(t *testing.T) {
@@ -97,14 +97,14 @@ func TestPlain_DeletesAgainUntilItIsGone(t *testing.T) {
 		if p := f.deliver(w.UID); p.Action != codec.DeleteRequest || p.First != Nothing {
 			t.Fatalf("published %+v", p)
 		}
-		f.idle(SpecLane, w.UID)
+		f.idle(BrokerQueue, w.UID)
 		f.now = f.now.Add(31 * time.Minute)
 	}
 	gone := report(w, 1, workv1.ManifestWorkStatus{})
 	gone.Deleted = true
 	f.core.Report(gone)
-	f.idle(SpecLane, w.UID)
-	next[RemoveFinalizer](f, HubLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
+	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
 // TestPlain_LastSpecBeforeADeletion: an agent of OCM takes nothing from a deletion but that it
@@ -123,10 +123,10 @@ func TestPlain_LastSpecBeforeADeletion(t *testing.T) {
 		if err != nil || p.First != LastSpec || e.Extensions()[codec.ExtDeletionTimestamp] != nil || len(e.Data()) == 0 {
 			t.Fatalf("%s: published %+v, %v", name, p, err)
 		}
-		f.idle(SpecLane, w.UID)
+		f.idle(BrokerQueue, w.UID)
 		gone := report(w, 1, workv1.ManifestWorkStatus{})
 		gone.Deleted = true
-		if v := f.core.Report(gone); v != Void {
+		if v := f.core.Report(gone); v != PreviousSession {
 			t.Errorf("%s: that a deletion of before was carried out is %s, while the work is made anew", name, v)
 		}
 		f.core.Report(report(w, 2, applied(4)))
@@ -150,12 +150,12 @@ func TestPlain_AnswersAList(t *testing.T) {
 		f.deliver(w.UID)
 	}
 	f.lists(present(a, b, c), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-b", ResourceVersion: 2})
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.clusterIdle("cluster1")
 	f.deliver("uid-b")
 	f.deliver("uid-c")
 	f.now = f.now.Add(time.Hour)
-	f.idle(SpecLane, "uid-a") // it arrived
+	f.idle(BrokerQueue, "uid-a") // it arrived
 }
 
 // TestPlain_AnswersNoListBeforeInformersHaveShownAll: what they have not shown is not missing.
@@ -164,16 +164,16 @@ func TestPlain_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a, b), codec.ResourceVersion{ResourceID: "uid-b", ResourceVersion: 3})
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.clusterIdle("cluster1")
-	f.idle(SpecLane, "uid-a")
+	f.idle(BrokerQueue, "uid-a")
 	f.now = f.now.Add(time.Minute)
 	f.seen(b)
-	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Err: errHubDown()})
-	f.asked("cluster1")
+	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Err: errHubDown()})
+	f.requested("cluster1")
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(time.Minute)
-	f.done(nextOf[List](f, SpecLane, Key{Cluster: "cluster1"}), Result{Present: present(a, b)})
+	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a, b)})
 	f.clusterIdle("cluster1") // nothing is unexplained
 	f.deliver("uid-a")
 }
@@ -183,19 +183,19 @@ func TestPlain_AsksTheHubAboutWhatItDoesNotListAnyMore(t *testing.T) {
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 2})
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.clusterIdle("cluster1")
-	f.idle(SpecLane, "uid-a")
-	next[Get](f, HubLane, "uid-a")
+	f.idle(BrokerQueue, "uid-a")
+	next[Get](f, HubQueue, "uid-a")
 }
 
-// lackingOne is an agent that lists a work which the hub lacks, and was asked for it.
-func lackingOne(t *testing.T) (*fixture, *Report) {
+// oneOrphan is an agent that lists a work which the hub lacks, and was asked for it.
+func oneOrphan(t *testing.T) (*fixture, *Report) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-x", ResourceVersion: 7})
-	asks := f.asked("cluster1")
+	asks := f.requested("cluster1")
 	if len(asks) != 2 || len(asks[0].Held) != 1 || asks[0].Held[0].UID != "uid-x" || asks[0].Held[0].Hash == "" || asks[1].Held[0].UID != "uid-a" {
 		t.Fatalf("asks %+v", asks)
 	}
@@ -205,49 +205,49 @@ func lackingOne(t *testing.T) (*fixture, *Report) {
 // TestPlain_DeletesWhatTheHubLacks: never for the absence alone.
 func TestPlain_DeletesWhatTheHubLacks(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
-	f, r := lackingOne(t)
+	f, r := oneOrphan(t)
 	f.clusterIdle("cluster1")
 	f.core.Report(r)
-	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
-	f.idle(HubLane, "uid-x")
+	f.done(next[Get](f, HubQueue, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubQueue, "uid-x")
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(missingDelay)
-	f.done(nextOf[Get](f, SpecLane, cluster), Result{Work: newWork("x", 1, func(o *workv1.ManifestWork) { o.UID = "another" })})
+	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Work: newWork("x", 1, func(o *workv1.ManifestWork) { o.UID = "another" })})
 	f.clusterIdle("cluster1") // where the hub is now, is not known
 	f.locate("1001")
 	for range 3 { // until the agent says that it is gone
-		d := nextOf[Delete](f, SpecLane, cluster)
+		d := nextOf[Delete](f, BrokerQueue, cluster)
 		e, err := eventOf(d, f.id, f.now)
 		if err != nil || e.Extensions()[codec.ExtResourceID] != "uid-x" || e.Extensions()[codec.ExtIfRevision] != nil {
 			t.Fatalf("published %v, %v", e.Extensions(), err)
 		}
 		f.done(d, Result{})
 		f.now = f.now.Add(32 * time.Minute)
-		f.done(nextOf[Get](f, SpecLane, cluster), Result{Err: errNotFound()})
+		f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Err: errNotFound()})
 		f.locate("1002")
 	}
 	r.Deleted, r.Sequence = true, sequence(2)
 	f.core.Report(r)
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.now = f.now.Add(time.Hour)
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.clusterIdle("cluster1")
 }
 
 func TestPlain_DeletesNothingThatIsThereAfterAll(t *testing.T) {
-	f, r := lackingOne(t)
+	f, r := oneOrphan(t)
 	f.core.Report(r)
-	f.done(next[Get](f, HubLane, "uid-x"), Result{Err: errNotFound()})
-	f.idle(HubLane, "uid-x")
+	f.done(next[Get](f, HubQueue, "uid-x"), Result{Err: errNotFound()})
+	f.idle(HubQueue, "uid-x")
 	f.now = f.now.Add(missingDelay)
-	f.done(nextOf[Get](f, SpecLane, Key{Cluster: "cluster1"}), Result{Work: newWork("x", 7)})
+	f.done(nextOf[Get](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Work: newWork("x", 7)})
 	f.now = f.now.Add(time.Minute)
 	f.locate("1001")
 	f.clusterIdle("cluster1")
 }
 
 func TestPlain_DeletesNothingOfAnotherSource(t *testing.T) {
-	f, r := lackingOne(t)
+	f, r := oneOrphan(t)
 	r.Source = "somebody"
 	if v := f.core.Report(r); v != Foreign {
 		t.Errorf("the report is %s", v)
@@ -257,7 +257,7 @@ func TestPlain_DeletesNothingOfAnotherSource(t *testing.T) {
 	if v := f.core.Report(elsewhere); v != Foreign {
 		t.Errorf("the report from another cluster is %s", v)
 	}
-	f.idle(HubLane, "uid-x")
+	f.idle(HubQueue, "uid-x")
 	f.clusterIdle("cluster1")
 }
 
@@ -268,24 +268,24 @@ func TestPlain_WithholdsMany(t *testing.T) {
 		n := 11
 		if doubt {
 			n = 1
-			f.core.lives.suspectRollback("the hub went back")
+			f.core.epochs.suspectRollback("the hub went back")
 		}
 		var list []codec.ResourceVersion
 		for i := range n {
 			list = append(list, codec.ResourceVersion{ResourceID: fmt.Sprint("uid-x", i), ResourceVersion: 1})
 		}
 		f.lists(present(newWork("a", 1)), list...)
-		f.asked("cluster1")
+		f.requested("cluster1")
 		x := report(newWork("x0", 1), 1, applied(1))
 		f.core.Report(x)
-		f.done(next[Get](f, HubLane, x.UID), Result{Err: errNotFound()})
-		f.idle(HubLane, x.UID)
+		f.done(next[Get](f, HubQueue, x.UID), Result{Err: errNotFound()})
+		f.idle(HubQueue, x.UID)
 		f.now = f.now.Add(missingDelay)
-		e := nextOf[Withhold](f, SpecLane, Key{Cluster: "cluster1"})
+		e := nextOf[Withhold](f, BrokerQueue, Key{Cluster: "cluster1"})
 		if len(e.Withheld) != 1 || e.Withheld[0] != (codec.WithheldDeletion{ResourceID: "uid-x0", Name: "x0"}) || e.Reason == "" {
 			t.Errorf("%s: withholds %+v", name, e)
 		}
-		f.core.Done(SpecLane, Key{Cluster: "cluster1"}, Result{})
+		f.core.Done(BrokerQueue, Key{Cluster: "cluster1"}, Result{})
 		f.clusterIdle("cluster1")
 		if s := f.core.Stats(); s.WithheldClusters != 1 || s.WithheldWorks != 1 {
 			t.Errorf("%s: shows %+v", name, s)
@@ -300,21 +300,21 @@ func TestPlain_WithholdsMany(t *testing.T) {
 // TestPlain_ManyOneByOneAreMany: reports of works that a hub lost come in no hurry.
 func TestPlain_ManyOneByOneAreMany(t *testing.T) {
 	f := plainly(t, newWork("a", 1))
-	f.asked("cluster1")
+	f.requested("cluster1")
 	deleted := 0
 	for i := range 12 {
 		x := report(newWork(fmt.Sprint("x", i), 1), 1, applied(1))
 		f.core.Report(x)
-		f.done(next[Get](f, HubLane, x.UID), Result{Err: errNotFound()})
-		f.idle(HubLane, x.UID)
+		f.done(next[Get](f, HubQueue, x.UID), Result{Err: errNotFound()})
+		f.idle(HubQueue, x.UID)
 		f.now = f.now.Add(missingDelay)
-		g, ok := f.core.Next(SpecLane, Key{Cluster: "cluster1"}).(Get)
+		g, ok := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(Get)
 		if !ok {
 			break
 		}
 		f.done(g, Result{Err: errNotFound()})
 		f.locate(fmt.Sprint(2000 + i))
-		f.done(nextOf[Delete](f, SpecLane, Key{Cluster: "cluster1"}), Result{})
+		f.done(nextOf[Delete](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{})
 		deleted++
 		x.Deleted, x.Sequence = true, sequence(2)
 		f.core.Report(x)
@@ -330,16 +330,16 @@ func TestPlain_HubThatWentBack(t *testing.T) {
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 5})
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.clusterIdle("cluster1")
 	f.lags = true
-	f.idle(SpecLane, "uid-a")
-	f.done(next[Get](f, HubLane, "uid-a"), Result{Work: a})
-	f.idle(SpecLane, "uid-a")
-	f.beginLife(a)
+	f.idle(BrokerQueue, "uid-a")
+	f.done(next[Get](f, HubQueue, "uid-a"), Result{Work: a})
+	f.idle(BrokerQueue, "uid-a")
+	f.beginEpoch(a)
 	f.lags = false
 	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
-	p := next[Publish](f, SpecLane, "uid-a")
+	p := next[Publish](f, BrokerQueue, "uid-a")
 	events, err := p.Events(f.id, f.now, "hub")
 	if err != nil || p.First != Unversioned || len(events) != 2 {
 		t.Fatalf("published %+v: %d events, %v", p, len(events), err)
@@ -360,12 +360,12 @@ func TestPlain_AsksForStatusesEveryHalfHour(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	for range 3 {
-		if asks := f.asked("cluster1"); len(asks) != 1 || asks[0].Held[0].UID != a.UID {
+		if asks := f.requested("cluster1"); len(asks) != 1 || asks[0].Held[0].UID != a.UID {
 			t.Fatalf("asks %+v", asks)
 		}
-		f.now = f.now.Add(askEvery - askEvery/20 - time.Second)
+		f.now = f.now.Add(requestEvery - requestEvery/20 - time.Second)
 		f.clusterIdle("cluster1")
-		f.now = f.now.Add(askEvery/10 + time.Second)
+		f.now = f.now.Add(requestEvery/10 + time.Second)
 	}
 }
 
@@ -373,21 +373,21 @@ func TestPlain_AsksForStatusesEveryHalfHour(t *testing.T) {
 func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
-	f.asked("cluster1")
+	f.requested("cluster1")
 	agent := plain.NewLine(5, "agent")
 	say := func() *Report {
 		r := report(a, 1, applied(3))
 		r.Stamp = agent.Stamp("hub")
 		return r
 	}
-	if v := f.core.Report(say()); v != Void {
+	if v := f.core.Report(say()); v != PreviousSession {
 		t.Fatalf("the report is %s", v)
 	}
-	asks := f.asked("cluster1")
+	asks := f.requested("cluster1")
 	if len(asks) != 1 || asks[0].Stamp.Session == (codec.Session{}) || asks[0].Stamp.Heard.ID != "agent" {
 		t.Fatalf("asks %+v", asks)
 	}
-	if v := f.core.Report(say()); v != Void || len(f.asked("cluster1")) != 0 {
+	if v := f.core.Report(say()); v != PreviousSession || len(f.requested("cluster1")) != 0 {
 		t.Errorf("the next report, soon after, is %s", v)
 	}
 	agent.Hear("hub", asks[0].Stamp)
@@ -416,9 +416,9 @@ func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
 		t.Errorf("an older one is %s", v)
 	}
 	agent = plain.NewLine(6, "next")
-	agent.Hear("hub", f.core.fleet.sessions.Stamp("cluster1"))
+	agent.Hear("hub", f.core.index.sessions.Stamp("cluster1"))
 	f.core.Report(&Report{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	agent.Hear("hub", f.core.fleet.sessions.Stamp("cluster1"))
+	agent.Hear("hub", f.core.index.sessions.Stamp("cluster1"))
 	if v := say(5); v != Taken {
 		t.Errorf("the first report of the next process is %s", v)
 	}
@@ -434,7 +434,7 @@ func TestPlain_RepairsArePaced(t *testing.T) {
 	publishes := func() (n int) {
 		for _, w := range works {
 			f.sure()
-			if p, ok := f.core.Next(SpecLane, Key{UID: w.UID}).(Publish); ok {
+			if p, ok := f.core.Next(BrokerQueue, Key{UID: w.UID}).(Publish); ok {
 				f.done(p, Result{})
 				n++
 			}
@@ -442,12 +442,12 @@ func TestPlain_RepairsArePaced(t *testing.T) {
 		return n
 	}
 	for range 20 { // the hub is asked for all of them
-		if l, ok := f.core.Next(HubLane, Key{Cluster: "cluster1"}).(List); ok {
+		if l, ok := f.core.Next(HubQueue, Key{Cluster: "cluster1"}).(List); ok {
 			f.done(l, Result{Present: present(works...)})
 		}
 		for _, w := range works {
-			if w := f.core.fleet.works[w.UID]; w.hub.answered == 0 {
-				f.core.Next(SpecLane, w.key())
+			if w := f.core.index.works[w.UID]; w.hub.answered == 0 {
+				f.core.Next(BrokerQueue, w.key())
 			}
 		}
 	}
@@ -465,18 +465,18 @@ func TestPlain_AWorkThatLeftTheHubIsDeletedUntilItIsGone(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
 	f.deliver("uid-a")
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.deleted("uid-a")
-	f.idle(SpecLane, "uid-a")
-	f.done(next[Get](f, HubLane, "uid-a"), Result{Err: errNotFound()})
-	f.idle(SpecLane, "uid-a")
+	f.idle(BrokerQueue, "uid-a")
+	f.done(next[Get](f, HubQueue, "uid-a"), Result{Err: errNotFound()})
+	f.idle(BrokerQueue, "uid-a")
 	for range 2 {
-		p := nextOf[Publish](f, SpecLane, Key{Cluster: "cluster1"})
+		p := nextOf[Publish](f, BrokerQueue, Key{Cluster: "cluster1"})
 		e, err := eventOf(p, f.id, f.now)
 		if err != nil || e.Extensions()[codec.ExtDeletionTimestamp] == nil || len(e.Data()) == 0 {
 			t.Fatalf("published %v, %v", e.Extensions(), err)
 		}
-		f.core.Done(SpecLane, Key{Cluster: "cluster1"}, Result{})
+		f.core.Done(BrokerQueue, Key{Cluster: "cluster1"}, Result{})
 		f.now = f.now.Add(5 * time.Minute)
 	}
 	gone := report(a, 1, workv1.ManifestWorkStatus{})
@@ -518,16 +518,16 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
 	agent := f.ours("cluster1")
-	f.asked("cluster1")
+	f.requested("cluster1")
 	f.deliver("uid-a")
 	sum := digestOf(t, a).Digest
 	other := codec.Digest{Count: 1, Sum: codec.DigestSum{1}}
 	say := func(d codec.Digest) Effect {
-		f.core.Alive(&Alive{Cluster: "cluster1", Held: d, Stamp: agent.Stamp("hub")})
-		e := f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Digest: d, Stamp: agent.Stamp("hub")})
+		e := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
 		if tag, ok := e.(Tag); ok {
 			f.done(tag, Result{Tags: tag.Tags()})
-			e = f.core.Next(SpecLane, Key{Cluster: "cluster1"})
+			e = f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
 		}
 		return e
 	}
@@ -537,14 +537,14 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 	if e := say(other); e != nil {
 		t.Fatalf("what may be under way leads to %T", e)
 	}
-	ask, ok := say(other).(Ask)
+	ask, ok := say(other).(RequestStatuses)
 	if !ok || ask.Stamp.Heard != (codec.Session{}) || agent.Hear("hub", ask.Stamp) != plain.Unaware {
 		t.Fatalf("digests that stay different lead to %+v", ask)
 	}
 	f.done(ask, Result{Sent: 1})
 	asked := 0
 	for range 16 {
-		if e, ok := say(other).(Ask); ok {
+		if e, ok := say(other).(RequestStatuses); ok {
 			f.done(e, Result{Sent: 1})
 			asked++
 		}
@@ -559,12 +559,12 @@ func TestAliveOf_NamesWhatIsWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := AliveOf(e)
-	if err != nil || a.Cluster != "c" || a.Held.Count != 2 || a.Held.Sum != (codec.DigestSum{7}) {
+	a, err := KeepaliveOf(e)
+	if err != nil || a.Cluster != "c" || a.Digest.Count != 2 || a.Digest.Sum != (codec.DigestSum{7}) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	e.DataEncoded = nil
-	if _, err := AliveOf(e); err == nil {
+	if _, err := KeepaliveOf(e); err == nil {
 		t.Error("a digest is missing, and nobody says so")
 	}
 }

@@ -12,46 +12,46 @@ import (
 // known of that changes what works and metrics say, and nothing else: nothing is deleted, given
 // up or withheld because an agent is not heard.
 
-// heard is what is known of whether an agent is there.
-type heard struct {
-	// heardAt is when it was heard last.
-	heardAt time.Time
-	// farewell: the broker has said since that it is gone.
-	farewell bool
+// liveness is what is known of whether an agent is there.
+type liveness struct {
+	// lastSeen is when it was heard last.
+	lastSeen time.Time
+	// goodbye: the broker has said since that it is gone.
+	goodbye bool
 }
 
-// unsay drops a farewell that was told on another connection of ours.
-func (h *heard) unsay() { h.farewell = false }
+// clearGoodbye drops a farewell that was told on another connection of ours.
+func (h *liveness) clearGoodbye() { h.goodbye = false }
 
 // presence is that of a cluster's agent. Without a connection of our own nobody is heard.
-func (f *fleet) presence(cl *cluster) plain.Presence {
+func (f *workIndex) presence(cl *cluster) plain.Presence {
 	if !f.connected {
 		return plain.Untold
 	}
-	return plain.PresenceOf(f.Now(), cl.far.heardAt, f.connectedAt, cl.far.farewell)
+	return plain.PresenceOf(f.Now(), cl.agent.lastSeen, f.connectedAt, cl.agent.goodbye)
 }
 
-// isSilent reports whether a cluster's agent, which is one of ours, is away. Of others nobody
+// isDisconnected reports whether a cluster's agent, which is one of ours, is away. Of others nobody
 // can tell: they speak when they have something to say.
-func (f *fleet) isSilent(cl *cluster) bool {
-	return f.plain && f.sessions.Knows(cl.name) && f.presence(cl) == plain.Away
+func (f *workIndex) isDisconnected(cl *cluster) bool {
+	return f.stateless && f.sessions.Knows(cl.name) && f.presence(cl) == plain.Away
 }
 
-// hear takes it that an agent said something.
-func (p *agentResponder) hear(cl *cluster) {
+// noteLastSeen takes it that an agent said something.
+func (p *agentResponder) noteLastSeen(cl *cluster) {
 	was := p.f.presence(cl)
-	cl.far.heard = heard{heardAt: p.f.Now()}
+	cl.agent.liveness = liveness{lastSeen: p.f.Now()}
 	if was != plain.There {
 		p.rejudge(cl)
 	}
 }
 
-// parts takes the farewell of an agent. It is a hint: it may never come, and where it comes late
+// handleGoodbye takes the farewell of an agent. It is a hint: it may never come, and where it comes late
 // it is void with the agent's next word, within a minute.
-func (p *agentResponder) parts(a *Alive) {
+func (p *agentResponder) handleGoodbye(a *Keepalive) {
 	cl := p.f.clusters[a.Cluster]
-	if cl != nil && p.f.plain && p.f.sessions.Parts(a.Cluster, a.Stamp) && !cl.far.farewell {
-		cl.far.farewell = true
+	if cl != nil && p.f.stateless && p.f.sessions.Parts(a.Cluster, a.Stamp) && !cl.agent.goodbye {
+		cl.agent.goodbye = true
 		p.rejudge(cl)
 	}
 }
@@ -59,8 +59,8 @@ func (p *agentResponder) parts(a *Alive) {
 // rejudge has another look at what works say of their agent.
 func (p *agentResponder) rejudge(cl *cluster) {
 	for _, w := range cl.works {
-		if w.blame.agent != nil || w.hub.object != nil && !p.arrived(w) {
-			p.f.wake(HubLane, w.key(), 0)
+		if w.problems.agent != nil || w.hub.object != nil && !p.arrived(w) {
+			p.f.wake(HubQueue, w.key(), 0)
 		}
 	}
 }
@@ -69,69 +69,69 @@ func (p *agentResponder) rejudge(cl *cluster) {
 // may have thousands, and the hub has other things to write.
 var tellings = fair.Rate{PerSecond: 20, Burst: 1}
 
-// judge brings up to date what a work says of its agent, in its turn. As long as nobody can tell,
+// updateAgentProblem brings up to date what a work says of its agent, in its turn. As long as nobody can tell,
 // it says what it said, also what an earlier process had it say.
-func (p *agentResponder) judge(w *work) {
-	says, told := p.notHeard(w)
-	if !told || !w.blame.known {
-		p.f.keepSaying(w)
+func (p *agentResponder) updateAgentProblem(w *work) {
+	says, told := p.agentProblem(w)
+	if !told || !w.problems.known {
+		p.f.keepAgentProblem(w)
 	}
 	if !told {
-		w.turn = time.Time{}
+		w.nextTurn = time.Time{}
 		return
 	}
-	if has := w.blame.agent; says == nil && has == nil || says != nil && has != nil && says.generation == has.generation && says.reason == has.reason {
-		w.turn = time.Time{}
+	if has := w.problems.agent; says == nil && has == nil || says != nil && has != nil && says.generation == has.generation && says.reason == has.reason {
+		w.nextTurn = time.Time{}
 		return // it goes on with the time that it names
 	}
-	if w.turn.IsZero() {
-		w.turn = p.f.Now().Add(p.told.Reserve(tellings, p.f.Now(), 1))
+	if w.nextTurn.IsZero() {
+		w.nextTurn = p.f.Now().Add(p.noticeLimit.Reserve(tellings, p.f.Now(), 1))
 	}
-	if p.f.until(HubLane, w.key(), w.turn) {
+	if p.f.until(HubQueue, w.key(), w.nextTurn) {
 		return
 	}
-	w.turn = time.Time{}
-	p.f.blameAgent(w, says)
+	w.nextTurn = time.Time{}
+	p.f.setAgentProblem(w, says)
 }
 
-// notHeard is what a work is to say of its agent, nil if it has nothing to say; told: somebody
+// agentProblem is what a work is to say of its agent, nil if it has nothing to say; told: somebody
 // can tell.
-func (p *agentResponder) notHeard(w *work) (says *problem, told bool) {
-	f, r := p.f, &w.cl.far
+func (p *agentResponder) agentProblem(w *work) (says *problem, told bool) {
+	f, r := p.f, &w.cl.agent
 	switch {
 	case !w.cl.selected:
 		return nil, true
 	case !f.connected:
 		return nil, false
-	case !f.plain:
-		return p.absence(w)
+	case !f.stateless:
+		return p.disconnectedProblemOf(w)
 	case p.arrived(w):
 		return nil, true
 	case w.broker.on(f.sub) != holds:
 		return nil, false // it was not published yet
 	}
-	listening, farewell := f.connectedAt, r.farewell
+	listening, farewell := f.connectedAt, r.goodbye
 	if !f.sessions.Knows(w.cl.name) { // it need not speak before it has something to say
 		listening, farewell = plain.Latest(listening, w.spec.redelivery.since), false
 	}
-	since := plain.Latest(r.heardAt, listening)
-	switch plain.PresenceOf(f.Now(), r.heardAt, listening, farewell) {
+	since := plain.Latest(r.lastSeen, listening)
+	switch plain.PresenceOf(f.Now(), r.lastSeen, listening, farewell) {
 	case plain.Away:
-		return notHeard(w.hub.object, since, !r.heardAt.IsZero()), true
+		return disconnectedProblem(w.hub.object, since, !r.lastSeen.IsZero()), true
 	case plain.There:
 		told = true
 	case plain.Untold:
 	}
-	f.wakeAt(HubLane, w.key(), since.Add(plain.SilentAfter))
+	f.wakeAt(HubQueue, w.key(), since.Add(plain.SilentAfter))
 	return nil, told
 }
 
-// toldWithin is how long a broker that tells of absent agents may take until it does. One that has not
+// reportedWithin is how long a broker that tells of absent agents may take until it does. One that has not
 // by then does not tell.
-const toldWithin = 3 * time.Minute
+const reportedWithin = 3 * time.Minute
 
-// absences are the clusters without an agent, as a broker tells that keeps works.
-type absences struct {
+// disconnectedClusters are the clusters without an agent, as a broker tells that keeps works.
+type disconnectedClusters struct {
 	// sub is the subscription on which it has told, 0 before the first. coming are those of pages
 	// behind which more follow.
 	sub    int
@@ -140,11 +140,11 @@ type absences struct {
 }
 
 // subscribe begins a subscription: of pages that came on another one no more follow.
-func (a *absences) subscribe() { a.coming = nil }
+func (a *disconnectedClusters) subscribe() { a.coming = nil }
 
 // absent takes what the broker tells of them: all that there are.
 func (p *agentResponder) absent(page codec.Inventory) {
-	a := &p.absences
+	a := &p.disconnected
 	if a.coming = append(a.coming, page.Absent...); page.NextPageToken != "" {
 		return
 	}
@@ -161,26 +161,28 @@ func (p *agentResponder) absent(page codec.Inventory) {
 	}
 }
 
-// absence is notHeard where the broker tells which clusters have no agent.
-func (p *agentResponder) absence(w *work) (says *problem, told bool) {
-	if p.absences.sub != p.f.sub {
-		says := w.blame.agent != nil || ofAgent(w) != nil
-		return nil, !says || !p.f.until(HubLane, w.key(), p.f.connectedAt.Add(toldWithin))
+// disconnectedProblemOf is disconnectedProblem where the broker tells which clusters have no agent.
+func (p *agentResponder) disconnectedProblemOf(w *work) (says *problem, told bool) {
+	if p.disconnected.sub != p.f.sub {
+		says := w.problems.agent != nil || ofAgent(w) != nil
+		return nil, !says || !p.f.until(HubQueue, w.key(), p.f.connectedAt.Add(reportedWithin))
 	}
-	c, away := p.absences.now[w.cl.name]
+	c, away := p.disconnected.now[w.cl.name]
 	if !away || p.arrived(w) {
 		return nil, true
 	}
 	return offline(w.hub.object, c), true
 }
 
-// keepSaying lets stand what an earlier process had a work say of its agent, until something else is
+// keepAgentProblem lets stand what an earlier process had a work say of its agent, until something else is
 // known of the work.
-func (f *fleet) keepSaying(w *work) {
-	if p := ofAgent(w); p != nil && w.blame.agent == nil {
-		f.blameAgent(w, p)
+func (f *workIndex) keepAgentProblem(w *work) {
+	if p := ofAgent(w); p != nil && w.problems.agent == nil {
+		f.setAgentProblem(w, p)
 	}
 }
 
 // ofAgent is what a work says of its agent on the hub, nil if it says nothing.
-func ofAgent(w *work) *problem { return saidOnHub(w, ReasonAgentNotHeard, ReasonClusterUnknown) }
+func ofAgent(w *work) *problem {
+	return problemOnHub(w, ReasonAgentDisconnected, ReasonAgentNeverConnected)
+}

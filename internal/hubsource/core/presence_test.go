@@ -16,10 +16,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// wantSilent asserts that so many clusters count as away.
-func (f *fixture) wantSilent(when string, want int) {
+// wantDisconnected asserts that so many clusters count as away.
+func (f *fixture) wantDisconnected(when string, want int) {
 	f.t.Helper()
-	if n := f.core.Stats().Silent; n != want {
+	if n := f.core.Stats().Disconnected; n != want {
 		f.t.Errorf("%s: %d are silent, want %d", when, n, want)
 	}
 }
@@ -28,17 +28,17 @@ func TestPlain_CountsSilentClusters(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
 	f.now = f.now.Add(plain.SilentAfter - 1)
-	f.wantSilent("in time", 0)
+	f.wantDisconnected("in time", 0)
 	f.now = f.now.Add(1)
-	f.wantSilent("later", 1)
-	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	f.wantSilent("heard again", 0)
+	f.wantDisconnected("later", 1)
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+	f.wantDisconnected("heard again", 0)
 
 	// Late, of a session before: it says nothing of now.
 	f.now = f.now.Add(plain.SilentAfter)
 	before := plain.NewLine(4, "before")
-	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: before.Stamp("hub")})
-	f.wantSilent("an event of a session before", 1)
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: before.Stamp("hub")})
+	f.wantDisconnected("an event of a session before", 1)
 }
 
 // TestPlain_AFarewellIsAHint: of the session that was heard of last, until the next word.
@@ -46,28 +46,28 @@ func TestPlain_AFarewellIsAHint(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
 	farewell := func(l *plain.Tracker) {
-		f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: l.Farewell("hub")})
+		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: l.Farewell("hub")})
 	}
 	farewell(plain.NewLine(4, "before"))
-	f.wantSilent("that of a session before", 0)
+	f.wantDisconnected("that of a session before", 0)
 	farewell(plain.NewLine(9, "unheard"))
-	f.wantSilent("that of a session of which nobody has heard", 0)
-	f.core.Alive(&Alive{Cluster: "other", Farewell: true, Stamp: agent.Farewell("hub")})
-	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true})
-	f.wantSilent("that of nobody", 0)
+	f.wantDisconnected("that of a session of which nobody has heard", 0)
+	f.core.Keepalive(&Keepalive{Cluster: "other", Goodbye: true, Stamp: agent.Farewell("hub")})
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true})
+	f.wantDisconnected("that of nobody", 0)
 	for range 2 {
 		farewell(agent)
-		f.wantSilent("its own, perhaps twice", 1)
+		f.wantDisconnected("its own, perhaps twice", 1)
 	}
-	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	f.wantSilent("after its next word", 0)
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+	f.wantDisconnected("after its next word", 0)
 	farewell(agent)
 	f.core.Disconnected()
-	f.wantSilent("without a connection", 0)
+	f.wantDisconnected("without a connection", 0)
 	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
-	f.wantSilent("on the next connection", 0)
+	f.wantDisconnected("on the next connection", 0)
 	f.now = f.now.Add(plain.SilentAfter)
-	f.wantSilent("as it says nothing", 1)
+	f.wantDisconnected("as it says nothing", 1)
 }
 
 func TestPlain_CountsAgentsByWhenTheyWereHeard(t *testing.T) {
@@ -83,19 +83,19 @@ func TestPlain_CountsAgentsByWhenTheyWereHeard(t *testing.T) {
 	want(plain.Agent{Kind: "stock", Heard: "5m"})
 	f.ours("cluster1")
 	for _, c := range []struct {
-		after time.Duration
-		heard string
+		after    time.Duration
+		lastSeen string
 	}{{5 * time.Minute, "5m"}, {1, "1h"}, {time.Hour, "24h"}, {24 * time.Hour, "older"}} {
 		f.now = f.now.Add(c.after)
-		want(plain.Agent{Kind: "hawser", Heard: c.heard})
+		want(plain.Agent{Kind: "hawser", Heard: c.lastSeen})
 	}
 }
 
-// says patches the status of a work and returns what its Delivered says of its agent.
-func (f *fixture) says(uid types.UID) *metav1.Condition {
+// reports patches the status of a work and returns what its Delivered says of its agent.
+func (f *fixture) reports(uid types.UID) *metav1.Condition {
 	f.t.Helper()
 	f.now = f.now.Add(time.Second / 20) // its turn
-	e := next[PatchStatus](f, HubLane, uid)
+	e := next[PatchStatus](f, HubQueue, uid)
 	o := e.Work.DeepCopy()
 	n, err := strconv.Atoi(o.ResourceVersion)
 	if err != nil {
@@ -104,15 +104,15 @@ func (f *fixture) says(uid types.UID) *metav1.Condition {
 	o.Status, o.ResourceVersion = e.Status, fmt.Sprint(n+1)
 	f.done(e, Result{Work: o})
 	f.seen(o)
-	f.idle(HubLane, uid)
+	f.idle(HubQueue, uid)
 	return fault(e.Status)
 }
 
-// wantNotHeard asserts that a work says that its agent was not heard since then.
-func (f *fixture) wantNotHeard(uid types.UID, since time.Time, generation int64) {
+// wantDisconnectedProblem asserts that a work says that its agent was not heard since then.
+func (f *fixture) wantDisconnectedProblem(uid types.UID, since time.Time, generation int64) {
 	f.t.Helper()
-	d := f.says(uid)
-	if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonAgentNotHeard || d.ObservedGeneration != generation ||
+	d := f.reports(uid)
+	if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonAgentDisconnected || d.ObservedGeneration != generation ||
 		!strings.Contains(d.Message, `the agent of cluster "cluster1" has not been heard since `+since.Format("2006-01-02 15:04:05")+" UTC") {
 		f.t.Errorf("it says %+v, want that its agent was not heard since %s", d, since)
 	}
@@ -126,48 +126,48 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 	f.deliver("uid-done")
 	agent := f.ours("cluster1")
 	heard := f.now
-	f.nextWake(HubLane)
-	f.idle(HubLane, "uid-waiting")
-	if d := f.nextWake(HubLane); d != plain.SilentAfter {
+	f.nextWake(HubQueue)
+	f.idle(HubQueue, "uid-waiting")
+	if d := f.nextWake(HubQueue); d != plain.SilentAfter {
 		t.Errorf("it is looked at again after %v", d)
 	}
 	f.now = f.now.Add(plain.SilentAfter)
-	f.wantNotHeard("uid-waiting", heard, 3)
-	f.idle(HubLane, "uid-done")
-	if n := f.core.Stats().Undelivered[ReasonAgentNotHeard]; n != 1 {
+	f.wantDisconnectedProblem("uid-waiting", heard, 3)
+	f.idle(HubQueue, "uid-done")
+	if n := f.core.Stats().Undelivered[ReasonAgentDisconnected]; n != 1 {
 		t.Errorf("%d works count as not heard of", n)
 	}
 	f.now = f.now.Add(time.Hour)
-	f.idle(HubLane, "uid-waiting") // nothing new
+	f.idle(HubQueue, "uid-waiting") // nothing new
 
 	// Nobody can tell without a connection, nor when one has just begun: it goes on saying it.
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
-	f.idle(HubLane, "uid-waiting")
+	f.idle(HubQueue, "uid-waiting")
 	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
-	f.core.Sweep(1 << 10)
+	f.core.NextInitialSync(1 << 10)
 	f.sure()
-	f.idle(HubLane, "uid-waiting")
+	f.idle(HubQueue, "uid-waiting")
 	f.deliver("uid-waiting")
-	f.idle(HubLane, "uid-waiting")
+	f.idle(HubQueue, "uid-waiting")
 
 	// Heard again, without a word of the work.
 	f.now = f.now.Add(time.Minute)
-	f.nextWake(HubLane)
-	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	if d := f.says("uid-waiting"); d != nil {
+	f.nextWake(HubQueue)
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+	if d := f.reports("uid-waiting"); d != nil {
 		t.Errorf("it was heard, and the work says %+v", d)
 	}
-	if n := f.core.Stats().Undelivered[ReasonAgentNotHeard]; n != 0 {
+	if n := f.core.Stats().Undelivered[ReasonAgentDisconnected]; n != 0 {
 		t.Errorf("%d works count as not heard of", n)
 	}
 
 	// Gone, as the broker says.
 	heard = f.now.Add(-time.Second / 20)
-	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: agent.Farewell("hub")})
-	f.wantNotHeard("uid-waiting", heard, 3)
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Farewell("hub")})
+	f.wantDisconnectedProblem("uid-waiting", heard, 3)
 	f.core.Report(report(waiting, 1, applied(3)))
-	if d := f.says("uid-waiting"); d != nil {
+	if d := f.reports("uid-waiting"); d != nil {
 		t.Errorf("it is confirmed, and says %+v", d)
 	}
 }
@@ -180,30 +180,30 @@ func TestPlain_SilenceOfOthersIsNotTheAgents(t *testing.T) {
 	f.deliver("uid-a")
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
-	f.idle(HubLane, "uid-a")
+	f.idle(HubQueue, "uid-a")
 	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
-	f.core.Sweep(1 << 10)
+	f.core.NextInitialSync(1 << 10)
 	f.sure()
 	back := f.now
 	f.deliver("uid-a")
 	f.now = f.now.Add(plain.SilentAfter - 1)
-	f.idle(HubLane, "uid-a")
+	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(1)
-	f.wantNotHeard("uid-a", back, 3)
+	f.wantDisconnectedProblem("uid-a", back, 3)
 }
 
 // TestPlain_WhatAnEarlierProcessHadAWorkSay stays until somebody can tell.
 func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
-	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentNotHeard, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
+	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
 	f := plainly(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{said}})))
-	f.idle(HubLane, "uid-a")
+	f.idle(HubQueue, "uid-a")
 	f.sure()
 	f.deliver("uid-a")
-	f.idle(HubLane, "uid-a")
+	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(plain.SilentAfter)
-	f.idle(HubLane, "uid-a") // it is so still
+	f.idle(HubQueue, "uid-a") // it is so still
 	f.ours("cluster1")
-	if d := f.says("uid-a"); d != nil {
+	if d := f.reports("uid-a"); d != nil {
 		t.Errorf("it was heard, and the work says %+v", d)
 	}
 }
@@ -211,19 +211,19 @@ func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
 // TestPlain_WhatAnEarlierProcessHadAWorkSayEnds also where the agent has the work by then, and nothing is
 // published.
 func TestPlain_WhatAnEarlierProcessHadAWorkSayEnds(t *testing.T) {
-	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentNotHeard, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
+	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
 	a := newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{said}}))
 	for _, listed := range []bool{true, false} {
 		f := plainly(t, a)
-		f.idle(HubLane, "uid-a")
+		f.idle(HubQueue, "uid-a")
 		f.sure()
 		if listed {
 			f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3})
-			f.asked("cluster1")
+			f.requested("cluster1")
 		} else if v := f.core.Report(report(a, 1, applied(3))); v != Taken {
 			t.Fatalf("the report is %s", v)
 		}
-		if d := f.says("uid-a"); d != nil {
+		if d := f.reports("uid-a"); d != nil {
 			t.Errorf("its cluster has it, listed: %v, and the work says %+v", listed, d)
 		}
 	}
@@ -234,19 +234,19 @@ func TestPlain_StockAgentsNeedNotSpeak(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	f.deliver("uid-a")
 	f.core.Report(report(newWork("a", 3), 1, applied(3)))
-	f.done(next[PatchStatus](f, HubLane, "uid-a"), Result{Work: newWork("a", 3, version("200"), withStatus(applied(3)))})
+	f.done(next[PatchStatus](f, HubQueue, "uid-a"), Result{Work: newWork("a", 3, version("200"), withStatus(applied(3)))})
 	f.now = f.now.Add(24 * time.Hour)
-	f.wantSilent("a stock agent", 0)
+	f.wantDisconnected("a stock agent", 0)
 	f.seen(newWork("a", 4, version("201"), withStatus(applied(3))))
 	sent := f.now
 	f.deliver("uid-a")
-	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: plain.Stamp{Session: codec.Session{Number: 1, ID: "x"}}})
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: plain.Stamp{Session: codec.Session{Number: 1, ID: "x"}}})
 	f.now = f.now.Add(plain.SilentAfter - 1)
-	f.idle(HubLane, "uid-a")
+	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(1)
-	f.wantNotHeard("uid-a", sent, 4)
+	f.wantDisconnectedProblem("uid-a", sent, 4)
 	f.core.Report(report(newWork("b", 1), 1, applied(1)))
-	if d := f.says("uid-a"); d != nil {
+	if d := f.reports("uid-a"); d != nil {
 		t.Errorf("it was heard, and the work says %+v", d)
 	}
 }
@@ -261,7 +261,7 @@ func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
 	f := plainly(t, works...)
 	agent := f.ours("cluster1")
 	for _, w := range works { // paced too
-		for e := f.core.Next(SpecLane, Key{UID: w.UID}); ; e = f.core.Next(SpecLane, Key{UID: w.UID}) {
+		for e := f.core.Next(BrokerQueue, Key{UID: w.UID}); ; e = f.core.Next(BrokerQueue, Key{UID: w.UID}) {
 			if p, ok := e.(Publish); ok {
 				f.done(p, Result{})
 				break
@@ -270,16 +270,16 @@ func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
 			f.sure()
 		}
 	}
-	f.core.Alive(&Alive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.wakes = nil
-	f.core.Alive(&Alive{Cluster: "cluster1", Farewell: true, Stamp: agent.Farewell("hub")})
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Farewell("hub")})
 	if n := len(f.wakes); n != count {
 		t.Fatalf("%d works are looked at", n)
 	}
 	began, told := f.now, map[types.UID]bool{}
 	for len(told) < count {
 		for _, w := range works {
-			if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(PatchStatus); ok {
+			if e, ok := f.core.Next(HubQueue, Key{UID: w.UID}).(PatchStatus); ok {
 				told[w.UID] = true
 				f.done(e, Result{Work: newWork(w.Name, 1, version("300"), withStatus(e.Status))})
 			}
@@ -313,38 +313,38 @@ func TestCore_WorksSayThatTheirClusterIsOffline(t *testing.T) {
 		f.seen(w)
 	}
 	f.connect()
-	f.idle(HubLane, "uid-waiting") // nobody has told
+	f.idle(HubQueue, "uid-waiting") // nobody has told
 	f.absent("more", codec.AbsentCluster{Cluster: "another", Since: since})
-	f.idle(HubLane, "uid-waiting") // it is told the rest
+	f.idle(HubQueue, "uid-waiting") // it is told the rest
 	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since})
 	says := func(uid types.UID, reason, what string) {
 		t.Helper()
-		if d := f.says(uid); d == nil || d.Reason != reason || d.ObservedGeneration != 3 || !strings.Contains(d.Message, what) {
+		if d := f.reports(uid); d == nil || d.Reason != reason || d.ObservedGeneration != 3 || !strings.Contains(d.Message, what) {
 			t.Errorf("%s says %+v, want %s, %q", uid, d, reason, what)
 		}
 	}
-	says("uid-waiting", ReasonAgentNotHeard, `no agent of cluster "cluster1" is connected to the broker since 2026-05-04 12:00:00 UTC`)
+	says("uid-waiting", ReasonAgentDisconnected, `no agent of cluster "cluster1" is connected to the broker since 2026-05-04 12:00:00 UTC`)
 	f.now = f.now.Add(time.Second)
-	says("uid-going", ReasonAgentNotHeard, "hawser forget work cluster1 going")
-	f.idle(HubLane, "uid-done")
+	says("uid-going", ReasonAgentDisconnected, "hawser forget work cluster1 going")
+	f.idle(HubQueue, "uid-done")
 
 	// Not while hub-source is away, nor before the broker has told again.
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
-	f.idle(HubLane, "uid-waiting")
+	f.idle(HubQueue, "uid-waiting")
 	f.connect()
-	f.idle(HubLane, "uid-waiting")
+	f.idle(HubQueue, "uid-waiting")
 	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true})
-	says("uid-waiting", ReasonClusterUnknown, "is the namespace misspelt?")
-	if n := f.core.Stats().Undelivered[ReasonClusterUnknown]; n != 1 {
+	says("uid-waiting", ReasonAgentNeverConnected, "is the namespace misspelt?")
+	if n := f.core.Stats().Undelivered[ReasonAgentNeverConnected]; n != 1 {
 		t.Errorf("%d works count", n)
 	}
 	f.now = f.now.Add(time.Second)
 	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true, Why: "its agent came with another certificate: put in its own"})
-	says("uid-waiting", ReasonAgentNotHeard, "its agent came with another certificate: put in its own; no agent")
+	says("uid-waiting", ReasonAgentDisconnected, "its agent came with another certificate: put in its own; no agent")
 	f.now = f.now.Add(time.Second)
 	f.absent("")
-	if d := f.says("uid-waiting"); d != nil {
+	if d := f.reports("uid-waiting"); d != nil {
 		t.Errorf("its agent came, and it says %+v", d)
 	}
 }

@@ -4,26 +4,26 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// questions asks the hub itself where an informer is no evidence: it may lag, or
+// hubQueries asks the hub itself where an informer is no evidence: it may lag, or
 // show a hub that is no more. One work is asked for by name; beyond some of a
 // cluster the hub lists them all.
-type questions struct {
-	f     *fleet
-	lives *hubEpochs
+type hubQueries struct {
+	f      *workIndex
+	epochs *hubEpochs
 }
 
 // maxGets is how many works of a cluster are asked for one by one.
 const maxGets = 10
 
-// ask wants the hub's own word of a work.
-func (q *questions) ask(w *work) {
-	w.hub.ask()
-	q.f.wake(HubLane, w.key(), 0)
+// query wants the hub's own word of a work.
+func (q *hubQueries) query(w *work) {
+	w.hub.query()
+	q.f.wake(HubQueue, w.key(), 0)
 }
 
 // write writes a work on the hub. done is told what came of it, and says whether that
 // is tried again where it failed.
-func (q *questions) write(l Queue, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
+func (q *hubQueries) write(l Queue, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
 	asked := q.f.tick()
 	return q.f.ofWork(w, e, func(r Result) {
 		again := done(r.Err)
@@ -38,42 +38,42 @@ func (q *questions) write(l Queue, w *work, retry *retry, e Effect, done func(er
 }
 
 // wrote takes the hub's answer to a write of ours.
-func (q *questions) wrote(w *work, o *workv1.ManifestWork, asked int) {
+func (q *hubQueries) wrote(w *work, o *workv1.ManifestWork, asked int) {
 	if o != nil {
-		q.lives.shown(o)
+		q.epochs.shown(o)
 	}
 	w.hub.wrote(o, asked, q.f.tick(), q.f.Now())
 	if !w.hub.lagging.IsZero() {
-		q.f.wakeAt(HubLane, w.key(), w.hub.lagging.Add(informerLag))
+		q.f.wakeAt(HubQueue, w.key(), w.hub.lagging.Add(informerLag))
 	}
 	q.f.recount(w)
 }
 
 // next decides about asking for a work.
-func (q *questions) next(w *work) *todo {
+func (q *hubQueries) next(w *work) *todo {
 	h := &w.hub
-	if !h.asking && !h.lagging.IsZero() && !q.f.until(HubLane, w.key(), h.lagging.Add(informerLag)) {
-		h.ask()
+	if !h.querying && !h.lagging.IsZero() && !q.f.until(HubQueue, w.key(), h.lagging.Add(informerLag)) {
+		h.query()
 	}
 	switch {
-	case !h.asking:
+	case !h.querying:
 		return nil
-	case h.object != nil && asksForMany(w.cl):
-		q.f.wakeCluster(HubLane, w.cl)
+	case h.object != nil && queriesMany(w.cl):
+		q.f.wakeCluster(HubQueue, w.cl)
 		return nil
-	case !q.f.due(HubLane, w.key(), &h.retry):
+	case !q.f.due(HubQueue, w.key(), &h.retry):
 		return nil
 	}
 	asked := q.f.tick()
 	return q.f.ofWork(w, Get{UID: w.uid, Namespace: w.cl.name, Name: w.name()}, func(r Result) { q.doneGet(w, asked, r) })
 }
 
-// asksForMany reports whether so many works of a cluster are asked for that one list
+// queriesMany reports whether so many works of a cluster are asked for that one list
 // answers for all.
-func asksForMany(cl *cluster) bool {
+func queriesMany(cl *cluster) bool {
 	n := 0
 	for _, w := range cl.works {
-		if w.hub.asking {
+		if w.hub.querying {
 			n++
 		}
 		if n > maxGets {
@@ -84,54 +84,54 @@ func asksForMany(cl *cluster) bool {
 }
 
 // nextList decides about asking for all works of a cluster.
-func (q *questions) nextList(cl *cluster) *todo {
-	if !asksForMany(cl) || !q.f.due(HubLane, cl.key(), &cl.listing) {
+func (q *hubQueries) nextList(cl *cluster) *todo {
+	if !queriesMany(cl) || !q.f.due(HubQueue, cl.key(), &cl.listing) {
 		return nil
 	}
 	asked := q.f.tick()
 	return q.f.ofCluster(cl, List{Namespace: cl.name}, func(r Result) { q.doneList(cl, asked, r) })
 }
 
-func (q *questions) doneGet(w *work, asked int, r Result) {
+func (q *hubQueries) doneGet(w *work, asked int, r Result) {
 	switch {
-	case r.lacks(w.uid):
+	case r.isAbsent(w.uid):
 		w.hub.notThere(asked, q.f.tick(), q.f.Now())
-		if w.hub.asking {
-			q.f.failed(HubLane, w.key(), &w.hub.retry, missingDelay)
+		if w.hub.querying {
+			q.f.failed(HubQueue, w.key(), &w.hub.retry, missingDelay)
 		}
 	case r.Err != nil:
-		q.f.hubFailed(HubLane, w.key(), &w.hub.retry, r.Err)
+		q.f.hubFailed(HubQueue, w.key(), &w.hub.retry, r.Err)
 	default:
-		q.lives.shown(r.Work)
-		q.lives.endEpoch(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
+		q.epochs.shown(r.Work)
+		q.epochs.endEpoch(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
 	}
-	q.heard(w)
+	q.answered(w)
 }
 
-func (q *questions) doneList(cl *cluster, asked int, r Result) {
+func (q *hubQueries) doneList(cl *cluster, asked int, r Result) {
 	if r.Err != nil {
-		q.f.hubFailed(HubLane, cl.key(), &cl.listing, r.Err)
+		q.f.hubFailed(HubQueue, cl.key(), &cl.listing, r.Err)
 		return
 	}
 	cl.listing.reset()
 	for uid, w := range cl.works {
-		if !w.hub.asking {
+		if !w.hub.querying {
 			continue
 		}
 		if version, there := r.Present[uid]; there {
-			q.lives.endEpoch(w.hub.listed(version, asked, q.f.Now()))
+			q.epochs.endEpoch(w.hub.listed(version, asked, q.f.Now()))
 		} else {
 			w.hub.notThere(asked, q.f.tick(), q.f.Now())
 		}
-		q.heard(w)
+		q.answered(w)
 	}
-	if asksForMany(cl) { // the informer is about to say what became of them
-		q.f.failed(HubLane, cl.key(), &cl.listing, missingDelay)
+	if queriesMany(cl) { // the informer is about to say what became of them
+		q.f.failed(HubQueue, cl.key(), &cl.listing, missingDelay)
 	}
 }
 
-// heard has a work looked at of which the hub said something.
-func (q *questions) heard(w *work) {
+// answered has a work looked at of which the hub said something.
+func (q *hubQueries) answered(w *work) {
 	q.f.recount(w)
 	q.f.wakeWork(w)
 }

@@ -42,7 +42,7 @@ func (f *fixture) compareWith(records ...codec.InventoryRecord) {
 // answer answers what is asked about a work.
 func (f *fixture) answer(uid types.UID, r Result) {
 	f.t.Helper()
-	f.done(next[Get](f, HubLane, uid), r)
+	f.done(next[Get](f, HubQueue, uid), r)
 }
 
 // TestCore_AsksTheHubAboutWhatTheBrokerLacks before it publishes what an earlier
@@ -51,27 +51,27 @@ func TestCore_AsksTheHubAboutWhatTheBrokerLacks(t *testing.T) {
 	lives, dead, fresh := newWork("lives", 1), newWork("dead", 1), newWork("fresh", 1, withoutFinalizer)
 	f := lagging(t, nil, lives, dead, fresh)
 	for _, w := range []*workv1.ManifestWork{lives, dead} {
-		f.idle(SpecLane, w.UID)
+		f.idle(BrokerQueue, w.UID)
 	}
 	on := newWork("fresh", 1, version("200"))
-	f.done(next[AddFinalizer](f, SpecLane, fresh.UID), Result{Work: on})
+	f.done(next[AddFinalizer](f, BrokerQueue, fresh.UID), Result{Work: on})
 	f.deliver(fresh.UID) // the hub said that it lives when it took the finalizer
 
 	f.answer(lives.UID, Result{Err: errHubDown()})
-	f.idle(SpecLane, lives.UID)
+	f.idle(BrokerQueue, lives.UID)
 	f.now = f.now.Add(longestHub)
 	f.answer(lives.UID, Result{Work: lives})
 	f.deliver(lives.UID)
 
 	f.answer(dead.UID, Result{Err: errNotFound()})
-	f.idle(SpecLane, dead.UID)
+	f.idle(BrokerQueue, dead.UID)
 	f.wakes = nil
-	f.idle(HubLane, dead.UID)
-	if d := f.nextWake(HubLane); d < missingDelay || d > longestSpec {
+	f.idle(HubQueue, dead.UID)
+	if d := f.nextWake(HubQueue); d < missingDelay || d > longestSpec {
 		t.Errorf("asks again in %v", d)
 	}
 	f.deleted(dead.UID)
-	f.idle(SpecLane, dead.UID) // the broker never had it
+	f.idle(BrokerQueue, dead.UID) // the broker never had it
 	if n := f.core.Stats().Works; n != 2 {
 		t.Errorf("%d works are left", n)
 	}
@@ -89,26 +89,26 @@ func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
 	}
 	f := lagging(t, nil, works...)
 	for _, w := range works {
-		f.idle(SpecLane, w.UID)
+		f.idle(BrokerQueue, w.UID)
 	}
-	f.idle(HubLane, works[0].UID)
+	f.idle(HubQueue, works[0].UID)
 	cluster := Key{Cluster: "cluster1"}
-	f.done(nextOf[List](f, HubLane, cluster), Result{Err: errHubDown()})
-	if e := f.core.Next(HubLane, cluster); e != nil {
+	f.done(nextOf[List](f, HubQueue, cluster), Result{Err: errHubDown()})
+	if e := f.core.Next(HubQueue, cluster); e != nil {
 		t.Fatalf("asked again at once: %T", e)
 	}
 	f.now = f.now.Add(longestHub)
 	delete(present, works[0].UID) // it is gone
 	present[works[1].UID] = "200" // the informer lags behind a change
-	f.done(nextOf[List](f, HubLane, cluster), Result{Present: present})
+	f.done(nextOf[List](f, HubQueue, cluster), Result{Present: present})
 	for _, w := range works[2:] {
 		f.deliver(w.UID)
 	}
-	f.idle(SpecLane, works[0].UID)
-	f.idle(SpecLane, works[1].UID)
+	f.idle(BrokerQueue, works[0].UID)
+	f.idle(BrokerQueue, works[1].UID)
 	f.answer(works[1].UID, Result{Work: newWork("w1", 1, version("200"))})
 	f.deliver(works[1].UID)
-	f.idle(SpecLane, works[0].UID)
+	f.idle(BrokerQueue, works[0].UID)
 }
 
 // TestCore_AsksAgainOnTheNextSubscription: what the hub said before the broker was
@@ -116,15 +116,15 @@ func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
 func TestCore_AsksAgainOnTheNextSubscription(t *testing.T) {
 	w := newWork("w", 1)
 	f := lagging(t, nil, w)
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	f.answer(w.UID, Result{Work: w})
 	f.deliver(w.UID)
 
 	f.unselected("cluster1")
-	f.done(nextOf[Release](f, SpecLane, Key{Cluster: "cluster1"}), Result{})
+	f.done(nextOf[Release](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{})
 	f.selected("cluster1")
 	f.page(codec.Inventory{})
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	f.answer(w.UID, Result{Work: w})
 	f.deliver(w.UID)
 }
@@ -142,9 +142,9 @@ func TestCore_AsksTheHubAboutAChangeOfWhatItNeverHeardOf(t *testing.T) {
 	f := lagging(t, nil)
 	f.seen(newWork("w", 1))
 	f.seen(newWork("w", 2))
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	f.answer("uid-w", Result{Err: errNotFound()})
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 }
 
 // t1 the informer shows a deletion; t2 the hub has the work: it went back in time.
@@ -153,16 +153,16 @@ func TestCore_EndsALifeInWhichAGoneWorkIsBack(t *testing.T) {
 	w := newWork("w", 1)
 	f := lagging(t, []codec.InventoryRecord{recordOf(t, w, 7)}, w)
 	f.deleted(w.UID)
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	f.answer(w.UID, Result{Work: w})
-	f.idle(SpecLane, w.UID)
-	save := nextOf[Save](f, HubLane, Key{})
-	if !save.State.doubtsAll() {
+	f.idle(BrokerQueue, w.UID)
+	save := nextOf[Save](f, HubQueue, Key{})
+	if !save.State.suspectsAll() {
 		t.Fatalf("saves %+v", save.State)
 	}
 	f.done(save, Result{})
 	old := f.core.Epoch()
-	if e := nextOf[BeginHubEpoch](f, HubLane, Key{}); e.Epoch != old+1 || e.Epoch != f.core.Epoch() {
+	if e := nextOf[BeginHubEpoch](f, HubQueue, Key{}); e.Epoch != old+1 || e.Epoch != f.core.Epoch() {
 		t.Fatalf("begins life %d after %d", e.Epoch, old)
 	}
 	f.core.WorkSeen(old, w)
@@ -188,11 +188,11 @@ func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
 	for name, ends := range map[string]func(f *fixture){
 		"the end of a later generation": func(f *fixture) {
 			f.core.Report(end(3))
-			f.idle(HubLane, w.UID)
+			f.idle(HubQueue, w.UID)
 			f.now = f.now.Add(informerPatience)
 		},
 		"the end of this one": func(f *fixture) {
-			if v := f.core.Report(end(2)); v != NotDeleting {
+			if v := f.core.Report(end(2)); v != UnexpectedDeletion {
 				t.Fatalf("the report is %s", v)
 			}
 		},
@@ -208,10 +208,10 @@ func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
 			f.deliver(w.UID)
 			ends(f)
 			f.seen(newWork("w", 3, version("300")))
-			f.idle(SpecLane, w.UID)
+			f.idle(BrokerQueue, w.UID)
 			f.answer(w.UID, Result{Err: errNotFound()})
 			f.now = f.now.Add(missingDelay)
-			f.idle(SpecLane, w.UID)
+			f.idle(BrokerQueue, w.UID)
 		})
 	}
 }
@@ -228,10 +228,10 @@ func TestCore_ForgetsWhatNoInformerEverShowed(t *testing.T) {
 	end.Deleted = true
 	f.core.Report(end)
 	f.answer(w.UID, Result{Work: w})
-	f.done(next[RemoveFinalizer](f, HubLane, w.UID), Result{})
+	f.done(next[RemoveFinalizer](f, HubQueue, w.UID), Result{})
 	f.now = f.now.Add(time.Minute)
 	f.answer(w.UID, Result{Err: errNotFound()})
-	f.idle(SpecLane, w.UID)
+	f.idle(BrokerQueue, w.UID)
 	if n := f.core.Stats().Works; n != 0 {
 		t.Errorf("%d works are left", n)
 	}

@@ -10,10 +10,10 @@ type release struct {
 	// open is the last subscription on which nobody knows what became of one: it
 	// may come after a release, and be left behind there.
 	inFlight, open int
-	// strays counts those of them whose work is forgotten: what the hub lacks is not
+	// unknownObjects counts those of them whose work is forgotten: what the hub lacks is not
 	// known before they are answered.
-	strays int
-	retry  retry
+	unknownObjects int
+	retry          retry
 }
 
 // pending reports whether the broker is still to forget what it has of the
@@ -22,11 +22,11 @@ func (r *release) pending() bool { return r.must || r.sending }
 
 func (r *release) begin() { r.inFlight++ }
 
-// stray takes it that the work of a publish is forgotten.
-func (r *release) stray() { r.strays++ }
+// noteUnknown takes it that the work of a publish is forgotten.
+func (r *release) noteUnknown() { r.unknownObjects++ }
 
 // strayed takes the answer to such a one.
-func (r *release) strayed() { r.strays-- }
+func (r *release) strayed() { r.unknownObjects-- }
 
 // finish takes the answer to a publish, open where there was none.
 func (r *release) finish(sub int, open bool) {
@@ -40,10 +40,10 @@ func (r *release) finish(sub int, open bool) {
 // first of all on a subscription, and again on each as long as such a cluster has
 // works: an earlier process may have served it.
 type releases struct {
-	f       *fleet
+	f       *workIndex
 	cursor  *cursor
-	lives   *hubEpochs
-	compare *comparisons
+	epochs  *hubEpochs
+	compare *clusterSync
 }
 
 // subscribe begins anew with a subscription.
@@ -66,9 +66,9 @@ func (s *releases) set(cl *cluster, must bool) {
 func (s *releases) next(cl *cluster) *todo {
 	r := &cl.release
 	switch {
-	case !r.must || r.sending || r.inFlight > 0 || s.compare.telling() || !s.f.connected:
+	case !r.must || r.sending || r.inFlight > 0 || s.compare.isReporting() || !s.f.connected:
 		return nil
-	case s.f.stock: // it keeps nothing
+	case s.f.ocmBroker: // it keeps nothing
 		s.released(cl)
 		return nil
 	case r.open == s.f.sub:
@@ -103,7 +103,7 @@ func (s *releases) done(cl *cluster, r Result) {
 func (s *releases) released(cl *cluster) {
 	s.set(cl, false)
 	if !cl.selected {
-		s.lives.clearSuspicion(cl.name)
+		s.epochs.clearSuspicion(cl.name)
 	}
 	s.cursor.resume()
 	s.goOn(cl)
@@ -116,6 +116,6 @@ func (s *releases) goOn(cl *cluster) {
 		s.compare.enter(cl)
 	}
 	for _, w := range cl.works {
-		s.f.wake(SpecLane, w.key(), 0)
+		s.f.wake(BrokerQueue, w.key(), 0)
 	}
 }

@@ -23,7 +23,7 @@ func BenchmarkCore_LosesTheAnswerToARelease(b *testing.B) {
 	var c *Core
 	begin := func() {
 		c = New(Config{
-			Now: func() time.Time { return now }, Jitter: func() float64 { return 0 }, Waker: nobody{}, NewID: func() string { return "request" },
+			Now: func() time.Time { return now }, Jitter: func() float64 { return 0 }, Waker: noCore{}, NewID: func() string { return "request" },
 		})
 		for _, d := range digests {
 			c.ClusterSelected(1, d.Cluster)
@@ -52,9 +52,9 @@ func BenchmarkCore_LosesTheAnswerToARelease(b *testing.B) {
 // answer answers what is to be done for a key, if it is a release or the end of the
 // subscription.
 func answer(b *testing.B, c *Core, k Key, r Result) {
-	switch e := c.Next(SpecLane, k); e.(type) {
+	switch e := c.Next(BrokerQueue, k); e.(type) {
 	case Release, EndSubscription:
-		c.Done(SpecLane, k, r)
+		c.Done(BrokerQueue, k, r)
 	default:
 		b.Fatalf("next of %+v is %T", k, e)
 	}
@@ -64,30 +64,30 @@ func answer(b *testing.B, c *Core, k Key, r Result) {
 func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first bool) {
 	c.Disconnected()
 	c.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-	ask, is := c.Next(SpecLane, Key{}).(AskInventory)
+	ask, is := c.Next(BrokerQueue, Key{}).(RequestInventory)
 	if !is {
 		b.Fatal("the broker is not asked")
 	}
-	c.Done(SpecLane, Key{}, Result{})
+	c.Done(BrokerQueue, Key{}, Result{})
 	c.Inventory(codec.Inventory{RequestID: ask.ID, Clusters: digests})
 	for _, d := range digests {
 		k := Key{Cluster: d.Cluster}
 		for idle := 0; idle < 2; { // the second time it is concluded
-			e := c.Next(SpecLane, k)
+			e := c.Next(BrokerQueue, k)
 			tag, tags := e.(Tag)
 			switch _, releases := e.(Release); {
 			case e == nil:
 				idle++
 			case releases:
-				c.Done(SpecLane, k, Result{})
+				c.Done(BrokerQueue, k, Result{})
 			case tags && first:
-				c.Done(SpecLane, k, Result{Tags: tag.Tags()})
+				c.Done(BrokerQueue, k, Result{Tags: tag.Tags()})
 			default:
 				b.Fatalf("next of %s is %T: it is compared", d.Cluster, e)
 			}
 		}
 	}
-	if e, asks := c.Next(SpecLane, Key{}).(AskInventory); asks {
+	if e, asks := c.Next(BrokerQueue, Key{}).(RequestInventory); asks {
 		b.Fatalf("asks for records of %v", e.Request.Clusters)
 	}
 	if s := c.Stats(); s.Comparing != 0 {

@@ -34,15 +34,15 @@ type realm struct {
 	backups []hubState
 	events  []hubEvent
 	hubUp   bool
-	// lost are works that a restore took away and nobody deleted; dead those
+	// lostWorks are works that a restore took away and nobody deleted; dead those
 	// that somebody deleted, or tore off the hub.
-	lost, dead map[types.UID]bool
-	doubtful   bool // a restore cannot be noticed
+	lostWorks, dead map[types.UID]bool
+	suspicious      bool // a restore cannot be noticed
 	// unnoticed: there was a restore that is noticed if the source looks while
 	// the hub is below this resource version.
-	unnoticed int64
-	restored  bool // there was one
-	storeLost bool // the broker has an earlier state, or none
+	unnoticed     int64
+	restored      bool // there was one
+	storeReplaced bool // the broker has an earlier state, or none
 
 	store    *mem.Store
 	copies   []*mem.Backup
@@ -53,7 +53,7 @@ type realm struct {
 	written  int // publishes that changed something
 
 	core     *Core
-	life     int // that the informer was made for
+	epoch    int // that the informer was made for
 	queue    map[Queue]map[Key]time.Time
 	inFlight []Effect
 	shown    int64 // highest resource version that the core was shown
@@ -76,7 +76,7 @@ type modelStream struct {
 	answered    uint64
 	sent        map[store.Key]uint64 // still to be sent, with its revision
 	routed      uint64
-	told        uint64 // revision of the last checkpoint
+	reported    uint64 // revision of the last checkpoint
 	inbox       []codec.Event
 	pages       []codec.Event // requests
 }
@@ -91,7 +91,7 @@ var clusterNames = []string{"c1", "c2"}
 var manifestBundles = codec.ManifestBundles
 
 func newRealm(t *rapid.T) *realm {
-	r := &realm{t: t, now: time.Unix(1e9, 0), hubUp: true, lost: map[types.UID]bool{}, dead: map[types.UID]bool{},
+	r := &realm{t: t, now: time.Unix(1e9, 0), hubUp: true, lostWorks: map[types.UID]bool{}, dead: map[types.UID]bool{},
 		hub: hubState{works: map[string]*workv1.ManifestWork{}, rv: 100}, withheld: map[string][]codec.WithheldDeletion{}, agents: map[store.Key]uint64{}}
 	r.store = mem.Open(mem.Options{NewID: r.id})
 	r.subscribeAgents()
@@ -124,15 +124,15 @@ func (r *realm) start() {
 		}
 	}
 	r.inFlight, r.events, r.stream = nil, nil, nil
-	r.queue = map[Queue]map[Key]time.Time{SpecLane: {}, HubLane: {}}
+	r.queue = map[Queue]map[Key]time.Time{BrokerQueue: {}, HubQueue: {}}
 	r.core = New(Config{
 		Now: func() time.Time { return r.now }, Jitter: func() float64 { return 0.5 }, Waker: r,
 		NewID: r.id, State: r.hub.state, All: true,
 	})
-	r.shown, r.life = 0, r.core.Epoch()
+	r.shown, r.epoch = 0, r.core.Epoch()
 	if r.unnoticed > 0 && !r.suspected() { // what the process before saw is forgotten
-		r.doubtful = r.doubtful || r.told() == 0
-		r.unnoticed = r.told()
+		r.suspicious = r.suspicious || r.notified() == 0
+		r.unnoticed = r.notified()
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
 		r.show(r.hub.works[key])
@@ -142,7 +142,7 @@ func (r *realm) start() {
 func (r *realm) show(o *workv1.ManifestWork) {
 	n, _ := strconv.ParseInt(o.ResourceVersion, 10, 64)
 	r.shown = max(r.shown, n)
-	r.core.WorkSeen(r.life, o)
+	r.core.WorkSeen(r.epoch, o)
 }
 
 // The hub.
@@ -155,7 +155,7 @@ func (r *realm) put(o *workv1.ManifestWork) *workv1.ManifestWork {
 	if gone {
 		delete(r.hub.works, key)
 		r.dead[o.UID] = true
-		delete(r.lost, o.UID)
+		delete(r.lostWorks, o.UID)
 	} else {
 		r.hub.works[key] = o
 	}
@@ -237,14 +237,14 @@ func (r *realm) restore(b hubState, bump, running bool) {
 	for _, o := range r.hub.works {
 		live[o.UID] = true
 		delete(r.dead, o.UID)
-		delete(r.lost, o.UID)
+		delete(r.lostWorks, o.UID)
 	}
 	for _, o := range before.works {
 		if !live[o.UID] {
-			r.lost[o.UID] = true
+			r.lostWorks[o.UID] = true
 		}
 	}
-	told := r.told()
+	told := r.notified()
 	known := told // what a position must lie below for the restore to be noticed
 	if running {
 		known = max(known, r.shown)
@@ -252,19 +252,19 @@ func (r *realm) restore(b hubState, bump, running bool) {
 	switch {
 	case r.suspected(): // for an earlier one
 	case bump || known <= b.rv:
-		r.doubtful = true
+		r.suspicious = true
 	default:
 		r.unnoticed = max(r.unnoticed, known)
 	}
-	r.t.Logf("restored to %d, told %d, shown %d, doubtful %v", b.rv, told, r.shown, r.doubtful)
+	r.t.Logf("restored to %d, told %d, shown %d, doubtful %v", b.rv, told, r.shown, r.suspicious)
 	if !running {
 		r.start()
 		return
 	}
 	r.events = nil
-	for _, uid := range slices.Sorted(maps.Keys(r.core.fleet.works)) {
-		if w := r.core.fleet.works[uid]; w.hub.object != nil && w.hub.ended == alive && !live[uid] {
-			r.core.WorkMissing(r.life, uid)
+	for _, uid := range slices.Sorted(maps.Keys(r.core.index.works)) {
+		if w := r.core.index.works[uid]; w.hub.object != nil && w.hub.ended == alive && !live[uid] {
+			r.core.WorkMissing(r.epoch, uid)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
@@ -277,8 +277,8 @@ func (r *realm) suspected() bool {
 	return len(r.hub.state.Withheld) > 0 && r.hub.state.Withheld[0] == everywhere
 }
 
-// told is the position of the hub that the broker knows.
-func (r *realm) told() int64 {
+// notified is the position of the hub that the broker knows.
+func (r *realm) notified() int64 {
 	n, _ := strconv.ParseInt(string(r.store.Bookmarks("hub")["hub"]), 10, 64)
 	return n // 0 where there is none
 }
@@ -355,9 +355,9 @@ func (r *realm) checkDeletion(env codec.Envelope) {
 	uid := types.UID(env.ResourceID)
 	live := r.hub.works[env.Cluster+"/"+env.ObjectName]
 	switch {
-	case live != nil && live.UID == uid && live.DeletionTimestamp == nil && !r.doubtful:
+	case live != nil && live.UID == uid && live.DeletionTimestamp == nil && !r.suspicious:
 		r.t.Fatalf("deletion of %s, which lives", uid)
-	case r.lost[uid] && !r.doubtful:
+	case r.lostWorks[uid] && !r.suspicious:
 		r.t.Fatalf("deletion of %s, which a restore lost", uid)
 	}
 }
@@ -367,15 +367,15 @@ func (r *realm) connect() {
 	s := &modelStream{sent: map[store.Key]uint64{}, routed: r.store.Head().Revision, grace: r.now.Add(30 * time.Second)}
 	a := transport.Accepted{Protocol: 1, Resync: codec.ResyncList}
 	if cursor, err := codec.ParseCursor(h.Cursor); err == nil && r.store.ValidCursor(cursor) {
-		a.Resync, s.established, s.told = codec.ResyncCursor, true, cursor.Revision
+		a.Resync, s.established, s.reported = codec.ResyncCursor, true, cursor.Revision
 		r.since(s, cursor.Revision)
-		r.bury(cursor.Revision)
+		r.confirmUpTo(cursor.Revision)
 	}
 	r.t.Logf("connect with %q: %s", h.Cursor, a.Resync)
 	r.stream = s
 	r.core.Connected(a)
-	for _, k := range r.core.Sweep(1 << 20) {
-		r.Wake(SpecLane, k, 0)
+	for _, k := range r.core.NextInitialSync(1 << 20) {
+		r.Wake(BrokerQueue, k, 0)
 	}
 }
 
@@ -389,7 +389,7 @@ func (r *realm) since(s *modelStream, after uint64) {
 	}
 }
 
-func (r *realm) bury(upTo uint64) {
+func (r *realm) confirmUpTo(upTo uint64) {
 	keys, err := r.store.Graves(context.Background(), manifestBundles, "hub", upTo, 1000)
 	if err != nil {
 		r.t.Fatal(err)
@@ -411,10 +411,10 @@ func (r *realm) route() {
 	s.routed = r.store.Head().Revision
 }
 
-// silence is the end of the grace for a source that lists nothing.
-func (r *realm) silence() {
+// muteAgents is the end of the grace for a source that lists nothing.
+func (r *realm) muteAgents() {
 	r.since(r.stream, 0)
-	r.stream.established, r.stream.told = true, 0
+	r.stream.established, r.stream.reported = true, 0
 }
 
 // compareList answers a list of hashes.
@@ -435,7 +435,7 @@ func (r *realm) compareList() {
 		}
 	})
 	s.answered++
-	s.established, s.told = true, 0
+	s.established, s.reported = true, 0
 }
 
 func (r *realm) scan(cluster string, f func(store.Meta)) {
@@ -537,12 +537,12 @@ func (r *realm) send() {
 // mayCheckpoint: nothing is left to send.
 func (r *realm) mayCheckpoint() bool {
 	s := r.stream
-	return s != nil && s.established && len(s.sent) == 0 && len(s.lists) == 0 && s.routed == r.store.Head().Revision && s.told < s.routed
+	return s != nil && s.established && len(s.sent) == 0 && len(s.lists) == 0 && s.routed == r.store.Head().Revision && s.reported < s.routed
 }
 
 func (r *realm) checkpoint() {
 	s, head := r.stream, r.store.Head()
-	s.told = s.routed
+	s.reported = s.routed
 	e, err := codec.NewCheckpoint(codec.SyncParams{ID: r.id(), Time: r.now, Source: "broker", Owner: "hub"}, codec.Checkpoint{
 		Cursor: codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision}, AnsweredLists: s.answered,
 	})
@@ -578,8 +578,8 @@ func (r *realm) deliver() {
 	}
 }
 
-// loseStore replaces the broker's store by an older copy, or by a new one.
-func (r *realm) loseStore(b *mem.Backup) {
+// replaceStore replaces the broker's store by an older copy, or by a new one.
+func (r *realm) replaceStore(b *mem.Backup) {
 	if r.stream != nil {
 		r.disconnect()
 	}
@@ -591,8 +591,8 @@ func (r *realm) loseStore(b *mem.Backup) {
 	r.subscribeAgents()
 	r.agents = map[store.Key]uint64{}
 	r.withheld = map[string][]codec.WithheldDeletion{}
-	r.storeLost = true
-	if len(r.lost) > 0 {
-		r.doubtful = true // what the store knew of the hub is of an earlier time
+	r.storeReplaced = true
+	if len(r.lostWorks) > 0 {
+		r.suspicious = true // what the store knew of the hub is of an earlier time
 	}
 }

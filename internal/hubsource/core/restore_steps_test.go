@@ -28,9 +28,9 @@ func (r *realm) begin(l Queue, k Key) {
 		r.inFlight = append(r.inFlight, e)
 		return
 	}
-	if l == SpecLane {
-		for _, k := range r.core.Sweep(1 << 20) {
-			r.Wake(SpecLane, k, 0)
+	if l == BrokerQueue {
+		for _, k := range r.core.NextInitialSync(1 << 20) {
+			r.Wake(BrokerQueue, k, 0)
 		}
 	}
 }
@@ -49,15 +49,15 @@ func (r *realm) finish(i int, lost bool) {
 	l, k := slotOf(r.core, e)
 	r.core.Done(l, k, result)
 	r.Wake(l, k, 0)
-	for _, k := range r.core.Sweep(1 << 20) {
-		r.Wake(SpecLane, k, 0)
+	for _, k := range r.core.NextInitialSync(1 << 20) {
+		r.Wake(BrokerQueue, k, 0)
 	}
 }
 
-// beginLife shows the present life of the core what the hub has.
-func (r *realm) beginLife() {
+// beginEpoch shows the present life of the core what the hub has.
+func (r *realm) beginEpoch() {
 	r.disconnect()
-	r.events, r.life, r.shown = nil, r.core.Epoch(), 0
+	r.events, r.epoch, r.shown = nil, r.core.Epoch(), 0
 	for _, key := range slices.Sorted(maps.Keys(r.hub.works)) {
 		r.show(r.hub.works[key])
 	}
@@ -78,21 +78,21 @@ func (r *realm) perform(e Effect) (result Result, broker bool) {
 	case List:
 		return r.present(e.Namespace), false
 	case BeginHubEpoch:
-		r.beginLife()
+		r.beginEpoch()
 		return Result{}, false
 	case EndSubscription:
 		r.disconnect()
 		return Result{}, true
 	case Tag:
 		return Result{Tags: e.Tags()}, false
-	case Locate, Save:
+	case ReadHubPosition, Save:
 		if !r.hubUp {
 			return Result{Err: errHubDown()}, false
 		}
 		if s, is := e.(Save); is {
 			r.hub.state = s.State
 		} else {
-			r.doubtful = r.doubtful || r.unnoticed > 0 && r.hub.rv >= r.unnoticed
+			r.suspicious = r.suspicious || r.unnoticed > 0 && r.hub.rv >= r.unnoticed
 			r.unnoticed = 0
 		}
 		return Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: fmt.Sprint(r.hub.rv)}}, false
@@ -111,24 +111,24 @@ func (r *realm) request(e Effect) Result {
 		return r.publish(eventOf(e, r.id, r.now))
 	case Delete:
 		return r.publish(eventOf(e, r.id, r.now))
-	case Ask:
+	case RequestStatuses:
 		events, err := e.Events(r.id, r.now, "hub")
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		r.stream.lists = append(r.stream.lists, events...)
 		accepted.Sent = len(events)
-	case AskInventory:
+	case RequestInventory:
 		event, err := eventOf(e, r.id, r.now)
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		r.stream.pages = append(r.stream.pages, event)
-	case SendCompared:
+	case SendSyncReport:
 		r.compared(e.Compared)
 	case SendAck:
 		if r.store.ValidCursor(e.Cursor) {
-			r.bury(e.Cursor.Revision)
+			r.confirmUpTo(e.Cursor.Revision)
 		} else {
 			r.t.Fatalf("acknowledged %s, which is no cursor of this store", e.Cursor)
 		}
@@ -163,7 +163,7 @@ func (r *realm) checkStatus(e PatchStatus) {
 	var before, after int64
 	_, _ = fmt.Sscan(live.Status.Conditions[0].Message, &before)
 	_, _ = fmt.Sscan(e.Status.Conditions[0].Message, &after)
-	if after < before && !r.storeLost {
+	if after < before && !r.storeReplaced {
 		r.t.Fatalf("%s shows %s and is given the older %s", live.UID, live.Status.Conditions[0].Message, e.Status.Conditions[0].Message)
 	}
 }
@@ -172,7 +172,7 @@ func (r *realm) watch() {
 	e := r.events[0]
 	r.events = r.events[1:]
 	if e.gone {
-		r.core.WorkDeleted(r.life, e.o.UID)
+		r.core.WorkDeleted(r.epoch, e.o.UID)
 	} else {
 		r.show(e.o)
 	}
@@ -183,7 +183,7 @@ func (r *realm) due() []wakeup {
 	for l, keys := range r.queue {
 		for k, at := range keys {
 			if !at.After(r.now) && !r.underWay(l, k) {
-				due = append(due, wakeup{lane: l, key: k})
+				due = append(due, wakeup{queue: l, key: k})
 			}
 		}
 	}
@@ -209,7 +209,7 @@ func (r *realm) streamSteps() map[string]func() {
 		steps["list"] = r.compareList
 	}
 	if !s.established && len(s.lists) == 0 && !r.now.Before(s.grace) {
-		steps["silence"] = r.silence
+		steps["silence"] = r.muteAgents
 	}
 	if len(s.pages) > 0 {
 		steps["page"] = r.answerPage
@@ -244,7 +244,7 @@ func (r *realm) settle() {
 		case len(steps) > 0:
 			steps[slices.Min(slices.Collect(maps.Keys(steps)))]()
 		case len(due) > 0:
-			r.begin(due[0].lane, due[0].key)
+			r.begin(due[0].queue, due[0].key)
 		case len(r.agentsBehind()) > 0:
 			r.agent(r.agentsBehind()[0])
 		case !r.skip():
@@ -311,16 +311,16 @@ func (r *realm) check() {
 	if s.Pending != 0 || s.Works != len(r.hub.works) || len(s.Undelivered) != 0 || (s.Comparing != 0) != (len(r.withheld) > 0) {
 		t.Fatalf("core keeps %+v for %d works", s, len(r.hub.works))
 	}
-	if s.Census != censusOf(r.core) {
-		t.Fatalf("counted %v, there are %v", s.Census, censusOf(r.core))
+	if s.Census != countsOf(r.core) {
+		t.Fatalf("counted %v, there are %v", s.Census, countsOf(r.core))
 	}
 	state, unsaved := r.core.State()
 	if unsaved || (len(state.Withheld) > 0) != (len(r.withheld) > 0) {
 		t.Fatalf("state %+v is saved: %v, withheld are %v", state, !unsaved, r.withheld)
 	}
 	// A process that sees its hub go back loses the cursor until a status comes.
-	if cursor := r.core.cursor.reached; r.stream.established && cursor.Revision != r.stream.told && !(r.restored && cursor == (codec.Cursor{})) {
-		t.Fatalf("cursor is %s, the last checkpoint was at %d", cursor, r.stream.told)
+	if cursor := r.core.cursor.reached; r.stream.established && cursor.Revision != r.stream.reported && !(r.restored && cursor == (codec.Cursor{})) {
+		t.Fatalf("cursor is %s, the last checkpoint was at %d", cursor, r.stream.reported)
 	}
 }
 
@@ -363,7 +363,7 @@ func (r *realm) step() {
 			if len(r.copies) > 0 && rapid.Bool().Draw(t, "copy") {
 				b = r.copies[pick(len(r.copies))]
 			}
-			r.loseStore(b)
+			r.replaceStore(b)
 		}},
 		{"agent", len(behind) > 0, func() { r.agent(behind[pick(len(behind))]) }},
 		{"connect", r.stream == nil, r.connect},
@@ -379,7 +379,7 @@ func (r *realm) step() {
 	for range 3 { // what makes things go on is more likely
 		actions = append(actions,
 			action{"watch", len(r.events) > 0, r.watch},
-			action{"begin", len(due) > 0, func() { d := due[pick(len(due))]; r.begin(d.lane, d.key) }},
+			action{"begin", len(due) > 0, func() { d := due[pick(len(due))]; r.begin(d.queue, d.key) }},
 			action{"finish", len(r.inFlight) > 0, func() { r.finish(pick(len(r.inFlight)), false) }},
 		)
 	}

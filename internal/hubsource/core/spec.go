@@ -12,11 +12,11 @@ import (
 
 // specs is the way of the works to the broker: finalizer, spec, deletion.
 type specs struct {
-	f         *fleet
-	lives     *hubEpochs
-	questions *questions
-	compare   *comparisons
-	plains    *agentResponder
+	f         *workIndex
+	epochs    *hubEpochs
+	questions *hubQueries
+	compare   *clusterSync
+	responder *agentResponder
 }
 
 // specState is the way of one work's spec.
@@ -76,19 +76,19 @@ func (s *specs) next(w *work) *todo {
 		return nil
 	case w.hub.ended != alive:
 		return s.nextEnded(w)
-	case !s.f.mayTell(w.cl) || w.hub.asking: // what is in question is not told
+	case !s.f.mayReport(w.cl) || w.hub.querying: // what is in question is not told
 		return nil
 	}
 	o, m := w.hub.object, w.hub.fingerprint()
 	switch has := w.broker.on(s.f.sub); {
 	case isLarge(o) && !m.deleting:
-		s.f.blameSpec(w, tooLarge(o))
-		s.f.wake(HubLane, w.key(), 0)
+		s.f.setSpecProblem(w, tooLarge(o))
+		s.f.wake(HubQueue, w.key(), 0)
 		return nil
-	case has == buried && m.deleting:
+	case has == confirmedDeleted && m.deleting:
 		return nil // the finalizer goes
-	case has == holds && w.broker.fingerprint.equal(m) && !s.plains.dueAgain(w):
-		w.broker.setMark(m) // lets go of an older object's maps
+	case has == holds && w.broker.fingerprint.equal(m) && !s.responder.dueAgain(w):
+		w.broker.setFingerprint(m) // lets go of an older object's maps
 		return s.nextHeld(w)
 	case m.deleting:
 		s.compare.giveUpName(w)
@@ -107,7 +107,7 @@ func (s *specs) isUncompared(w *work) bool {
 // finalizer: somebody may have removed it.
 func (s *specs) nextHeld(w *work) *todo {
 	o := w.hub.object
-	if o.DeletionTimestamp != nil || hasFinalizer(o) || !s.f.due(SpecLane, w.key(), &w.spec.retry) {
+	if o.DeletionTimestamp != nil || hasFinalizer(o) || !s.f.due(BrokerQueue, w.key(), &w.spec.retry) {
 		return nil
 	}
 	return s.addFinalizer(w)
@@ -122,7 +122,7 @@ func (s *specs) nextHeld(w *work) *todo {
 func (s *specs) addFinalizer(w *work) *todo {
 	bare := w.hub.object
 	w.spec.adding = true
-	return s.questions.write(SpecLane, w, &w.spec.retry, AddFinalizer{OfWork{bare}}, func(err error) bool {
+	return s.questions.write(BrokerQueue, w, &w.spec.retry, AddFinalizer{OfWork{bare}}, func(err error) bool {
 		w.spec.adding = false
 		w.spec.fresh = w.spec.fresh || err == nil && !w.spec.attempted
 		if err != nil {
@@ -139,10 +139,10 @@ func (s *specs) addFinalizer(w *work) *todo {
 // the write was lost. Else the informer may show a work late, and without the finalizer first; a hub
 // that went back may be replaced by a later copy.
 func (s *specs) adopt(w *work, bare *workv1.ManifestWork) {
-	if !hasFinalizer(w.hub.object) || bare != nil && (hasFinalizer(bare) || w.spec.adding || s.lives.isSince(bare)) {
+	if !hasFinalizer(w.hub.object) || bare != nil && (hasFinalizer(bare) || w.spec.adding || s.epochs.isSince(bare)) {
 		return
 	}
-	s.compare.cursor.askFor(w)
+	s.compare.cursor.request(w)
 	if s.f.lists {
 		w.spec.markElsewhere()
 	}
@@ -164,10 +164,10 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 		return s.publish(w, m)
 	case w.hub.absent:
 		return nil
-	case s.needsWord(w):
-		s.questions.ask(w)
+	case s.needsConfirmation(w):
+		s.questions.query(w)
 		return nil
-	case behind && !s.lives.suspicionIsSaved("the hub has works in an older state than the broker"):
+	case behind && !s.epochs.suspicionIsSaved("the hub has works in an older state than the broker"):
 		return nil
 	case !hasFinalizer(o):
 		return s.addFinalizer(w)
@@ -175,20 +175,20 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	return s.publish(w, m)
 }
 
-// needsWord reports whether the hub itself is to say that it has a work. The informer
+// needsConfirmation reports whether the hub itself is to say that it has a work. The informer
 // may lag behind the end of one with our finalizer on it, as far as it is not certain
 // that the broker has had a record since.
-func (s *specs) needsWord(w *work) bool {
+func (s *specs) needsConfirmation(w *work) bool {
 	switch started := hasFinalizer(w.hub.object); w.broker.on(s.f.sub) {
 	case listed:
-		return w.isBehind(s.f.sub) && w.hub.answered <= w.broker.heard
-	case lacks:
-		return started && w.hub.answered <= w.broker.heard
+		return w.isBehind(s.f.sub) && w.hub.answered <= w.broker.reports
+	case isAbsent:
+		return started && w.hub.answered <= w.broker.reports
 	case differs:
 		return started && !w.spec.attempted && w.hub.answered == 0
 	case unknown:
-		return s.f.plain && started && !w.spec.attempted && w.hub.answered == 0
-	case unsure, holds, buried, refused:
+		return s.f.stateless && started && !w.spec.attempted && w.hub.answered == 0
+	case unsure, holds, confirmedDeleted, refused:
 	}
 	return false
 }
@@ -196,7 +196,7 @@ func (s *specs) needsWord(w *work) bool {
 // nextEnded decides about a work that left the hub.
 func (s *specs) nextEnded(w *work) *todo {
 	switch {
-	case !s.owesDeletion(w):
+	case !s.mustDelete(w):
 		s.compare.forget(w)
 		return nil
 	case w.hub.ended == unseen && !s.f.connected:
@@ -204,27 +204,27 @@ func (s *specs) nextEnded(w *work) *todo {
 	case w.hub.ended == unseen && s.compare.on:
 		s.compare.miss(w)
 		return nil
-	case !w.hub.absent || w.hub.asking:
-		s.questions.ask(w)
+	case !w.hub.absent || w.hub.querying:
+		s.questions.query(w)
 		return nil
-	case s.isUncompared(w) && !w.cl.comparing.stage.isJudged(), !s.f.mayTell(w.cl), !s.f.ready(w.key(), &w.spec.retry):
+	case s.isUncompared(w) && !w.cl.comparing.stage.isCompared(), !s.f.mayReport(w.cl), !s.f.ready(w.key(), &w.spec.retry):
 		return nil // by digests nothing comes out of a work that is being deleted: the broker is told once more
-	case s.f.plain:
-		s.plains.trackDeletion(w)
+	case s.f.stateless:
+		s.responder.trackDeletion(w)
 		s.compare.forget(w)
 		return nil
 	}
 	return s.publish(w, w.hub.fingerprint())
 }
 
-// owesDeletion reports whether the broker may hold a work that left the hub,
+// mustDelete reports whether the broker may hold a work that left the hub,
 // and has not been told so.
-func (s *specs) owesDeletion(w *work) bool {
+func (s *specs) mustDelete(w *work) bool {
 	switch w.broker.on(s.f.sub) {
-	case lacks, buried:
+	case isAbsent, confirmedDeleted:
 		return false
 	case holds:
-		if w.broker.fingerprint.deleting && !s.f.plain {
+		if w.broker.fingerprint.deleting && !s.f.stateless {
 			return false
 		}
 	case unknown, differs, unsure, listed, refused:
@@ -239,13 +239,13 @@ func (s *specs) stillRefused(w *work, m specFingerprint) bool {
 	if w.broker.on(s.f.sub) != refused || !w.broker.fingerprint.equal(m) {
 		return false
 	}
-	return w.spec.tryAgain.IsZero() || s.f.until(SpecLane, w.key(), w.spec.tryAgain)
+	return w.spec.tryAgain.IsZero() || s.f.until(BrokerQueue, w.key(), w.spec.tryAgain)
 }
 
 // publish publishes the current state of a work. A broker that knows of its
 // deletion takes a create_request for a new life, so that needs the hub's word.
 func (s *specs) publish(w *work, m specFingerprint) *todo {
-	if !s.plains.paced(w) {
+	if !s.responder.paced(w) {
 		return nil
 	}
 	o := w.hub.object
@@ -256,8 +256,8 @@ func (s *specs) publish(w *work, m specFingerprint) *todo {
 	p := Publish{Work: o, Action: codec.UpdateRequest, Slim: isLarge(o), Fence: s.f.nextOrder()}
 	p.Unversioned = m.deleting && w.spec.staleRuns > 0
 	p.RequireConfirmation = m.deleting && w.spec.elsewhere
-	if s.f.plain {
-		p.Stamp, p.First = s.f.stamp(w.cl), s.plains.first(w, m)
+	if s.f.stateless {
+		p.Stamp, p.First = s.f.stamp(w.cl), s.responder.first(w, m)
 		w.spec.retry.goes()
 	}
 	has := w.broker.on(s.f.sub)
@@ -266,7 +266,7 @@ func (s *specs) publish(w *work, m specFingerprint) *todo {
 		p.Action = codec.DeleteRequest
 	case w.isBehind(s.f.sub):
 		p.Action, p.Supersedes = codec.CreateRequest, w.broker.row.Revision
-	case has == lacks, w.spec.fresh, has == unknown:
+	case has == isAbsent, w.spec.fresh, has == unknown:
 		p.Action = codec.CreateRequest
 	}
 	if !m.deleting {
@@ -279,12 +279,12 @@ func (s *specs) publish(w *work, m specFingerprint) *todo {
 }
 
 // fingerprint is that of the state which is published.
-func (p Publish) fingerprint() specFingerprint { return markOf(p.Work) }
+func (p Publish) fingerprint() specFingerprint { return fingerprintOf(p.Work) }
 
 func (s *specs) donePublish(w *work, e Publish, r Result) {
 	cl := w.cl
 	if cl.release.finish(s.f.sub, isOpen(r.Err)); cl.release.must {
-		s.f.wakeCluster(SpecLane, cl)
+		s.f.wakeCluster(BrokerQueue, cl)
 	}
 	if s.f.works[w.uid] != w || w.spec.sending != s.f.sub {
 		cl.release.strayed()
@@ -305,7 +305,7 @@ func (s *specs) donePublish(w *work, e Publish, r Result) {
 
 // outcome takes what the broker said of a publish.
 func (s *specs) outcome(w *work, e Publish, r Result) {
-	said := told(r.Err)
+	said := transportErrorOf(r.Err)
 	switch {
 	case r.Err == nil && r.Receipt.Outcome == codec.OutcomeStale:
 		s.stale(w, e, r.Receipt.Revision)
@@ -314,7 +314,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 	case said.Code == transport.CodeConflict && w.hub.gone(): // what has its name by now is not older
 		s.refused(w, e, r)
 	case said.Code == transport.CodeConflict:
-		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0)
+		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
 	case said.Code == transport.CodeOverloaded && said.Attribute != "" && !e.fingerprint().deleting: // over a quota, which says nothing about other works
@@ -322,7 +322,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.tryAgainAfter(w, said.Delay)
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
 		if needsPerson(said) && w.hub.ended == alive {
-			s.f.blameSpec(w, refusal(e.Work, r.Err))
+			s.f.setSpecProblem(w, refusal(e.Work, r.Err))
 		}
 		if isOpen(r.Err) {
 			w.broker.assume(unsure, s.f.sub, s.f.tick())
@@ -334,22 +334,22 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 }
 
 func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
-	if w.spec.overtaken || s.plains.isDropped(w.cl, e.Stamp) {
-		s.f.failed(SpecLane, w.key(), &w.spec.retry, 0) // as if it had not been published
+	if w.spec.overtaken || s.responder.isDropped(w.cl, e.Stamp) {
+		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, 0) // as if it had not been published
 		return
 	}
 	if w.spec.fresh && r.Outcome == codec.OutcomeUnchanged {
-		s.compare.cursor.askFor(w) // it has the work from another life of the hub
+		s.compare.cursor.request(w) // it has the work from another life of the hub
 	}
 	what := holds
 	if e.fingerprint().deleting && r.Outcome == codec.OutcomeConfirmed {
-		what = buried
+		what = confirmedDeleted
 	}
 	w.broker.answer(s.f.sub, what, e.fingerprint(), r.Revision, s.f.tick())
 	w.spec.agreed()
 	w.spec.redelivery.sent(&s.f.agenda)
 	w.hub.untag()
-	s.f.blameSpec(w, nil)
+	s.f.setSpecProblem(w, nil)
 	if !e.fingerprint().deleting {
 		w.turnaround.Accepted(e.Work.Generation, r.Outcome != "" && r.Outcome != codec.OutcomeAccepted, s.f.Now())
 	}
@@ -374,11 +374,11 @@ func (s *specs) refused(w *work, e Publish, r Result) {
 		// Nobody is left to tell (the shell has logged it), or another source has the
 		// name on this cluster: the work never became a record, and there is nothing to
 		// clean up.
-		w.broker.answer(s.f.sub, buried, e.fingerprint(), 0, s.f.tick())
+		w.broker.answer(s.f.sub, confirmedDeleted, e.fingerprint(), 0, s.f.tick())
 		return
 	}
 	s.refuse(w, e, r.Receipt.Revision)
-	s.f.blameSpec(w, refusal(e.Work, r.Err))
+	s.f.setSpecProblem(w, refusal(e.Work, r.Err))
 	if code == transport.CodeTooLarge || code == transport.CodeInvalid {
 		w.spec.tryAgain = time.Time{}
 	}
@@ -397,7 +397,7 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 	w.spec.staleRuns++
 	if s.compare.on && !e.fingerprint().deleting {
 		if w.spec.staleRuns >= shownStaleRuns {
-			s.f.blameSpec(w, staleSpec(e.Work))
+			s.f.setSpecProblem(w, staleSpec(e.Work))
 		}
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
@@ -405,11 +405,11 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 	}
 	if w.spec.staleRuns == 1 || w.hub.gone() {
 		w.broker.assume(unsure, s.f.sub, s.f.tick())
-		s.f.failed(SpecLane, w.key(), &w.spec.retry, time.Second)
+		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, time.Second)
 		return
 	}
 	s.refuse(w, e, revision)
-	s.f.blameSpec(w, staleSpec(e.Work))
+	s.f.setSpecProblem(w, staleSpec(e.Work))
 }
 
 func (s *specs) refuse(w *work, e Publish, revision uint64) {
@@ -431,8 +431,8 @@ func (s *specs) changed(w *work, before *workv1.ManifestWork) {
 	w.spec.retry.changed()
 	s.adopt(w, before)
 	w.spec.late = w.spec.late || before == nil && s.f.begun && !hasFinalizer(w.hub.object)
-	if before == nil || !markOf(before).equal(w.hub.fingerprint()) {
-		if w.broker.on(s.f.sub) == unknown && s.f.mayTell(w.cl) && (s.compare.on || s.f.plain) {
+	if before == nil || !fingerprintOf(before).equal(w.hub.fingerprint()) {
+		if w.broker.on(s.f.sub) == unknown && s.f.mayReport(w.cl) && (s.compare.on || s.f.stateless) {
 			w.broker.assume(differs, s.f.sub, s.f.tick())
 		}
 	}

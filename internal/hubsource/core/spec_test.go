@@ -18,18 +18,18 @@ import (
 func TestCore_PutsFinalizerBeforeFirstEvent(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1, withoutFinalizer))
-	f.idle(SpecLane, "uid-w") // no session yet
+	f.idle(BrokerQueue, "uid-w") // no session yet
 	f.connect()
-	e := next[AddFinalizer](f, SpecLane, "uid-w")
-	f.idle(SpecLane, "uid-w") // one thing at a time
+	e := next[AddFinalizer](f, BrokerQueue, "uid-w")
+	f.idle(BrokerQueue, "uid-w") // one thing at a time
 	f.done(e, Result{Work: newWork("w", 1, version("102"))})
 	p := f.deliver("uid-w")
 	if p.Action != codec.CreateRequest || !hasFinalizer(p.Work) {
 		t.Errorf("published %s with finalizers %v", p.Action, p.Work.Finalizers)
 	}
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	f.seen(newWork("w", 1, version("102"))) // the echo of the own write
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 }
 
 func TestCore_PublishesOnlyWhatChangedForTheCluster(t *testing.T) {
@@ -51,7 +51,7 @@ func TestCore_PublishesOnlyWhatChangedForTheCluster(t *testing.T) {
 			f.deliver("uid-w")
 			f.seen(c.changed)
 			if c.want == "" {
-				f.idle(SpecLane, "uid-w")
+				f.idle(BrokerQueue, "uid-w")
 				return
 			}
 			if p := f.deliver("uid-w"); p.Action != c.want || p.Work != c.changed {
@@ -65,31 +65,31 @@ func TestCore_CoalescesWhilePublishing(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	for g := int64(2); g <= 9; g++ {
 		f.seen(newWork("w", g))
-		f.idle(SpecLane, "uid-w")
+		f.idle(BrokerQueue, "uid-w")
 	}
 	f.done(p, Result{})
 	if p := f.deliver("uid-w"); p.Work.Generation != 9 {
 		t.Errorf("published generation %d, want the latest", p.Work.Generation)
 	}
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 }
 
 func TestCore_PublishesEverythingAgainOnEachConnection(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.core.Disconnected()
 	f.connect()
 	f.done(p, Result{}) // accepted on the connection before
 	if p := f.deliver("uid-w"); p.Action != codec.CreateRequest {
 		t.Errorf("published %s", p.Action)
 	}
-	f.idle(SpecLane, "uid-w")
-	if keys := f.core.Sweep(10); !slices.Contains(keys, Key{UID: "uid-w", Cluster: "cluster1"}) {
+	f.idle(BrokerQueue, "uid-w")
+	if keys := f.core.NextInitialSync(10); !slices.Contains(keys, Key{UID: "uid-w", Cluster: "cluster1"}) {
 		t.Errorf("swept %v", keys)
 	}
 }
@@ -99,19 +99,19 @@ func TestCore_RetriesWithTheDelayTheBrokerAsksFor(t *testing.T) {
 	f.seen(newWork("w", 1))
 	f.seen(newWork("v", 1))
 	f.connect()
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.wakes = nil
 	f.done(p, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: 3 * time.Second}})
-	f.idle(SpecLane, "uid-w")
-	f.idle(SpecLane, "uid-v") // the broker meant everybody
-	if keys := f.core.Sweep(10); len(keys) != 0 {
+	f.idle(BrokerQueue, "uid-w")
+	f.idle(BrokerQueue, "uid-v") // the broker meant everybody
+	if keys := f.core.NextInitialSync(10); len(keys) != 0 {
 		t.Errorf("swept %v while the broker is overloaded", keys)
 	}
-	if d := f.nextWake(SpecLane); d != 3*time.Second {
+	if d := f.nextWake(BrokerQueue); d != 3*time.Second {
 		t.Errorf("woken after %s, want 3s", d)
 	}
 	f.seen(newWork("w", 2)) // does not jump the queue
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	f.now = f.now.Add(3 * time.Second)
 	if p := f.deliver("uid-w"); p.Work.Generation != 2 {
 		t.Errorf("published generation %d", p.Work.Generation)
@@ -127,14 +127,14 @@ func TestCore_WaitsWithOneClusterAlone(t *testing.T) {
 	f.seen(newWork("v", 1, deleting))
 	f.seen(newWork("other", 1, func(w *workv1.ManifestWork) { w.Namespace = "cluster2" }))
 	f.connect()
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.wakes = nil
 	f.done(p, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: 3 * time.Second, ClusterOnly: true}})
-	if d := f.nextWake(SpecLane); d != 3*time.Second {
+	if d := f.nextWake(BrokerQueue); d != 3*time.Second {
 		t.Errorf("woken after %s, want 3s", d)
 	}
-	f.idle(SpecLane, "uid-w")
-	f.idle(SpecLane, "uid-v") // not the deletion either: there is no room for it
+	f.idle(BrokerQueue, "uid-w")
+	f.idle(BrokerQueue, "uid-v") // not the deletion either: there is no room for it
 	if n := len(f.core.Stats().Undelivered); n != 0 {
 		t.Errorf("%d reasons are shown for what waits for a moment", n)
 	}
@@ -150,16 +150,16 @@ func TestCore_BacksOffFromAFailingBroker(t *testing.T) {
 	f.connect()
 	var last time.Duration
 	for range 12 {
-		p := next[Publish](f, SpecLane, "uid-w")
+		p := next[Publish](f, BrokerQueue, "uid-w")
 		f.wakes = nil
 		f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
-		last = f.nextWake(SpecLane)
+		last = f.nextWake(BrokerQueue)
 		f.now = f.now.Add(last)
 	}
 	if last != longestSpec/2 { // without jitter
 		t.Errorf("last delay is %s, want %s", last, longestSpec/2)
 	}
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
 	f.connect() // a new connection waits for nothing
 	f.deliver("uid-w")
@@ -173,7 +173,7 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 		again   bool // tried again without a change
 	}{
 		{transport.CodeTooLarge, ReasonTooLarge, "split", false},
-		{transport.CodeAlreadyExists, ReasonNameTaken, "another name", true},
+		{transport.CodeAlreadyExists, ReasonNameConflict, "another name", true},
 		{transport.CodeDenied, ReasonRefused, "source id", true},
 		{transport.CodeInvalid, ReasonRefused, "when the work changes", false},
 	} {
@@ -182,10 +182,10 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 			w := newWork("w", 1, withStatus(applied(1)))
 			f.seen(w)
 			f.connect()
-			f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: c.code, Message: "said the broker", Hint: "do it so"}})
-			f.idle(SpecLane, "uid-w")
+			f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: c.code, Message: "said the broker", Hint: "do it so"}})
+			f.idle(BrokerQueue, "uid-w")
 
-			e := next[PatchStatus](f, HubLane, "uid-w")
+			e := next[PatchStatus](f, HubQueue, "uid-w")
 			d := delivered(e.Status)
 			if d == nil || d.Status != "False" || d.Reason != c.reason || d.ObservedGeneration != 1 || !d.LastTransitionTime.Time.Equal(f.now) {
 				t.Fatalf("Delivered is %+v", d)
@@ -204,15 +204,15 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 			shown := newWork("w", 1, version("102"), withStatus(e.Status))
 			f.done(e, Result{Work: shown})
 			f.seen(shown)
-			f.idle(HubLane, "uid-w")
+			f.idle(HubQueue, "uid-w")
 
 			f.now = f.now.Add(refusedDelay)
 			if !c.again {
-				f.idle(SpecLane, "uid-w")
+				f.idle(BrokerQueue, "uid-w")
 				f.seen(newWork("w", 2, version("103"), withStatus(e.Status)))
 			}
 			f.deliver("uid-w")
-			cleared := next[PatchStatus](f, HubLane, "uid-w")
+			cleared := next[PatchStatus](f, HubQueue, "uid-w")
 			if d := delivered(cleared.Status); len(cleared.Status.Conditions) != 3 || d == nil || d.Status != metav1.ConditionTrue || d.ObservedGeneration != 1 {
 				t.Errorf("conditions after delivery are %+v", cleared.Status.Conditions)
 			}
@@ -234,28 +234,28 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	f.seen(newWork("w", 1))
 	f.seen(newWork("v", 1))
 	f.connect()
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: over})
-	f.idle(SpecLane, "uid-w")
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: over})
+	f.idle(BrokerQueue, "uid-w")
 	f.deliver("uid-v")
-	e := next[PatchStatus](f, HubLane, "uid-w")
-	if d := delivered(e.Status); d == nil || d.Reason != ReasonOverQuota || !strings.Contains(d.Message, "said the broker (do it so)") {
+	e := next[PatchStatus](f, HubQueue, "uid-w")
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonQuotaExceeded || !strings.Contains(d.Message, "said the broker (do it so)") {
 		t.Errorf("Delivered is %+v", d)
 	}
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
 	f.seen(newWork("w", 1, version("102"), withStatus(e.Status)))
 	f.now = f.now.Add(time.Minute)
 	f.deliver("uid-w")
-	if cleared := next[PatchStatus](f, HubLane, "uid-w"); fault(cleared.Status) != nil {
+	if cleared := next[PatchStatus](f, HubQueue, "uid-w"); fault(cleared.Status) != nil {
 		t.Errorf("with room it says %+v", cleared.Status.Conditions)
 	}
 
 	f.seen(newWork("v", 1, version("104"), deleting))
-	f.done(next[Publish](f, SpecLane, "uid-v"), Result{Err: over})
-	f.idle(SpecLane, "uid-v")
+	f.done(next[Publish](f, BrokerQueue, "uid-v"), Result{Err: over})
+	f.idle(BrokerQueue, "uid-v")
 	f.seen(newWork("u", 1))
 	f.deliver("uid-u") // nobody waits
 	f.now = f.now.Add(time.Minute)
-	if p := next[Publish](f, SpecLane, "uid-v"); p.Action != codec.DeleteRequest {
+	if p := next[Publish](f, BrokerQueue, "uid-v"); p.Action != codec.DeleteRequest {
 		t.Errorf("then it publishes %s", p.Action)
 	}
 }
@@ -266,19 +266,19 @@ func TestCore_SaysThatTheBrokerHasNoRoom(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second, Message: "busy"}})
-	f.idle(HubLane, "uid-w")
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second, Message: "busy"}})
+	f.idle(HubQueue, "uid-w")
 	f.now = f.now.Add(time.Minute)
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Message: "said the broker"}})
-	e := next[PatchStatus](f, HubLane, "uid-w")
-	if d := delivered(e.Status); d == nil || d.Reason != ReasonOverQuota || !strings.Contains(d.Message, "said the broker") {
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Message: "said the broker"}})
+	e := next[PatchStatus](f, HubQueue, "uid-w")
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonQuotaExceeded || !strings.Contains(d.Message, "said the broker") {
 		t.Errorf("Delivered is %+v", d)
 	}
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
 	f.seen(newWork("w", 1, version("102"), withStatus(e.Status)))
 	f.now = f.now.Add(time.Minute)
 	f.deliver("uid-w")
-	if cleared := next[PatchStatus](f, HubLane, "uid-w"); fault(cleared.Status) != nil {
+	if cleared := next[PatchStatus](f, HubQueue, "uid-w"); fault(cleared.Status) != nil {
 		t.Errorf("with room it says %+v", cleared.Status.Conditions)
 	}
 }
@@ -297,9 +297,9 @@ func TestCore_SaysThatTheBrokerIsFull(t *testing.T) {
 			f.seen(newWork("gone", 3, deleting, withStatus(before)))
 			f.connect()
 			for i, err := range order {
-				f.done(next[Publish](f, SpecLane, w.UID), Result{Err: err})
+				f.done(next[Publish](f, BrokerQueue, w.UID), Result{Err: err})
 				if i == 0 {
-					e := next[PatchStatus](f, HubLane, w.UID)
+					e := next[PatchStatus](f, HubQueue, w.UID)
 					d := delivered(e.Status)
 					if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonBrokerFull || d.ObservedGeneration != 2 || !strings.Contains(d.Message, "disk of the broker") || !strings.Contains(d.Message, "make room") {
 						t.Fatalf("Delivered is %+v", d)
@@ -307,11 +307,11 @@ func TestCore_SaysThatTheBrokerIsFull(t *testing.T) {
 					f.done(e, Result{Work: newWork("w", 2, version("110"), withStatus(e.Status))})
 					f.seen(newWork("w", 2, version("110"), withStatus(e.Status)))
 				}
-				f.idle(HubLane, w.UID)
+				f.idle(HubQueue, w.UID)
 				f.now = f.now.Add(time.Minute)
 			}
-			f.done(next[Publish](f, SpecLane, "uid-gone"), Result{Err: none})
-			if d := delivered(next[PatchStatus](f, HubLane, "uid-gone").Status); d == nil || d.Reason != ReasonBrokerFull {
+			f.done(next[Publish](f, BrokerQueue, "uid-gone"), Result{Err: none})
+			if d := delivered(next[PatchStatus](f, HubQueue, "uid-gone").Status); d == nil || d.Reason != ReasonBrokerFull {
 				t.Errorf("of a deletion that waits Delivered is %+v", d)
 			}
 			if n := f.core.Stats().Undelivered[ReasonBrokerFull]; n != 2 {
@@ -319,7 +319,7 @@ func TestCore_SaysThatTheBrokerIsFull(t *testing.T) {
 			}
 			f.now = f.now.Add(time.Minute)
 			f.deliver(w.UID)
-			if d := delivered(next[PatchStatus](f, HubLane, w.UID).Status); d == nil || d.Status != metav1.ConditionTrue || d.ObservedGeneration != 1 {
+			if d := delivered(next[PatchStatus](f, HubQueue, w.UID).Status); d == nil || d.Status != metav1.ConditionTrue || d.ObservedGeneration != 1 {
 				t.Errorf("with room Delivered is %+v, want what the cluster has answered for", d)
 			}
 		})
@@ -330,8 +330,8 @@ func TestCore_KeepsConditionsReadableWhateverABrokerSays(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid, Message: strings.Repeat("é", 1<<20)}})
-	d := delivered(next[PatchStatus](f, HubLane, "uid-w").Status)
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid, Message: strings.Repeat("é", 1<<20)}})
+	d := delivered(next[PatchStatus](f, HubQueue, "uid-w").Status)
 	if len(d.Message) > longestMessage || !utf8.ValidString(d.Message) || !strings.HasSuffix(d.Message, "é...") {
 		t.Errorf("message has %d bytes and ends in %q", len(d.Message), d.Message[len(d.Message)-8:])
 	}
@@ -341,17 +341,17 @@ func TestCore_NeverPublishesAnOversizedWork(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1, withoutFinalizer, sized(manifestwork.MaxManifestsSize)))
 	f.connect()
-	f.idle(SpecLane, "uid-w") // and no finalizer either: deleting it is up to nobody else
-	e := next[PatchStatus](f, HubLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w") // and no finalizer either: deleting it is up to nobody else
+	e := next[PatchStatus](f, HubQueue, "uid-w")
 	d := delivered(e.Status)
 	if d == nil || d.Reason != ReasonTooLarge || !strings.Contains(d.Message, "512000") || !strings.Contains(d.Message, "512004") {
 		t.Fatalf("Delivered is %+v", d)
 	}
 	f.done(e, Result{Work: newWork("w", 1, withoutFinalizer, sized(manifestwork.MaxManifestsSize), withStatus(e.Status), version("102"))})
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.seen(newWork("w", 2, version("103"), withStatus(e.Status), sized(manifestwork.MaxManifestsSize-4)))
 	f.deliver("uid-w")
-	if e := next[PatchStatus](f, HubLane, "uid-w"); fault(e.Status) != nil {
+	if e := next[PatchStatus](f, HubQueue, "uid-w"); fault(e.Status) != nil {
 		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
 	}
 }
@@ -359,12 +359,12 @@ func TestCore_NeverPublishesAnOversizedWork(t *testing.T) {
 func TestCore_KeepsDeliveredOfAnEarlierProcessUntilItKnows(t *testing.T) {
 	f := newFixture(t, true)
 	status := applied(1)
-	status.Conditions = withDelivered(status.Conditions, nil, blame{spec: &problem{reason: ReasonRefused}}, applied(1).Conditions[0].LastTransitionTime)
+	status.Conditions = withDelivered(status.Conditions, nil, deliveryProblems{spec: &problem{reason: ReasonRefused}}, applied(1).Conditions[0].LastTransitionTime)
 	f.seen(newWork("w", 1, withStatus(status)))
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.connect()
 	f.deliver("uid-w")
-	if e := next[PatchStatus](f, HubLane, "uid-w"); fault(e.Status) != nil {
+	if e := next[PatchStatus](f, HubQueue, "uid-w"); fault(e.Status) != nil {
 		t.Errorf("conditions are %+v", e.Status.Conditions)
 	}
 }
@@ -391,7 +391,7 @@ func TestCore_InsistsOnADeletionTheBrokerCallsStale(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 2, deleting))
 	f.connect()
-	p := next[Publish](f, SpecLane, "uid-w")
+	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
 	f.now = f.now.Add(time.Second)
 	p = f.deliver("uid-w")
@@ -411,12 +411,12 @@ func TestCore_ShowsASpecTheBrokerCallsStale(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 2))
 	f.connect()
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
-	f.idle(HubLane, "uid-w") // the informer may lag behind an earlier leader's
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
+	f.idle(HubQueue, "uid-w") // the informer may lag behind an earlier leader's
 	f.now = f.now.Add(time.Second)
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
-	f.idle(SpecLane, "uid-w")
-	if d := delivered(next[PatchStatus](f, HubLane, "uid-w").Status); d == nil || d.Reason != ReasonStale {
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
+	f.idle(BrokerQueue, "uid-w")
+	if d := delivered(next[PatchStatus](f, HubQueue, "uid-w").Status); d == nil || d.Reason != ReasonVersionConflict {
 		t.Errorf("Delivered is %+v", d)
 	}
 }
@@ -429,24 +429,24 @@ func TestCore_DeletesToTheEnd(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f.seen(w)
 	f.deliver("uid-w")
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 
 	if v := f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}); v != Taken {
 		t.Fatalf("verdict is %s", v)
 	}
-	e := next[RemoveFinalizer](f, HubLane, "uid-w")
+	e := next[RemoveFinalizer](f, HubQueue, "uid-w")
 	f.done(e, Result{Err: errConflict()})
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	changed := newWork("w", 2, deleting, version("200"))
 	f.seen(changed) // what the conflict was about: no more waiting
-	e = next[RemoveFinalizer](f, HubLane, "uid-w")
+	e = next[RemoveFinalizer](f, HubQueue, "uid-w")
 	if e.Work != changed {
 		t.Error("the older object is written again")
 	}
 	f.done(e, Result{Work: newWork("w", 2, deleting, withoutFinalizer, version("201"))})
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.deleted("uid-w")
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	if s := f.core.Stats(); s.Works != 0 || s.Clusters != 0 {
 		t.Errorf("still known: %+v", s)
 	}
@@ -461,8 +461,8 @@ func TestCore_RemovesTheFinalizerWhenNothingEverReachedTheCluster(t *testing.T) 
 			f := newFixture(t, true)
 			f.seen(newWork("w", 2, deleting))
 			f.connect()
-			f.done(next[Publish](f, SpecLane, "uid-w"), r)
-			next[RemoveFinalizer](f, HubLane, "uid-w")
+			f.done(next[Publish](f, BrokerQueue, "uid-w"), r)
+			next[RemoveFinalizer](f, HubQueue, "uid-w")
 		})
 	}
 }
@@ -473,15 +473,15 @@ func TestCore_DeletesAWorkThatWasTornOffTheHub(t *testing.T) {
 	f.connect()
 	f.deliver("uid-w")
 	f.deleted("uid-w")
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Err: errHubDown()})
-	f.idle(SpecLane, "uid-w")
-	f.now = f.now.Add(f.nextWake(HubLane))
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Err: errNotFound()})
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Err: errHubDown()})
+	f.idle(BrokerQueue, "uid-w")
+	f.now = f.now.Add(f.nextWake(HubQueue))
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Err: errNotFound()})
 	p := f.deliver("uid-w")
 	if p.Action != codec.DeleteRequest || p.Work.DeletionTimestamp == nil || len(p.Work.Spec.Workload.Manifests) != 1 {
 		t.Errorf("published %s of %+v", p.Action, p.Work)
 	}
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	if n := f.core.Stats().Works; n != 0 {
 		t.Errorf("%d works still known", n)
 	}
@@ -495,7 +495,7 @@ func TestCore_DeletesAWorkThatLostItsFinalizerFirst(t *testing.T) {
 	f.core.Disconnected()
 	f.seen(newWork("w", 2, deleting, withoutFinalizer))
 	f.deleted("uid-w")
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Err: errNotFound()})
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Err: errNotFound()})
 	f.connect()
 	if p := f.deliver("uid-w"); p.Action != codec.DeleteRequest {
 		t.Errorf("published %s", p.Action)
@@ -508,7 +508,7 @@ func TestCore_BelievesTheHubNotTheInformer(t *testing.T) {
 	f.connect()
 	f.deliver("uid-w")
 	f.deleted("uid-w")
-	f.done(next[Get](f, HubLane, "uid-w"), Result{Work: newWork("w", 1, func(o *workv1.ManifestWork) { o.UID = "another" })})
+	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: newWork("w", 1, func(o *workv1.ManifestWork) { o.UID = "another" })})
 	if p := f.deliver("uid-w"); p.Action != codec.DeleteRequest || p.Work.UID != "uid-w" {
 		t.Errorf("published %s of %s", p.Action, p.Work.UID)
 	}
@@ -519,7 +519,7 @@ func TestCore_ForgetsWhatNeverLeftTheHub(t *testing.T) {
 	f.seen(newWork("w", 1, withoutFinalizer))
 	f.deleted("uid-w")
 	f.connect()
-	f.idle(SpecLane, "uid-w")
+	f.idle(BrokerQueue, "uid-w")
 	if n := f.core.Stats().Works; n != 0 {
 		t.Errorf("%d works still known", n)
 	}
@@ -542,11 +542,11 @@ func TestCore_DeletionAfterALostStore(t *testing.T) {
 		f.core.Disconnected()
 		f.core.Connected(transport.Accepted{Protocol: 1, Resync: c.resync})
 		f.seen(after)
-		f.core.questions.wrote(f.core.fleet.works[after.UID], newWork("after", 1, version("250")), 0) // it puts the finalizer on
+		f.core.queries.wrote(f.core.index.works[after.UID], newWork("after", 1, version("250")), 0) // it puts the finalizer on
 		for w, want := range map[*workv1.ManifestWork]bool{before: c.wantBefore, after: false} {
 			gone := newWork(w.Name, 1, deleting, version("300"))
 			f.seen(gone)
-			if p := next[Publish](f, SpecLane, w.UID); p.RequireConfirmation != want || p.Action != codec.DeleteRequest {
+			if p := next[Publish](f, BrokerQueue, w.UID); p.RequireConfirmation != want || p.Action != codec.DeleteRequest {
 				t.Errorf("%s: the deletion of the work published %s it is %+v", name, w.Name, p)
 			}
 		}
@@ -564,21 +564,21 @@ func TestCore_WaitsBeforeItWritesAgainToWhatIsGone(t *testing.T) {
 	f.seen(fresh)
 	f.seen(dying)
 	f.connect()
-	f.done(next[AddFinalizer](f, SpecLane, fresh.UID), Result{Err: errNotFound()})
-	f.idle(SpecLane, fresh.UID)
+	f.done(next[AddFinalizer](f, BrokerQueue, fresh.UID), Result{Err: errNotFound()})
+	f.idle(BrokerQueue, fresh.UID)
 	f.deliver(dying.UID)
 	r := report(dying, 1, applied(2))
 	r.Deleted = true
 	f.core.Report(r)
-	f.done(next[RemoveFinalizer](f, HubLane, dying.UID), Result{Err: errNotFound()})
-	f.idle(HubLane, dying.UID)
+	f.done(next[RemoveFinalizer](f, HubQueue, dying.UID), Result{Err: errNotFound()})
+	f.idle(HubQueue, dying.UID)
 
 	large := newWork("large", 1, sized(manifestwork.MaxManifestsSize+1))
 	f.seen(large)
-	f.idle(SpecLane, large.UID)
-	f.done(next[PatchStatus](f, HubLane, large.UID), Result{Err: errNotFound()})
-	f.idle(HubLane, large.UID)
+	f.idle(BrokerQueue, large.UID)
+	f.done(next[PatchStatus](f, HubQueue, large.UID), Result{Err: errNotFound()})
+	f.idle(HubQueue, large.UID)
 
 	f.now = f.now.Add(firstDelay)
-	next[AddFinalizer](f, SpecLane, fresh.UID) // it may be another that lags
+	next[AddFinalizer](f, BrokerQueue, fresh.UID) // it may be another that lags
 }

@@ -54,12 +54,12 @@ const (
 	Stale ReportResult = "stale"
 	// Ignored: it means nothing for this work.
 	Ignored ReportResult = "ignored"
-	// NotDeleting: it says that a work is deleted which the hub does not delete;
+	// UnexpectedDeletion: it says that a work is deleted which the hub does not delete;
 	// told once per work, then Ignored.
-	NotDeleting ReportResult = "not_deleting"
-	// Void: it was said to an earlier session of this source, or in an earlier one of the
+	UnexpectedDeletion ReportResult = "not_deleting"
+	// PreviousSession: it was said to an earlier session of this source, or in an earlier one of the
 	// agent. It is asked for again.
-	Void ReportResult = "void"
+	PreviousSession ReportResult = "void"
 	// Foreign: it is about another source's work, or one of another cluster.
 	Foreign ReportResult = "foreign"
 	// Incomparable: its sequence id cannot be ordered; it is dropped.
@@ -68,11 +68,11 @@ const (
 
 // statuses is the way of the clusters' reports to the hub.
 type statuses struct {
-	f         *fleet
-	questions *questions
-	compare   *comparisons
+	f         *workIndex
+	questions *hubQueries
+	compare   *clusterSync
 	cursor    *cursor
-	plains    *agentResponder
+	responder *agentResponder
 }
 
 // reportState is the way of one work's status to the hub.
@@ -88,11 +88,11 @@ type reportState struct {
 	version  int64
 	last     int64         // what the last one was about
 	session  codec.Session // of the agent whose sequence that is
-	warned   bool          // NotDeleting was told
+	warned   bool          // UnexpectedDeletion was told
 	retry    retry
-	// held is the number of the part of the stream whose cursor waits for the report, or
+	// queued is the number of the part of the stream whose cursor waits for the report, or
 	// for the end that it brought about, 0 for none; see cursor.
-	held int
+	queued int
 	// early is since when the pending report waits for something that the hub has
 	// not shown yet.
 	early  time.Time
@@ -112,8 +112,8 @@ var (
 // clusterWriteBudget is what the reports of one cluster have had.
 type clusterWriteBudget struct{ writes, bytes fair.Bucket }
 
-// room is when it has room for a report.
-func (b *clusterWriteBudget) room(size int, now time.Time) time.Time {
+// nextAt is when it has room for a report.
+func (b *clusterWriteBudget) nextAt(size int, now time.Time) time.Time {
 	return now.Add(max(b.writes.Reserve(writesEach, now, 1), b.bytes.Reserve(bytesEach, now, float64(size))))
 }
 
@@ -127,8 +127,8 @@ func (r *reportState) changed(first bool) {
 	r.retry.changed()
 }
 
-// heed takes the session of the agent that reports: in another one its sequence begins anew.
-func (r *reportState) heed(s codec.Session) {
+// noteSession takes the session of the agent that reports: in another one its sequence begins anew.
+func (r *reportState) noteSession(s codec.Session) {
 	if r.session != s {
 		r.session, r.sequence = s, ""
 	}
@@ -148,14 +148,14 @@ func (r *reportState) forgetSequence() { r.sequence = "" }
 
 // letGo ends that the cursor waits for the work.
 func (r *reportState) letGo(c *cursor) {
-	if n := r.held; n != 0 {
-		r.held = 0
+	if n := r.queued; n != 0 {
+		r.queued = 0
 		c.letGo(n)
 	}
 }
 
 // clear lets no report wait any more.
-func (r *reportState) clear(f *fleet) {
+func (r *reportState) clear(f *workIndex) {
 	if r.pending != nil {
 		r.pending = nil
 		f.wait(false)
@@ -163,7 +163,7 @@ func (r *reportState) clear(f *fleet) {
 }
 
 // drop lets go of the pending report, and of the cursor.
-func (r *reportState) drop(f *fleet, c *cursor) {
+func (r *reportState) drop(f *workIndex, c *cursor) {
 	r.clear(f)
 	r.letGo(c)
 }
@@ -172,7 +172,7 @@ func (r *reportState) drop(f *fleet, c *cursor) {
 func (r *reportState) hold(c *cursor) {
 	n := c.hold()
 	r.letGo(c)
-	r.held = n
+	r.queued = n
 }
 
 // receive takes a report.
@@ -182,19 +182,19 @@ func (s *statuses) receive(r *Report) ReportResult {
 		return Ignored
 	}
 	w := s.f.works[r.UID]
-	if s.plains.isForeign(w, cl, r) {
+	if s.responder.isForeign(w, cl, r) {
 		return Foreign
 	}
 	if w == nil {
 		w = s.f.add(r.UID, cl)
 	}
-	w.report.heed(r.Stamp.Session)
+	w.report.noteSession(r.Stamp.Session)
 	switch {
 	case w.cl != cl, w.hub.ended != alive:
 		return Ignored
 	case r.Deleted: // once more, of a later deletion
 		return s.reportDeleted(w, r)
-	case w.broker.on(s.f.sub) == buried:
+	case w.broker.on(s.f.sub) == confirmedDeleted:
 		return Ignored
 	}
 	newer, err := s.isNewer(w, r)
@@ -213,7 +213,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 		s.compare.repeat(cl, 0) // what had the name is no more: a publish came late and took it
 	}
 	s.keep(w, r)
-	s.plains.heard(w)
+	s.responder.noteReport(w)
 	return Taken
 }
 
@@ -235,7 +235,7 @@ func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, n
 // in the agent's place: its sequence id is not newer than the agent's last one.
 func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 	if w.spec.redelivery.went == publishLastSpec {
-		return Void // it answers a deletion of an earlier process, and the last spec may have come behind it
+		return PreviousSession // it answers a deletion of an earlier process, and the last spec may have come behind it
 	}
 	w.cl.gone(w.uid)
 	if m := &w.cl.comparing.missing; m.later || m.withholds(string(r.UID)) {
@@ -247,9 +247,9 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 	}
 	// The informer may lag behind the end, or the hub went back: the broker is about to
 	// forget the work.
-	if w.broker.answer(s.f.sub, lacks, specFingerprint{}, r.Revision, s.f.tick()) {
+	if w.broker.answer(s.f.sub, isAbsent, specFingerprint{}, r.Revision, s.f.tick()) {
 		s.f.recount(w)
-		s.f.wake(SpecLane, w.key(), 0)
+		s.f.wake(BrokerQueue, w.key(), 0)
 	}
 	if o == nil || r.Version > o.Generation || r.Version == 0 {
 		s.keep(w, r) // the informer may lag behind an earlier leader's
@@ -259,7 +259,7 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 		return Ignored
 	}
 	w.report.warned = true
-	return NotDeleting
+	return UnexpectedDeletion
 }
 
 // confirm takes it that nothing of a work is left on its cluster. The cursor goes on
@@ -267,14 +267,14 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 // since is about an earlier deletion, as of a work that a restore of the hub brought
 // back.
 func (s *statuses) confirm(w *work, r *Report) ReportResult {
-	if !w.broker.answer(s.f.sub, buried, w.hub.fingerprint(), r.Revision, s.f.tick()) {
+	if !w.broker.answer(s.f.sub, confirmedDeleted, w.hub.fingerprint(), r.Revision, s.f.tick()) {
 		w.report.drop(s.f, s.cursor)
 		return Stale
 	}
 	w.report.hold(s.cursor)
 	w.report.clear(s.f)
 	s.f.recount(w)
-	s.f.hurry(HubLane, w)
+	s.f.hurry(HubQueue, w)
 	return Taken
 }
 
@@ -305,13 +305,13 @@ func (s *statuses) keep(w *work, r *Report) {
 	}
 	w.report.hold(s.cursor)
 	w.report.pending, w.report.came, w.report.early = r, s.f.tick(), time.Time{}
-	s.f.blameStatus(w, nil) // of the report before
-	s.f.wake(HubLane, w.key(), 0)
+	s.f.setStatusProblem(w, nil) // of the report before
+	s.f.wake(HubQueue, w.key(), 0)
 }
 
-// lose drops a report that was not written because nobody served its work.
+// dropReports drops a report that was not written because nobody served its work.
 // Should the work be served again, it is asked for, and taken once more.
-func (s *statuses) lose(w *work) {
+func (s *statuses) dropReports(w *work) {
 	if w.report.pending != nil {
 		w.report.sequence = ""
 	}
@@ -337,11 +337,11 @@ func (s *statuses) next(w *work) *todo {
 	if p := w.report.pending; p != nil && p.Deleted && o.DeletionTimestamp != nil {
 		s.confirm(w, p)
 	}
-	if w.broker.on(s.f.sub) == buried {
+	if w.broker.on(s.f.sub) == confirmedDeleted {
 		return s.nextEnd(w, o)
 	}
-	s.plains.judge(w)
-	s.askRefused(w)
+	s.responder.updateAgentProblem(w)
+	s.retryRefused(w)
 	r := s.fitting(w, o, s.ready(w, o))
 	status, news := o.Status, false
 	if r != nil || deliveredMayDiffer(w) {
@@ -360,8 +360,8 @@ func (s *statuses) next(w *work) *todo {
 		return nil
 	}
 	if r != nil {
-		w.report.retry.plan(func() time.Time { return w.cl.budget.room(r.Size, s.f.Now()) })
-		if !s.f.due(HubLane, w.key(), &w.report.retry) {
+		w.report.retry.plan(func() time.Time { return w.cl.budget.nextAt(r.Size, s.f.Now()) })
+		if !s.f.due(HubQueue, w.key(), &w.report.retry) {
 			return nil
 		}
 	}
@@ -374,10 +374,10 @@ func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) *todo {
 	if o.DeletionTimestamp != nil && !hasFinalizer(o) {
 		w.report.letGo(s.cursor)
 	}
-	if o.DeletionTimestamp == nil || !hasFinalizer(o) || w.spec.isSending(s.f.sub) || !s.f.due(HubLane, w.key(), &w.report.retry) {
+	if o.DeletionTimestamp == nil || !hasFinalizer(o) || w.spec.isSending(s.f.sub) || !s.f.due(HubQueue, w.key(), &w.report.retry) {
 		return nil
 	}
-	return s.questions.write(HubLane, w, &w.report.retry, RemoveFinalizer{OfWork{o}}, func(err error) bool {
+	return s.questions.write(HubQueue, w, &w.report.retry, RemoveFinalizer{OfWork{o}}, func(err error) bool {
 		if err == nil || apierrors.IsNotFound(err) || w.report.denial.Final(err, s.f.Now(), s.f.wroteAt) {
 			w.report.letGo(s.cursor) // that it is deleted is told again to the next process
 		}
@@ -393,12 +393,12 @@ func (s *statuses) nextUnseen(w *work) *todo {
 	case w.hub.absent:
 		if !p.Deleted { // so the broker has a work that the hub has not, or the agent has
 			s.compare.repeat(w.cl, missingDelay)
-			s.plains.trackListed(w.cl, w.uid, p.Name, p.Version)
+			s.responder.trackListed(w.cl, w.uid, p.Name, p.Version)
 		}
 		w.report.drop(s.f, s.cursor)
 		s.forgetUnseen(w)
-	case !w.hub.asking:
-		s.questions.ask(w)
+	case !w.hub.querying:
+		s.questions.query(w)
 	}
 	return nil
 }
@@ -424,18 +424,18 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 		return p
 	case w.report.early.IsZero():
 		w.report.early = s.f.Now()
-		s.f.wake(HubLane, w.key(), informerPatience)
-		s.plains.reported(w, p)
+		s.f.wake(HubQueue, w.key(), informerPatience)
+		s.responder.reported(w, p)
 	case w.hub.answered > w.report.came:
 		if p.Deleted && !w.hub.absent { // so the broker has the work no longer
 			w.broker.forget()
 			s.f.recount(w)
 			s.compare.repeat(w.cl, 0)
-			s.f.wake(SpecLane, w.key(), 0)
+			s.f.wake(BrokerQueue, w.key(), 0)
 		}
 		w.report.drop(s.f, s.cursor) // the hub does not have what it is about, and did once
-	case !s.f.until(HubLane, w.key(), w.report.early.Add(informerPatience)) && !w.hub.asking:
-		s.questions.ask(w)
+	case !s.f.until(HubQueue, w.key(), w.report.early.Add(informerPatience)) && !w.hub.querying:
+		s.questions.query(w)
 	}
 	return nil
 }
@@ -443,7 +443,7 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 // deliveredMayDiffer is a cheap look at whether the condition Delivered has to
 // be written or removed.
 func deliveredMayDiffer(w *work) bool {
-	return w.blame.problem() != nil || w.blame.known && slices.ContainsFunc(w.hub.object.Status.Conditions, isFault)
+	return w.problems.problem() != nil || w.problems.known && slices.ContainsFunc(w.hub.object.Status.Conditions, isFault)
 }
 
 // desired is the status the work should have on the hub, and whether that is news there.
@@ -456,7 +456,7 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) (status w
 		})
 	}
 	now := metav1.NewTime(s.f.Now().Truncate(1e9))
-	status.Conditions = withDelivered(status.Conditions, o.Status.Conditions, w.blame, now)
+	status.Conditions = withDelivered(status.Conditions, o.Status.Conditions, w.problems, now)
 	if news = !apiequality.Semantic.DeepEqual(status, o.Status); news {
 		status.Conditions = withAnswer(status.Conditions, o.Generation, now)
 	}
@@ -468,7 +468,7 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) (status w
 func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *todo {
 	o := w.hub.object
 	w.report.retry.goes()
-	return s.questions.write(HubLane, w, &w.report.retry, PatchStatus{OfWork{o}, status}, func(err error) bool {
+	return s.questions.write(HubQueue, w, &w.report.retry, PatchStatus{OfWork{o}, status}, func(err error) bool {
 		switch {
 		case err == nil:
 			if s.f.wroteAt = s.f.Now(); r != nil {
@@ -540,7 +540,7 @@ func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
 	if expires && !at.Equal(w.report.expiry) {
 		w.report.expiry, w.report.over = at, s.f.Now().Add(max(at.Sub(s.f.Now()), min(trustClock, time.Duration(*o.Spec.DeleteOption.TTLSecondsAfterFinished)*time.Second)))
 	}
-	if !expires || s.f.until(HubLane, w.key(), w.report.over) || !s.f.due(HubLane, w.key(), &w.report.retry) {
+	if !expires || s.f.until(HubQueue, w.key(), w.report.over) || !s.f.due(HubQueue, w.key(), &w.report.retry) {
 		return nil
 	}
 	return s.f.ofWork(w, DeleteCompleted{OfWork{o}}, func(r Result) { s.doneDeleteCompleted(w, o.ResourceVersion, r) })
@@ -548,7 +548,7 @@ func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
 
 func (s *statuses) doneDeleteCompleted(w *work, version string, r Result) {
 	if r.Err != nil && !apierrors.IsNotFound(r.Err) {
-		s.f.hubFailed(HubLane, w.key(), &w.report.retry, r.Err)
+		s.f.hubFailed(HubQueue, w.key(), &w.report.retry, r.Err)
 		return
 	}
 	after := time.Duration(0)
@@ -556,5 +556,5 @@ func (s *statuses) doneDeleteCompleted(w *work, version string, r Result) {
 		after = informerLag // the informer is about to show what has become of it
 		w.report.retry.wait(s.f.Now().Add(after), true)
 	}
-	s.f.wake(HubLane, w.key(), after)
+	s.f.wake(HubQueue, w.key(), after)
 }

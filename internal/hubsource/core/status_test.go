@@ -33,15 +33,15 @@ func TestCore_WritesAReportOnce(t *testing.T) {
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 		t.Fatalf("verdict is %s", v)
 	}
-	e := next[PatchStatus](f, HubLane, "uid-w")
+	e := next[PatchStatus](f, HubQueue, "uid-w")
 	if diff := cmp.Diff(answeredAt(f.now, 1, applied(1)), e.Status); diff != "" {
 		t.Errorf("status differs (-want +got):\n%s", diff)
 	}
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.core.Report(report(w, 2, applied(1))) // says nothing new
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	if n := f.core.Stats().Pending; n != 0 {
 		t.Errorf("%d reports wait", n)
 	}
@@ -62,10 +62,10 @@ func TestCore_SaysForWhichVersionTheClusterHasAnswered(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	began := f.now
-	f.idle(HubLane, w.UID) // it has not answered
+	f.idle(HubQueue, w.UID) // it has not answered
 	write := func(generation int64, status metav1.ConditionStatus, about int64, since time.Time) {
 		t.Helper()
-		e := next[PatchStatus](f, HubLane, w.UID)
+		e := next[PatchStatus](f, HubQueue, w.UID)
 		if d := delivered(e.Status); d == nil || d.Status != status || d.ObservedGeneration != about || !d.LastTransitionTime.Time.Equal(since) {
 			t.Fatalf("Delivered is %+v, want %s of generation %d since %s", d, status, about, since)
 		}
@@ -76,7 +76,7 @@ func TestCore_SaysForWhichVersionTheClusterHasAnswered(t *testing.T) {
 		w = newWork("w", generation, version(fmt.Sprint(rv+1)), withStatus(e.Status))
 		f.done(e, Result{Work: w})
 		f.seen(w)
-		f.idle(HubLane, w.UID)
+		f.idle(HubQueue, w.UID)
 		f.now = f.now.Add(time.Minute)
 	}
 	change := func(generation int64) {
@@ -91,12 +91,12 @@ func TestCore_SaysForWhichVersionTheClusterHasAnswered(t *testing.T) {
 	write(1, metav1.ConditionTrue, 1, began)
 	change(2)
 	f.deliver(w.UID)
-	f.idle(HubLane, w.UID) // OBSERVED is behind
+	f.idle(HubQueue, w.UID) // OBSERVED is behind
 	f.core.Report(report(newWork("w", 2), 2, applied(2)))
 	write(2, metav1.ConditionTrue, 2, began)
 	change(3)
 	refused := f.now
-	f.done(next[Publish](f, SpecLane, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	f.done(next[Publish](f, BrokerQueue, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
 	write(3, metav1.ConditionFalse, 3, refused)
 	change(4)
 	taken := f.now
@@ -111,12 +111,12 @@ func TestCore_SaysForWhichVersionTheClusterHasAnswered(t *testing.T) {
 func TestCore_WritesNothingForAnAnswerAlone(t *testing.T) {
 	w := newWork("w", 1, withStatus(applied(1)))
 	f := served(t, w)
-	f.idle(HubLane, w.UID)
+	f.idle(HubQueue, w.UID)
 	for n := range 3 {
 		if v := f.core.Report(report(w, 1+n, applied(1))); v != Taken {
 			t.Fatalf("the report is %s", v)
 		}
-		f.idle(HubLane, w.UID)
+		f.idle(HubQueue, w.UID)
 	}
 	if n := f.core.Stats().Pending; n != 0 {
 		t.Errorf("%d reports wait", n)
@@ -124,7 +124,7 @@ func TestCore_WritesNothingForAnAnswerAlone(t *testing.T) {
 	news := applied(1)
 	news.Conditions[0].Status = metav1.ConditionFalse
 	f.core.Report(report(w, 9, news))
-	if diff := cmp.Diff(answeredAt(f.now, 1, news), next[PatchStatus](f, HubLane, w.UID).Status); diff != "" {
+	if diff := cmp.Diff(answeredAt(f.now, 1, news), next[PatchStatus](f, HubQueue, w.UID).Status); diff != "" {
 		t.Errorf("status differs (-want +got):\n%s", diff)
 	}
 }
@@ -187,7 +187,7 @@ func TestCore_TakesNoOlderGenerationThanTheHubShows(t *testing.T) {
 	}
 	restored := newWork("w", 2, version("50"), withStatus(applied(2))) // from a backup
 	f.seen(restored)
-	f.beginLife(restored)
+	f.beginEpoch(restored)
 	if v := f.core.Report(report(newWork("w", 2), 2, applied(2))); v != Taken {
 		t.Errorf("after a restore of the hub, a report about its generation is %s", v)
 	}
@@ -202,7 +202,7 @@ func TestCore_HoldsTheNewestReportWhileTheHubIsDown(t *testing.T) {
 		if v := f.core.Report(report(w, n, s)); v != Taken {
 			t.Fatalf("verdict is %s", v)
 		}
-		if e, ok := f.core.Next(HubLane, Key{UID: w.UID}).(PatchStatus); ok {
+		if e, ok := f.core.Next(HubQueue, Key{UID: w.UID}).(PatchStatus); ok {
 			f.done(e, Result{Err: errHubDown()})
 		}
 	}
@@ -210,7 +210,7 @@ func TestCore_HoldsTheNewestReportWhileTheHubIsDown(t *testing.T) {
 		t.Errorf("%d reports wait, want 1", n)
 	}
 	f.now = f.now.Add(longestHub)
-	e := next[PatchStatus](f, HubLane, "uid-w")
+	e := next[PatchStatus](f, HubQueue, "uid-w")
 	if n := len(e.Status.Conditions[0].Message); n != 50 {
 		t.Errorf("writes report %d, want the newest", n)
 	}
@@ -220,12 +220,12 @@ func TestCore_KeepsAReportThatArrivesDuringAPatch(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	f.core.Report(report(w, 1, applied(1)))
-	e := next[PatchStatus](f, HubLane, "uid-w")
+	e := next[PatchStatus](f, HubQueue, "uid-w")
 	newer := applied(1)
 	newer.Conditions[0].Status = metav1.ConditionFalse
 	f.core.Report(report(w, 2, newer))
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
-	e = next[PatchStatus](f, HubLane, "uid-w")
+	e = next[PatchStatus](f, HubQueue, "uid-w")
 	if e.Work.ResourceVersion != "102" {
 		t.Errorf("patches resource version %s although it wrote 102", e.Work.ResourceVersion)
 	}
@@ -239,8 +239,8 @@ func TestCore_KeepsDeliveredWhenItMergesAReport(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(w)
 	f.connect()
-	f.done(next[Publish](f, SpecLane, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
-	e := next[PatchStatus](f, HubLane, "uid-w")
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
+	e := next[PatchStatus](f, HubQueue, "uid-w")
 	since := delivered(e.Status).LastTransitionTime
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
 	f.now = f.now.Add(5e9)
@@ -248,7 +248,7 @@ func TestCore_KeepsDeliveredWhenItMergesAReport(t *testing.T) {
 	s := applied(1)
 	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionTrue, Reason: "SaidTheAgent"})
 	f.core.Report(report(w, 1, s))
-	e = next[PatchStatus](f, HubLane, "uid-w")
+	e = next[PatchStatus](f, HubQueue, "uid-w")
 	var types []string
 	for _, c := range e.Status.Conditions {
 		types = append(types, c.Type)
@@ -267,15 +267,15 @@ func TestCore_ShowsAReportTheHubRejects(t *testing.T) {
 	bad := applied(1)
 	bad.Conditions[0].Type = "not a type"
 	f.core.Report(report(w, 1, bad))
-	f.done(next[PatchStatus](f, HubLane, "uid-w"), Result{Err: errInvalid()})
-	e := next[PatchStatus](f, HubLane, "uid-w")
+	f.done(next[PatchStatus](f, HubQueue, "uid-w"), Result{Err: errInvalid()})
+	e := next[PatchStatus](f, HubQueue, "uid-w")
 	if d := delivered(e.Status); d == nil || d.Reason != ReasonStatusRejected || len(e.Status.Conditions) != 3 || e.Status.Conditions[0].Type != "Available" {
 		t.Fatalf("status is %+v", e.Status)
 	}
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.core.Report(report(w, 2, applied(1)))
-	if e := next[PatchStatus](f, HubLane, "uid-w"); fault(e.Status) != nil {
+	if e := next[PatchStatus](f, HubQueue, "uid-w"); fault(e.Status) != nil {
 		t.Errorf("Delivered stays: %+v", e.Status.Conditions)
 	}
 }
@@ -286,9 +286,9 @@ func TestCore_WaitsForTheGenerationAReportIsAbout(t *testing.T) {
 	if v := f.core.Report(report(newWork("w", 2), 1, applied(2))); v != Taken {
 		t.Fatalf("verdict is %s", v)
 	}
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.seen(newWork("w", 2))
-	next[PatchStatus](f, HubLane, "uid-w")
+	next[PatchStatus](f, HubQueue, "uid-w")
 }
 
 func TestCore_LooksUpAWorkTheInformerDoesNotHaveYet(t *testing.T) {
@@ -296,12 +296,12 @@ func TestCore_LooksUpAWorkTheInformerDoesNotHaveYet(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
 	f.core.Report(report(w, 1, applied(1)))
-	e := next[Get](f, HubLane, "uid-w")
+	e := next[Get](f, HubQueue, "uid-w")
 	if e.Namespace != "cluster1" || e.Name != "w" {
 		t.Fatalf("looks up %+v", e)
 	}
 	f.done(e, Result{Work: w})
-	next[PatchStatus](f, HubLane, "uid-w")
+	next[PatchStatus](f, HubQueue, "uid-w")
 }
 
 func TestCore_DropsReportsOfWorksThatAreNotThere(t *testing.T) {
@@ -310,8 +310,8 @@ func TestCore_DropsReportsOfWorksThatAreNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, true)
 			f.core.Report(report(newWork("w", 1), 1, applied(1)))
-			f.done(next[Get](f, HubLane, "uid-w"), r)
-			f.idle(HubLane, "uid-w")
+			f.done(next[Get](f, HubQueue, "uid-w"), r)
+			f.idle(HubQueue, "uid-w")
 			if s := f.core.Stats(); s.Works != 0 || s.Pending != 0 {
 				t.Errorf("still known: %+v", s)
 			}
@@ -325,16 +325,16 @@ func TestCore_IgnoresADeletionTheHubDoesNotWant(t *testing.T) {
 	deleted := func(n int) *Report {
 		return &Report{UID: w.UID, Cluster: "cluster1", Version: 3, Sequence: sequence(n), Deleted: true}
 	}
-	if v := f.core.Report(deleted(1)); v != NotDeleting {
+	if v := f.core.Report(deleted(1)); v != UnexpectedDeletion {
 		t.Errorf("verdict is %s", v)
 	}
 	if v := f.core.Report(deleted(2)); v != Ignored {
 		t.Errorf("the second time the verdict is %s", v)
 	}
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.seen(newWork("w", 4, deleting)) // the old word does not count now
 	f.deliver("uid-w")
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 }
 
 func TestCore_TakesTheBrokersWordForADeletion(t *testing.T) {
@@ -346,7 +346,7 @@ func TestCore_TakesTheBrokersWordForADeletion(t *testing.T) {
 		if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: last, Deleted: true}); v != Taken {
 			t.Errorf("sequence %s: verdict is %s", last, v)
 		}
-		next[RemoveFinalizer](f, HubLane, "uid-w")
+		next[RemoveFinalizer](f, HubQueue, "uid-w")
 	}
 }
 
@@ -355,9 +355,9 @@ func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 	if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: sequence(1), Deleted: true}); v != Taken {
 		t.Errorf("verdict is %s", v)
 	}
-	f.idle(HubLane, "uid-w")
+	f.idle(HubQueue, "uid-w")
 	f.seen(newWork("w", 4, deleting))
-	next[RemoveFinalizer](f, HubLane, "uid-w")
+	next[RemoveFinalizer](f, HubQueue, "uid-w")
 }
 
 // t1 a deletion is published, t2 the broker takes it, the cluster carries it out and says
@@ -365,8 +365,8 @@ func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 func TestCore_LetsAWorkGoWhoseEndCameBeforeTheReceipt(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{}, w)
-	p := next[Publish](f, SpecLane, w.UID)
+	p := next[Publish](f, BrokerQueue, w.UID)
 	f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true})
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 3}})
-	next[RemoveFinalizer](f, HubLane, w.UID)
+	next[RemoveFinalizer](f, HubQueue, w.UID)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// tell is what the broker is still to be told of comparisons.
-type tell struct {
+// pendingReports is what the broker is still to be told of comparisons.
+type pendingReports struct {
 	// at is when; the zero time is never. A little later than at once, so that
 	// clusters which come to an end together are told together.
 	at    time.Time
@@ -23,70 +23,70 @@ type tell struct {
 	position *codec.HubPosition
 }
 
-// tellAfter is how long a cluster that is compared waits for others.
-const tellAfter = 2 * time.Second
+// reportAfter is how long a cluster that is compared waits for others.
+const reportAfter = 2 * time.Second
 
 // Bounds of one event of outcomes: one of a cluster is not divided, so what is
 // withheld there beyond the bound is listed when something of it was settled.
 const (
-	maxToldClusters = 500
-	maxToldWithheld = 1500
+	maxReportedClusters = 500
+	maxReportedWithheld = 1500
 )
 
-// tellSoon has the broker told of a cluster, if there is something to tell.
-func (c *comparisons) tellSoon(cl *cluster) {
+// reportSoon has the broker told of a cluster, if there is something to tell.
+func (c *clusterSync) reportSoon(cl *cluster) {
 	k := &cl.comparing
-	if !c.on || k.stage == outcomeTold || !k.outcome(cl) {
+	if !c.on || k.stage == outcomeReported || !k.outcome(cl) {
 		return
 	}
 	if cl.open == 0 {
 		k.retry.reset()
 	}
-	c.tellIn(tellAfter)
+	c.reportIn(reportAfter)
 }
 
-// tellPosition has the broker told of a new position, if there is one, or the
+// reportPosition has the broker told of a new position, if there is one, or the
 // doubt ended that the present one cast.
-func (c *comparisons) tellPosition() {
-	if c.inventory.complete && (!samePosition(c.tell.position, c.lives.position) || c.lives.doubtful()) {
-		c.tellIn(tellAfter)
+func (c *clusterSync) reportPosition() {
+	if c.inventory.complete && (!samePosition(c.pending.position, c.epochs.position) || c.epochs.isSuspected()) {
+		c.reportIn(reportAfter)
 	}
 }
 
-func (c *comparisons) tellIn(d time.Duration) {
-	if t := &c.tell; t.at.IsZero() {
+func (c *clusterSync) reportIn(d time.Duration) {
+	if t := &c.pending; t.at.IsZero() {
 		t.at = c.f.Now().Add(d)
-		c.f.wake(SpecLane, Key{}, d)
+		c.f.wake(BrokerQueue, Key{}, d)
 	}
 }
 
-// telling reports whether the broker is being told of comparisons.
-func (c *comparisons) telling() bool { return c.tell.busy }
+// isReporting reports whether the broker is being told of comparisons.
+func (c *clusterSync) isReporting() bool { return c.pending.busy }
 
-// nextCompared decides about telling the broker what was compared. A hub that does not
+// nextSyncReport decides about telling the broker what was compared. A hub that does not
 // say where it is answers no question about a work either: what its informers have not
 // shown yet could not be published before agents evict it.
-func (c *comparisons) nextCompared() *todo {
-	t := &c.tell
-	if !c.on || !c.f.connected || !c.lives.located() || t.at.IsZero() || t.busy || c.f.until(SpecLane, Key{}, t.at) || !c.f.due(SpecLane, Key{}, &t.retry) {
+func (c *clusterSync) nextSyncReport() *todo {
+	t := &c.pending
+	if !c.on || !c.f.connected || !c.epochs.positionRead() || t.at.IsZero() || t.busy || c.f.until(BrokerQueue, Key{}, t.at) || !c.f.due(BrokerQueue, Key{}, &t.retry) {
 		return nil
 	}
 	o, all := c.outcomes()
 	if len(o.Clusters) > 0 || o.Position != nil || o.AllClusters {
 		t.busy = true
-		return &todo{SendCompared{Compared: o, Fence: c.f.nextOrder()}, func(r Result) { c.doneSendCompared(o, all, r) }}
+		return &todo{SendSyncReport{Compared: o, Fence: c.f.nextOrder()}, func(r Result) { c.doneSendSyncReport(o, all, r) }}
 	}
 	t.at = time.Time{}
 	if c.clean() { // and the broker knows the position
-		c.lives.clearAllSuspicions(t.position)
+		c.epochs.clearAllSuspicions(t.position)
 	}
 	return nil
 }
 
 // outcomes collects what the broker is to be told now, and whether that is all.
-func (c *comparisons) outcomes() (o codec.Compared, all bool) {
+func (c *clusterSync) outcomes() (o codec.Compared, all bool) {
 	untold, withheld, done := c.ends()
-	o.AllClusters = c.f.All && done && !c.tell.all && fits(withheld)
+	o.AllClusters = c.f.All && done && !c.pending.all && fits(withheld)
 	if o.AllClusters {
 		untold = withheld
 	}
@@ -97,15 +97,15 @@ func (c *comparisons) outcomes() (o codec.Compared, all bool) {
 		}
 		o.Clusters = append(o.Clusters, cl.outcomeOf())
 	}
-	if all && c.clean() && !samePosition(c.tell.position, c.lives.position) {
-		o.Position = c.lives.position
+	if all && c.clean() && !samePosition(c.pending.position, c.epochs.position) {
+		o.Position = c.epochs.position
 	}
 	return o, all
 }
 
 // ends returns the clusters of which there is something to tell, those with
 // withheld deletions, and whether all clusters are done.
-func (c *comparisons) ends() (untold, withheld []*cluster, done bool) {
+func (c *clusterSync) ends() (untold, withheld []*cluster, done bool) {
 	done = c.inventory.complete
 	for _, name := range slices.Sorted(maps.Keys(c.f.clusters)) {
 		cl := c.f.clusters[name]
@@ -119,7 +119,7 @@ func (c *comparisons) ends() (untold, withheld []*cluster, done bool) {
 		if len(cl.comparing.missing.withheld) > 0 {
 			withheld = append(withheld, cl)
 		}
-		if cl.comparing.stage != outcomeTold {
+		if cl.comparing.stage != outcomeReported {
 			untold = append(untold, cl)
 		}
 	}
@@ -128,12 +128,12 @@ func (c *comparisons) ends() (untold, withheld []*cluster, done bool) {
 
 // clean reports whether nothing is missing on any cluster, and the hub's
 // position is to be believed.
-func (c *comparisons) clean() bool {
-	if !c.inventory.complete || !c.lives.located() || c.f.behind > 0 {
+func (c *clusterSync) clean() bool {
+	if !c.inventory.complete || !c.epochs.positionRead() || c.f.behind > 0 {
 		return false
 	}
 	for _, cl := range c.f.clusters {
-		if k := &cl.comparing; cl.selected && (k.stage < concluded || !k.missing.isFinal(c.f.sub) || cl.release.strays > 0) {
+		if k := &cl.comparing; cl.selected && (k.stage < concluded || !k.missing.isFinal(c.f.sub) || cl.release.unknownObjects > 0) {
 			return false
 		}
 	}
@@ -146,25 +146,25 @@ func fits(clusters []*cluster) bool {
 	for _, cl := range clusters {
 		withheld += len(cl.comparing.missing.withheld)
 	}
-	return len(clusters) <= maxToldClusters && withheld <= maxToldWithheld
+	return len(clusters) <= maxReportedClusters && withheld <= maxReportedWithheld
 }
 
 func (cl *cluster) outcomeOf() codec.ClusterComparison {
 	k := &cl.comparing
-	return codec.ClusterComparison{Cluster: cl.name, Withheld: k.missing.withheld[:min(len(k.missing.withheld), maxToldWithheld)], Reason: k.missing.reason}
+	return codec.ClusterComparison{Cluster: cl.name, Withheld: k.missing.withheld[:min(len(k.missing.withheld), maxReportedWithheld)], Reason: k.missing.reason}
 }
 
-// doneSendCompared takes the answer to what the broker was told; all: nothing else was to be.
-func (c *comparisons) doneSendCompared(o codec.Compared, all bool, r Result) {
+// doneSendSyncReport takes the answer to what the broker was told; all: nothing else was to be.
+func (c *clusterSync) doneSendSyncReport(o codec.Compared, all bool, r Result) {
 	if isOpen(r.Err) { // late, it would count for what is so then
 		c.f.endSubscription()
 		return
 	}
-	t := &c.tell
+	t := &c.pending
 	t.busy = false
 	for _, cl := range c.f.clusters { // that waited for the answer
 		if cl.release.must {
-			c.f.wakeCluster(SpecLane, cl)
+			c.f.wakeCluster(BrokerQueue, cl)
 		}
 	}
 	if c.f.brokerFailed(Key{}, &t.retry, r.Err) {
@@ -177,22 +177,22 @@ func (c *comparisons) doneSendCompared(o codec.Compared, all bool, r Result) {
 	if o.Position != nil {
 		t.position = o.Position
 		if r.Err == nil && c.clean() {
-			c.lives.clearAllSuspicions(t.position)
+			c.epochs.clearAllSuspicions(t.position)
 		}
 	}
-	c.markTold(o)
+	c.markReported(o)
 	if all {
 		t.at = time.Time{}
 	}
 	for _, cl := range c.f.clusters { // more may have come to an end meanwhile
-		c.tellSoon(cl)
+		c.reportSoon(cl)
 	}
-	c.tellPosition()
-	c.f.wake(SpecLane, Key{}, 0)
+	c.reportPosition()
+	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
-// markTold notes what the broker knows, unless it is no longer so.
-func (c *comparisons) markTold(o codec.Compared) {
+// markReported notes what the broker knows, unless it is no longer so.
+func (c *clusterSync) markReported(o codec.Compared) {
 	names := make([]string, 0, len(o.Clusters))
 	for _, cl := range o.Clusters {
 		names = append(names, cl.Cluster)
@@ -202,7 +202,7 @@ func (c *comparisons) markTold(o codec.Compared) {
 	}
 	for _, name := range names {
 		if cl := c.f.clusters[name]; cl != nil && cl.comparing.outcome(cl) {
-			c.setStage(cl, outcomeTold)
+			c.setStage(cl, outcomeReported)
 			c.tidy(cl)
 		}
 	}
