@@ -26,7 +26,7 @@ const (
 	DefaultRest          = 2 * time.Second
 	DefaultCheckpoint    = time.Second
 	DefaultRetention     = 7 * 24 * time.Hour
-	DefaultSweep         = time.Hour
+	DefaultTombstoneGC   = time.Hour
 	DefaultStreams       = 32
 
 	// smallestEvent is the lowest limit that makes sense: metadata alone takes
@@ -59,7 +59,7 @@ func withDefaults(c Config) (Config, error) {
 		complete(&c.Rest, DefaultRest, "rest"),
 		complete(&c.Checkpoint, DefaultCheckpoint, "pause between checkpoints"),
 		complete(&c.Retention, DefaultRetention, "retention"),
-		complete(&c.Sweep, DefaultSweep, "sweep interval"),
+		complete(&c.TombstoneGC, DefaultTombstoneGC, "sweep interval"),
 		complete(&c.StreamsPerParty, DefaultStreams, "streams per party"),
 		complete(&c.Comparisons, runtime.GOMAXPROCS(0), "number of comparisons"),
 	); err != nil {

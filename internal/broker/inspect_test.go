@@ -296,7 +296,7 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 		}
 		w.differs("clusters and works", []string{"c1", "c1/w2"}, got)
 		w.differs("clusters counted", 1.0, value(t, registry, "hawser_broker_clusters state=NeverSeen"))
-		if n := w.graves(); n != 3 {
+		if n := w.confirmedTombstones(); n != 3 {
 			t.Errorf("%d graves are left for an agent that may come, want 3", n)
 		}
 	})

@@ -228,7 +228,7 @@ func TestResume_SourcesToo(t *testing.T) {
 		source.expect("status resync_response w1 v1")
 		last := source.checkpoint()
 		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
-		if r, err := w.Store.Get(w.Context(), key); err != nil || r.State != store.Grave {
+		if r, err := w.Store.Get(w.Context(), key); err != nil || r.State != store.ConfirmedTombstone {
 			t.Fatalf("the grave that was not acknowledged: %+v, %v", r.Meta, err)
 		}
 		source.mustAck(last)

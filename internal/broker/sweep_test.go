@@ -12,11 +12,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-func (w *world) graves() (n int) {
+func (w *world) confirmedTombstones() (n int) {
 	w.Helper()
 	synctest.Wait()
 	err := w.Store.Scan(w.Context(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
-		if m.State == store.Grave {
+		if m.State == store.ConfirmedTombstone {
 			n++
 		}
 		return nil
@@ -29,7 +29,7 @@ func (w *world) graves() (n int) {
 
 // TestSweep_RemovesGravesAfterTheirRetention and not earlier, nor anything else.
 func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
-	inWorld(t, broker.Config{Retention: 24 * time.Hour, Sweep: time.Hour}, func(w *world) {
+	inWorld(t, broker.Config{Retention: 24 * time.Hour, TombstoneGC: time.Hour}, func(w *world) {
 		source := w.source("src")
 		bury := func(from, to int) {
 			for i := from; i < to; i++ {
@@ -43,15 +43,15 @@ func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
 		pass(12 * time.Hour)
 		bury(600, 610)
 		pass(11*time.Hour + 30*time.Minute)
-		if n := w.graves(); n != 610 {
+		if n := w.confirmedTombstones(); n != 610 {
 			t.Errorf("%d graves before the retention is over, want 610", n)
 		}
 		pass(90 * time.Minute)
-		if n := w.graves(); n != 10 {
+		if n := w.confirmedTombstones(); n != 10 {
 			t.Errorf("%d graves after it, want the 10 later ones", n)
 		}
 		pass(13 * time.Hour)
-		if n := w.graves(); n != 0 {
+		if n := w.confirmedTombstones(); n != 0 {
 			t.Errorf("%d graves at the end", n)
 		}
 		if _, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "live"}); err != nil {
@@ -65,7 +65,7 @@ func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
 func TestSweep_ClockAhead(t *testing.T) {
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	inWorld(t, broker.Config{Retention: 24 * time.Hour, Sweep: time.Hour, Now: now}, func(w *world) {
+	inWorld(t, broker.Config{Retention: 24 * time.Hour, TombstoneGC: time.Hour, Now: now}, func(w *world) {
 		source := w.source("src")
 		w.put(source, work{version: 1}.event())
 		w.put(source, work{version: 2, deleting: true}.event())
@@ -75,12 +75,12 @@ func TestSweep_ClockAhead(t *testing.T) {
 			pass(2 * time.Second)
 			ahead.Store(0)
 			pass(time.Hour - time.Second) // a sweep by the right clock
-			if n := w.graves(); n != 1 {
+			if n := w.confirmedTombstones(); n != 1 {
 				t.Fatalf("%d graves after a sweep by a clock that was ahead, want 1", n)
 			}
 		}
 		pass(20 * time.Hour)
-		if n := w.graves(); n != 0 {
+		if n := w.confirmedTombstones(); n != 0 {
 			t.Errorf("%d graves after the retention", n)
 		}
 	})

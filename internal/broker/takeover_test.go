@@ -120,7 +120,7 @@ func TestTakeOver_MadeAnewWhileAway(t *testing.T) {
 				pass(time.Second)
 				agent.hears(c.want)
 				r, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "u1"})
-				if want := map[string]store.State{next: store.Grave, deletion: store.Tombstone}[c.want]; err != nil || r.State != want {
+				if want := map[string]store.State{next: store.ConfirmedTombstone, deletion: store.Tombstone}[c.want]; err != nil || r.State != want {
 					t.Errorf("u1 is %+v, %v", r.Meta, err)
 				}
 			})

@@ -374,7 +374,7 @@ func (p *play) check() {
 			records[m.ResourceID] = m
 		case store.Tombstone:
 			p.Errorf("seed %d: the deletion of %s/%s %s is not confirmed", p.seed, m.Cluster, m.Name, m.ResourceID)
-		case store.Grave:
+		case store.ConfirmedTombstone:
 		}
 		return nil
 	})

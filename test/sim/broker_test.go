@@ -161,7 +161,7 @@ func (g *gate) Changes(ctx context.Context, after uint64, _ int) ([]store.Change
 }
 
 func describe(op *store.Op, o store.Outcome) string {
-	kind := map[store.OpKind]string{store.PutSpec: "spec", store.PutStatus: "status", store.Drop: "drop", store.Acked: "acked", store.TakeOver: "takeover"}[op.Kind]
+	kind := map[store.OpKind]string{store.PutSpec: "spec", store.PutStatus: "status", store.Drop: "drop", store.CollectTombstone: "acked", store.TakeOver: "takeover"}[op.Kind]
 	if op.Deleting {
 		kind = "deletion"
 	}

@@ -63,7 +63,7 @@ func (w *world) checkRecords() {
 		o := want[m.Key]
 		delete(want, m.Key)
 		switch {
-		case m.State == store.Grave:
+		case m.State == store.ConfirmedTombstone:
 		case m.State == store.Tombstone && w.oracle.mayWait(m.Cluster, m.ResourceID):
 			if m.Queued != nil {
 				delete(want, store.Key{DataType: m.DataType, Cluster: m.Cluster, ResourceID: m.Queued.ResourceID})

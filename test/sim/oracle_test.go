@@ -340,17 +340,17 @@ func (o *oracle) committed(op *store.Op, verdict store.ResultCode, before, after
 	}
 	if op.Kind == store.PutStatus {
 		o.speaks(op)
-		o.confirmed[id] = o.confirmed[id] || op.Deleted && (after == nil || after.State == store.Grave)
+		o.confirmed[id] = o.confirmed[id] || op.Deleted && (after == nil || after.State == store.ConfirmedTombstone)
 		o.confirmedByFormer(op)
 	}
 	if op.Kind == store.PutStatus && after != nil && before.StatusRevision != after.StatusRevision && len(op.Event) > 0 {
 		o.reported(op)
 	}
-	if op.Kind == store.PutSpec && before.Owner != op.Owner && before.State != store.Grave {
+	if op.Kind == store.PutSpec && before.Owner != op.Owner && before.State != store.ConfirmedTombstone {
 		o.w.fail("I8", "source %s changed work %s of source %s", op.Owner, id, before.Owner)
 	}
 	switch {
-	case after == nil || after.State == store.Grave:
+	case after == nil || after.State == store.ConfirmedTombstone:
 		if before.State == store.Live && op.Kind != store.Drop && !(op.Kind == store.PutSpec && op.Deleting) {
 			o.w.fail("I3", "work %s, which its source did not delete, was taken as deleted", id)
 		}
@@ -537,7 +537,7 @@ func (o *oracle) abandoned(where, id string) bool {
 		}
 	}
 	r := o.record(where, id)
-	return (r == nil || r.State == store.Grave) && (o.w.source.selected[where] || o.evictable[id])
+	return (r == nil || r.State == store.ConfirmedTombstone) && (o.w.source.selected[where] || o.evictable[id])
 }
 
 // removedOrphan judges that an object was deleted whose work was Orphan when it

@@ -62,7 +62,7 @@ func (w *world) isFull(clusterName string) bool {
 	err := w.broker.gate.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
 		if m.Owner == hubName {
 			ofHub.add(m)
-			clusters[m.Cluster] = clusters[m.Cluster] || m.State != store.Grave
+			clusters[m.Cluster] = clusters[m.Cluster] || m.State != store.ConfirmedTombstone
 		}
 		if m.Cluster == clusterName {
 			ofCluster.add(m)
@@ -87,7 +87,7 @@ type used struct{ works, records int64 }
 
 func (u *used) add(m store.Meta) {
 	u.records++
-	if m.State != store.Grave {
+	if m.State != store.ConfirmedTombstone {
 		u.works++
 	}
 }

@@ -138,7 +138,7 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 		scope := store.Scope{DataType: d, Cluster: cluster}
 		var ops []store.Op
 		err := a.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
-			if m.State != store.Grave {
+			if m.State != store.ConfirmedTombstone {
 				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.cfg.Now()})
 				// What vanishes is not its source's word that it does not exist.
 				a.claims.Sources.Revoke(scope, m.Owner)

@@ -34,7 +34,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 					return errPageFull
 				}
 				at.id = m.ResourceID
-				if owner := r.GetSource(); owner != "" && m.Owner != owner || m.State == store.Grave && !m.GoesWhenSeen() {
+				if owner := r.GetSource(); owner != "" && m.Owner != owner || m.State == store.ConfirmedTombstone && !m.CollectableWhenAcked() {
 					p.skip(at)
 				} else {
 					p.add(at, workOf(&m))
@@ -62,7 +62,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 var errPageFull = errors.New("the page is full")
 
 var states = map[store.State]hawserv1.WorkState{
-	store.Live: hawserv1.WorkState_WORK_STATE_LIVE, store.Tombstone: hawserv1.WorkState_WORK_STATE_TOMBSTONE, store.Grave: hawserv1.WorkState_WORK_STATE_GRAVE,
+	store.Live: hawserv1.WorkState_WORK_STATE_LIVE, store.Tombstone: hawserv1.WorkState_WORK_STATE_TOMBSTONE, store.ConfirmedTombstone: hawserv1.WorkState_WORK_STATE_GRAVE,
 }
 
 func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
@@ -81,7 +81,7 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 // with it the store tells.
 func (a *Admin) judge(ctx context.Context, rows []*hawserv1.ListWorksResponse, metas []store.Meta) {
 	for i, m := range metas {
-		if m.State == store.Grave || m.StatusRevision == 0 {
+		if m.State == store.ConfirmedTombstone || m.StatusRevision == 0 {
 			continue
 		}
 		if r, err := a.cfg.Store.Get(ctx, m.Key); err == nil {

@@ -41,9 +41,9 @@ type Config struct {
 	// Checkpoint is the least time between two checkpoints of one subscription:
 	// each costs the party a sync of its disk.
 	Checkpoint time.Duration
-	// Retention is how long a grave waits for its source; Sweep how often that
+	// Retention is how long a grave waits for its source; TombstoneGC how often that
 	// is looked at.
-	Retention, Sweep time.Duration
+	Retention, TombstoneGC time.Duration
 	// StreamsPerParty bounds the subscriptions of one identity.
 	StreamsPerParty int
 	// Comparisons is how many comparisons of lists run at a time. Default: the

@@ -41,7 +41,7 @@ type absence struct {
 	agents int // that are subscribed now
 	// left is the head of the store when the last agent left.
 	left      uint64
-	deletions map[string]store.Unheard // by id
+	deletions map[string]store.UnsentDeletion // by id
 	// waits: some spec waits behind a tombstone.
 	waits bool
 	// deciding is there while an agent is not sent anything yet, because works are about to
@@ -53,7 +53,7 @@ type absence struct {
 func (d *Deletions) cluster(scope store.Scope) *absence {
 	a := d.clusters[scope]
 	if a == nil {
-		a = &absence{deletions: map[string]store.Unheard{}}
+		a = &absence{deletions: map[string]store.UnsentDeletion{}}
 		d.clusters[scope] = a
 	}
 	return a
@@ -80,7 +80,7 @@ func (d *Deletions) Leave(scope store.Scope, head uint64) {
 func (d *Deletions) changed(c *store.Change) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.Part == store.SpecPart || c.State == store.Grave {
+	if c.Part == store.SpecPart || c.State == store.ConfirmedTombstone {
 		delete(d.repeated, c.Key)
 	}
 	a := d.clusters[scopeOf(c.Key)]
@@ -110,7 +110,7 @@ func (d *Deletions) Begin(ctx context.Context, op *store.Op, env *codec.Envelope
 
 // meets looks up what a deletion is about to meet; nil: some agent hears of it, or it is
 // no deletion, or there is nothing.
-func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope) (*store.Met, error) {
+func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope) (*store.DeletedRecord, error) {
 	if !op.Deleting || d.hasAgent(scopeOf(op.Key)) {
 		return nil, nil
 	}
@@ -121,7 +121,7 @@ func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope
 	case err != nil:
 		return nil, err
 	}
-	m := &store.Met{State: r.State, Revision: r.SpecRevision}
+	m := &store.DeletedRecord{State: r.State, Revision: r.SpecRevision}
 	if r.Spec != nil {
 		before, err := codec.ParseEnvelope(r.Spec)
 		m.Unchanged = err == nil && (op.Event == nil || bytes.Equal(before.Data, env.Data))
@@ -138,14 +138,14 @@ func (d *Deletions) hasAgent(scope store.Scope) bool {
 
 // noteUnheard notes what became of a spec; met is what a deletion met that no agent hears
 // of, else nil.
-func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.Met) {
+func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.DeletedRecord) {
 	if met == nil && o.Result != store.Queued {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	scope := scopeOf(k)
-	var known store.Unheard
+	var known store.UnsentDeletion
 	if a := d.clusters[scope]; a != nil {
 		if a.agents > 0 {
 			return
@@ -246,7 +246,7 @@ func (d *Deletions) Arrive(ctx context.Context, scope store.Scope, from identity
 // arrive takes out what was committed while the cluster had no agent, if something may take
 // over: then others wait until decided is called. Else nothing is sent before wait is
 // closed, if that is not nil.
-func (d *Deletions) arrive(scope store.Scope, cursor uint64) (a store.Arrival, deletions map[string]store.Unheard, wait <-chan struct{}) {
+func (d *Deletions) arrive(scope store.Scope, cursor uint64) (a store.Subscriber, deletions map[string]store.UnsentDeletion, wait <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.cluster(scope)
@@ -254,12 +254,12 @@ func (d *Deletions) arrive(scope store.Scope, cursor uint64) (a store.Arrival, d
 		return a, nil, c.deciding
 	}
 	deletions, waits := c.deletions, c.waits
-	c.deletions, c.waits = map[string]store.Unheard{}, false // it is about to hear of it
+	c.deletions, c.waits = map[string]store.UnsentDeletion{}, false // it is about to hear of it
 	if cursor == 0 || !waits {
 		return a, nil, nil
 	}
 	c.deciding = make(chan struct{})
-	return store.Arrival{Cursor: cursor, Sent: c.left, Alone: c.agents == 1}, deletions, nil
+	return store.Subscriber{Cursor: cursor, Sent: c.left, Alone: c.agents == 1}, deletions, nil
 }
 
 func (d *Deletions) decided(scope store.Scope) {
@@ -271,14 +271,14 @@ func (d *Deletions) decided(scope store.Scope) {
 }
 
 // takeOvers are the writes for what takes over.
-func (d *Deletions) takeOvers(ctx context.Context, scope store.Scope, a store.Arrival, deletions map[string]store.Unheard) (ops []store.Op, err error) {
+func (d *Deletions) takeOvers(ctx context.Context, scope store.Scope, a store.Subscriber, deletions map[string]store.UnsentDeletion) (ops []store.Op, err error) {
 	for _, id := range slices.Sorted(maps.Keys(deletions)) {
 		r, err := d.cfg.Store.Get(ctx, store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: id})
 		switch {
 		case errors.Is(err, store.ErrNotFound), errors.As(err, new(*store.DamageError)): // its delivery tells of it
 		case err != nil:
 			return nil, call.Store(err)
-		case store.TakesOver(r.Meta, deletions[id], a):
+		case store.CanReplaceTombstone(r.Meta, deletions[id], a):
 			ops = append(ops, store.Op{Kind: store.TakeOver, Key: r.Key, IfRevision: r.SpecRevision, At: d.cfg.Now()})
 		}
 	}

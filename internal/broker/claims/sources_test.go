@@ -261,7 +261,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 func TestDeletions_ForgetClusters(t *testing.T) {
 	d := &Deletions{repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*absence{}}
 	k := store.Key{Cluster: "c1", ResourceID: "1"}
-	met := &store.Met{State: store.Live, Revision: 1, Unchanged: true}
+	met := &store.DeletedRecord{State: store.Live, Revision: 1, Unchanged: true}
 	d.noteUnheard(k, store.Outcome{Result: store.Confirmed, Revision: 2}, met)
 	if len(d.clusters) != 0 {
 		t.Error("a deletion that nobody had to confirm is kept")
@@ -270,7 +270,7 @@ func TestDeletions_ForgetClusters(t *testing.T) {
 	if len(d.clusters) != 1 {
 		t.Fatal("a deletion that no agent heard of is not kept")
 	}
-	d.changed(&store.Change{Key: k, Part: store.StatusPart, State: store.Grave, Revision: 3})
+	d.changed(&store.Change{Key: k, Part: store.StatusPart, State: store.ConfirmedTombstone, Revision: 3})
 	if len(d.clusters) != 0 {
 		t.Error("it is kept after it went")
 	}

@@ -51,7 +51,7 @@ func (t *stream) deliver(ctx context.Context, e route.Entry) error {
 // deliverSpec sends an agent what it must know of the record.
 func (t *stream) deliverSpec(f form, e route.Entry) error {
 	r := f.record
-	if r.State != store.Grave && !f.hawser && t.sub.postpone(e, r.Name, t.cfg.Now()) {
+	if r.State != store.ConfirmedTombstone && !f.hawser && t.sub.postpone(e, r.Name, t.cfg.Now()) {
 		return nil
 	}
 	// The list of the agent may have lacked a record of which it has a newer version, or the
@@ -171,7 +171,7 @@ func (f form) status() ([][]byte, error) {
 	r := f.record
 	event := r.Status
 	if event == nil {
-		if r.State != store.Grave {
+		if r.State != store.ConfirmedTombstone {
 			return nil, nil
 		}
 		var err error
@@ -196,12 +196,12 @@ func (f form) lastStatus() ([]byte, error) {
 	data, err := json.Marshal(map[string]any{"conditions": []map[string]string{{
 		"type": codec.ConditionDeleted, "status": "True", "reason": "ManifestsDeleted",
 		"message":            "nothing of the work is left for the cluster to delete",
-		"lastTransitionTime": r.Buried.UTC().Format(time.RFC3339),
+		"lastTransitionTime": r.ConfirmedAt.UTC().Format(time.RFC3339),
 	}}})
 	if err != nil {
 		return nil, err
 	}
-	return f.bare(codec.Status, call.BrokerSource, r.Buried, map[string]any{codec.ExtSequenceID: sequence}, data)
+	return f.bare(codec.Status, call.BrokerSource, r.ConfirmedAt, map[string]any{codec.ExtSequenceID: sequence}, data)
 }
 
 // bare builds an event of which the store has no bytes.

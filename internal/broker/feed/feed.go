@@ -150,7 +150,7 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 		return func(o store.Outcome) error {
 			for _, s := range f.registry.of(scopeOf(key)) {
 				switch o.Result {
-				case store.SpecAgain:
+				case store.ResendSpec:
 					s.answer(keyOf(key), max(o.Revision, 1), 0)
 				case store.Stale:
 					// Its sequence id is too low. The highest may have been accepted after the

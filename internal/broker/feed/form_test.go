@@ -155,7 +155,7 @@ func TestForm_Deletion(t *testing.T) {
 			want{action: codec.DeleteRequest, deletedAt: deletedAt, data: data}},
 		"superseded": {tombstone(func(r *store.Record) { r.SpecSupersedes = true }), false, false,
 			want{action: codec.DeleteRequest, deletedAt: deletedAt, data: data}},
-		"grave": {tombstone(func(r *store.Record) { r.State, r.Spec = store.Grave, nil }), false, true,
+		"grave": {tombstone(func(r *store.Record) { r.State, r.Spec = store.ConfirmedTombstone, nil }), false, true,
 			want{action: codec.ResyncResponse, version: 5, deletedAt: deletedAt}},
 	} {
 		parts, err := form{record: record(t, c.edit), hawser: c.hawser, resync: c.resync}.deletion()
@@ -194,7 +194,7 @@ func TestForm_Status(t *testing.T) {
 func TestForm_LastStatus(t *testing.T) {
 	for _, sequence := range []string{"", "77"} {
 		r := record(t, func(r *store.Record) {
-			r.State, r.DeletedAt, r.Buried, r.StatusRevision, r.Sequence, r.Spec = store.Grave, deletedAt, buriedAt, 20, sequence, nil
+			r.State, r.DeletedAt, r.ConfirmedAt, r.StatusRevision, r.Sequence, r.Spec = store.ConfirmedTombstone, deletedAt, buriedAt, 20, sequence, nil
 		})
 		parts, err := form{record: r}.status()
 		if err != nil {

@@ -206,7 +206,7 @@ func inventoryOf(m store.Meta) []codec.InventoryRecord {
 	}
 	w := m.Queued
 	switch {
-	case m.State == store.Grave && m.DeletedAt.IsZero():
+	case m.State == store.ConfirmedTombstone && m.DeletedAt.IsZero():
 		return nil
 	case w == nil:
 		return []codec.InventoryRecord{row}

@@ -140,7 +140,7 @@ func (r *registry) routeOne(c *store.Change) {
 	switch {
 	case c.Part == store.SpecPart:
 		flags = r.unrouted.flags(c)
-	case c.State == store.Grave: // its source waits for that
+	case c.State == store.ConfirmedTombstone: // its source waits for that
 		flags = route.Deletion
 	}
 	for _, s := range r.byScope[scope] {

@@ -213,7 +213,7 @@ func (c *specList) add(m *store.Meta) {
 		flags |= route.SpecFirst
 		fallthrough
 	case resync.Send:
-		if m.State == store.Grave && c.sub.hello.Protocol == 0 {
+		if m.State == store.ConfirmedTombstone && c.sub.hello.Protocol == 0 {
 			c.graves = append(c.graves, *m)
 			break
 		}
@@ -232,7 +232,7 @@ func (c *specList) add(m *store.Meta) {
 	if m.Queued != nil {
 		c.plan.Explain(m.Queued.ResourceID)
 	}
-	if m.State != store.Grave && c.plan.Lists(m.ResourceID) {
+	if m.State != store.ConfirmedTombstone && c.plan.Lists(m.ResourceID) {
 		// No status has the empty hash: the agent is asked to report.
 		c.hashes = append(c.hashes, codec.StatusHash{ResourceID: m.ResourceID, StatusHash: m.StatusHash})
 	}
@@ -296,7 +296,7 @@ func (t *stream) compareStatuses(ctx context.Context, l *list) (sends int, err e
 	scope := t.sub.scope
 	scope.Cluster = l.cluster
 	err = t.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
-		final := m.State == store.Grave
+		final := m.State == store.ConfirmedTombstone
 		if m.StatusRevision == 0 && !final {
 			return nil
 		}

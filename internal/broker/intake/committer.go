@@ -177,22 +177,22 @@ func (c *committer) result(took time.Duration, err error) {
 
 // metrics are listed, with their meaning, in docs/metrics.md.
 type metrics struct {
-	commitDuration                           prometheus.Observer
-	commitOperations                         prometheus.Histogram
-	commitFailures, graveRemoved, graveAcked prometheus.Counter
-	graves                                   prometheus.Gauge
-	overQuota                                *prometheus.CounterVec
+	commitDuration                                 prometheus.Observer
+	commitOperations                               prometheus.Histogram
+	commitFailures, collectedByAge, collectedByAck prometheus.Counter
+	confirmedTombstones                            prometheus.Gauge
+	overQuota                                      *prometheus.CounterVec
 }
 
 func newMetrics(m telemetry.Meter) *metrics {
 	return &metrics{
-		commitDuration:   m.Seconds("commit_duration_seconds", "Time of one commit, sync included.").WithLabelValues(),
-		commitOperations: m.Sizes("commit_operations", "Operations written by one commit."),
-		commitFailures:   m.Counter("commit_failures_total", "Commits that failed; nothing of them was acknowledged."),
-		graveRemoved:     m.Counter("graves_removed_total", "Graves removed after their retention."),
-		graveAcked:       m.Counter("graves_acknowledged_total", "Graves removed because their source has seen them."),
-		overQuota:        m.Counters("over_quota_total", "Specs and statuses refused because of a quota, by whose it is and what it bounds.", "of", "what"),
-		graves:           m.Gauge("graves", "Confirmed deletions kept for their sources, at the last sweep."),
+		commitDuration:      m.Seconds("commit_duration_seconds", "Time of one commit, sync included.").WithLabelValues(),
+		commitOperations:    m.Sizes("commit_operations", "Operations written by one commit."),
+		commitFailures:      m.Counter("commit_failures_total", "Commits that failed; nothing of them was acknowledged."),
+		collectedByAge:      m.Counter("graves_removed_total", "Graves removed after their retention."),
+		collectedByAck:      m.Counter("graves_acknowledged_total", "Graves removed because their source has seen them."),
+		overQuota:           m.Counters("over_quota_total", "Specs and statuses refused because of a quota, by whose it is and what it bounds.", "of", "what"),
+		confirmedTombstones: m.Gauge("graves", "Confirmed deletions kept for their sources, at the last sweep."),
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// sweepGraves bounds one sweep: what is left over is for the next one.
-const sweepGraves = 16 << 10
+// collectTombstones bounds one sweep: what is left over is for the next one.
+const collectTombstones = 16 << 10
 
 // itself is the broker as a publisher.
 var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
@@ -28,17 +28,17 @@ type graves struct {
 	commits *committer
 	metrics *metrics
 
-	mu   sync.Mutex
-	upTo map[store.Scope]uint64 // by owner
-	turn []store.Scope          // keys of upTo, next one first
-	wake run.Bell
+	mu     sync.Mutex
+	upTo   map[store.Scope]uint64 // by owner
+	scopes []store.Scope          // keys of upTo, next one first
+	wake   run.Bell
 }
 
 // seen says that a source has seen the statuses of its works up to a revision.
 func (g *graves) seen(owner store.Scope, revision uint64) {
 	g.mu.Lock()
 	if _, waits := g.upTo[owner]; !waits {
-		g.turn = append(g.turn, owner)
+		g.scopes = append(g.scopes, owner)
 	}
 	g.upTo[owner] = max(g.upTo[owner], revision)
 	g.mu.Unlock()
@@ -49,11 +49,11 @@ func (g *graves) seen(owner store.Scope, revision uint64) {
 func (g *graves) pop() (owner store.Scope, revision uint64, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.turn) == 0 {
+	if len(g.scopes) == 0 {
 		return owner, 0, false
 	}
-	owner = g.turn[0]
-	g.turn = g.turn[1:]
+	owner = g.scopes[0]
+	g.scopes = g.scopes[1:]
 	revision = g.upTo[owner]
 	delete(g.upTo, owner)
 	return owner, revision, true
@@ -61,7 +61,7 @@ func (g *graves) pop() (owner store.Scope, revision uint64, ok bool) {
 
 // run removes graves until ctx ends.
 func (g *graves) run(ctx context.Context) error {
-	sweep, last := time.NewTicker(g.cfg.Sweep), g.cfg.Now().Round(0)
+	sweep, last := time.NewTicker(g.cfg.TombstoneGC), g.cfg.Now().Round(0)
 	defer sweep.Stop()
 	for ctx.Err() == nil {
 		select {
@@ -69,7 +69,7 @@ func (g *graves) run(ctx context.Context) error {
 			// t1 a machine resumes, with a clock that is a year ahead, t2 a sweep begins, t3 the clock is
 			// set right: every grave would be gone. So a clock counts no faster than sweeps come.
 			now := g.cfg.Now().Round(0)
-			err := g.sweep(ctx, now.Add(-g.cfg.Retention-max(0, now.Sub(last)-g.cfg.Sweep)))
+			err := g.collect(ctx, now.Add(-g.cfg.Retention-max(0, now.Sub(last)-g.cfg.TombstoneGC)))
 			if last = now; err != nil && ctx.Err() == nil && transport.CodeOf(err) != transport.CodeOverloaded {
 				g.cfg.Log.Error("removing old graves failed, the next sweep tries again", "error", err)
 			}
@@ -115,7 +115,7 @@ func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision ui
 	}
 	ops := make([]store.Op, 0, len(keys))
 	for _, k := range keys {
-		ops = append(ops, store.Op{Kind: store.Acked, Key: k, Owner: owner.Owner, IfRevision: revision, At: g.cfg.Now()})
+		ops = append(ops, store.Op{Kind: store.CollectTombstone, Key: k, Owner: owner.Owner, IfRevision: revision, At: g.cfg.Now()})
 	}
 	outcomes, err := g.commits.commit(ctx, identity.Identity{Role: identity.Source, Name: owner.Owner}, nil, ops...)
 	if err != nil {
@@ -127,27 +127,27 @@ func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision ui
 			removed++
 		}
 	}
-	g.metrics.graveAcked.Add(float64(removed))
+	g.metrics.collectedByAck.Add(float64(removed))
 	return len(keys) == partOps && removed > 0, nil
 }
 
 var errEnough = errors.New("enough for one sweep")
 
-// sweep removes the graves from before a time. Where there is more important work, the next sweep tries again.
-func (g *graves) sweep(ctx context.Context, before time.Time) error {
+// collect removes the graves from before a time. Where there is more important work, the next sweep tries again.
+func (g *graves) collect(ctx context.Context, before time.Time) error {
 	count := 0
 	var ops []store.Op
 	for _, d := range codec.DataTypes() {
 		err := g.cfg.Store.Scan(ctx, store.Scope{DataType: d}, func(m store.Meta) error {
-			if m.State != store.Grave {
+			if m.State != store.ConfirmedTombstone {
 				return nil
 			}
 			count++
-			if m.Buried.Before(before) {
+			if m.ConfirmedAt.Before(before) {
 				// A later grave under the same key has a later status revision.
-				ops = append(ops, store.Op{Kind: store.Acked, Key: m.Key, Owner: m.Owner, IfRevision: m.StatusRevision, At: g.cfg.Now()})
+				ops = append(ops, store.Op{Kind: store.CollectTombstone, Key: m.Key, Owner: m.Owner, IfRevision: m.StatusRevision, At: g.cfg.Now()})
 			}
-			if len(ops) >= sweepGraves {
+			if len(ops) >= collectTombstones {
 				return errEnough
 			}
 			return nil
@@ -158,11 +158,11 @@ func (g *graves) sweep(ctx context.Context, before time.Time) error {
 	}
 	if len(ops) > 0 {
 		outcomes, err := g.commits.commit(ctx, itself, nil, ops...)
-		g.metrics.graveRemoved.Add(float64(len(outcomes)))
+		g.metrics.collectedByAge.Add(float64(len(outcomes)))
 		if err != nil {
 			return err
 		}
 	}
-	g.metrics.graves.Set(float64(count - len(ops)))
+	g.metrics.confirmedTombstones.Set(float64(count - len(ops)))
 	return nil
 }

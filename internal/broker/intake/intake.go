@@ -43,7 +43,7 @@ type Intake struct {
 	vouchers  Vouchers
 	witnesses []Witness
 	commits   *committer
-	graves    *graves
+	gc        *graves
 }
 
 // New returns an intake. It starts nothing.
@@ -53,7 +53,7 @@ func New(cfg *call.Config, v Vouchers) *Intake {
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
 	return &Intake{
 		Fences: newFences(), cfg: cfg, vouchers: v, commits: c,
-		graves: &graves{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: run.NewBell()},
+		gc: &graves{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: run.NewBell()},
 	}
 }
 
@@ -62,7 +62,7 @@ func (i *Intake) Connect(w ...Witness) { i.witnesses = w }
 
 // Tasks are what has to run.
 func (i *Intake) Tasks() []run.Task {
-	return []run.Task{{Name: "committer", Run: i.commits.run}, {Name: "graves", Run: i.graves.run}}
+	return []run.Task{{Name: "committer", Run: i.commits.run}, {Name: "graves", Run: i.gc.run}}
 }
 
 // Failure is why the last commit failed, nil while commits succeed. It does not block.
@@ -75,7 +75,7 @@ func (i *Intake) Commit(ctx context.Context, from identity.Identity, ops ...stor
 }
 
 // Seen says that a source has seen the statuses of its works up to a revision.
-func (i *Intake) Seen(owner store.Scope, revision uint64) { i.graves.seen(owner, revision) }
+func (i *Intake) Seen(owner store.Scope, revision uint64) { i.gc.seen(owner, revision) }
 
 // Supersede ends the earlier subscriptions of the source that has this one, and waits until
 // nothing that they published is queued any more.

@@ -32,7 +32,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
 		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
 		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
-		Quota: &terms.Quota, Beyond: !terms.Reach.Covers(env.Cluster),
+		Quota: &terms.Quota, OutOfScope: !terms.Reach.Covers(env.Cluster),
 		Event: event, At: i.cfg.Now(),
 	}
 	if env.Deleting {
@@ -45,7 +45,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 		}
 	}
 	r, err := i.put(ctx, e, op)
-	if op.Beyond && r.Outcome == codec.OutcomeIgnored {
+	if op.OutOfScope && r.Outcome == codec.OutcomeIgnored {
 		r.Outcome = codec.OutcomeConfirmed // the source has nothing there
 	}
 	return r, err
@@ -63,7 +63,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	// Of what is not there nothing is read or copied but whether it says that it is gone: an
 	// agent which does forgets its name, too.
 	m, err := i.cfg.Store.Meta(ctx, keyOf(env))
-	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.Grave
+	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.ConfirmedTombstone
 	if err != nil && !unknown {
 		return transport.Receipt{}, call.Store(err)
 	}
@@ -131,13 +131,13 @@ func trueVersion(env *codec.Envelope) int64 {
 
 // outcomes are what the publisher is told of each verdict that is no refusal.
 var outcomes = map[store.ResultCode]string{
-	store.Accepted:  codec.OutcomeAccepted,
-	store.Confirmed: codec.OutcomeConfirmed,
-	store.Queued:    codec.OutcomeWaits,
-	store.Unchanged: codec.OutcomeUnchanged,
-	store.Stale:     codec.OutcomeStale,
-	store.Ignored:   codec.OutcomeIgnored,
-	store.SpecAgain: codec.OutcomeIgnored,
+	store.Accepted:   codec.OutcomeAccepted,
+	store.Confirmed:  codec.OutcomeConfirmed,
+	store.Queued:     codec.OutcomeWaits,
+	store.Unchanged:  codec.OutcomeUnchanged,
+	store.Stale:      codec.OutcomeStale,
+	store.Ignored:    codec.OutcomeIgnored,
+	store.ResendSpec: codec.OutcomeIgnored,
 }
 
 // receiptOf is what the publisher is told.

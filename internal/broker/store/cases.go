@@ -26,7 +26,7 @@ func (p *plan) putSpec() {
 	conditionFails := func(want uint64) bool { return want != 0 && want != current }
 	foreign := p.foreign(p.Record) || p.foreign(p.BlockedBy)
 	switch {
-	case p.op.Beyond && (foreign || p.isUnknown()):
+	case p.op.OutOfScope && (foreign || p.isUnknown()):
 		p.say(Ignored, nil, 0)
 	case foreign:
 		p.putForeign()
@@ -51,7 +51,7 @@ func (p *plan) foreign(m *Meta) bool { return m != nil && m.Owner != p.op.Owner 
 
 // isUnknown reports whether there is no record of a work with the op's id, but for a grave.
 func (p *plan) isUnknown() bool {
-	return p.BlockedBy == nil && (p.Record == nil || p.Record.State == Grave)
+	return p.BlockedBy == nil && (p.Record == nil || p.Record.State == ConfirmedTombstone)
 }
 
 // putForeign: the id is another source's. Whoever names a condition is told what it would be
@@ -96,15 +96,15 @@ func (p *plan) putLive(m *Meta) {
 	case p.nameInUse(m):
 		p.refuse(NameTaken, m)
 	case p.op.Deleting:
-		p.entomb(m)
+		p.createTombstone(m)
 	default:
 		p.wrote(Accepted, p.revise(m, Live, FromOp, Keep))
 	}
 }
 
-// lonely reports whether the op is about a work that no cluster ever had, as far
+// neverSubscribed reports whether the op is about a work that no cluster ever had, as far
 // as anybody knows.
-func (p *plan) lonely() bool { return !p.Subscribed && !p.op.Reported }
+func (p *plan) neverSubscribed() bool { return !p.Subscribed && !p.op.Reported }
 
 // putTombstone: the record is a tombstone.
 func (p *plan) putTombstone(m *Meta) {
@@ -122,9 +122,9 @@ func (p *plan) putTombstone(m *Meta) {
 	case p.op.Deleting && !p.wins(m.Version):
 		p.stale(m, m.SpecRevision, detailOlderVersion)
 	case p.op.Deleting:
-		p.entomb(m)
+		p.createTombstone(m)
 	case p.op.Supersedes != 0:
-		p.revive(m)
+		p.undelete(m)
 	default:
 		p.putBehind(m, own)
 	}
@@ -171,14 +171,14 @@ func (p *plan) putNew(grave *Meta) {
 	case grave != nil && p.updatesDeleted(grave):
 		p.stale(grave, grave.SpecRevision, detailUpdateOfDeleted)
 	case h == nil:
-		p.birth(grave)
+		p.createLive(grave)
 	case h.Owner != p.op.Owner:
 		p.refuse(NameTaken, nil)
 	case h.State == Tombstone:
 		p.wait(h)
 	default:
 		p.remove(h)
-		p.birth(grave)
+		p.createLive(grave)
 	}
 }
 
@@ -201,12 +201,12 @@ func (p *plan) deleteUnknown(grave *Meta) {
 	h := p.NameOwner
 	dead := grave != nil && (p.op.Tag == grave.Tag || p.op.Version != 0 && p.op.Version <= grave.Version)
 	switch {
-	case p.lonely() || dead && p.op.DeletedAt.Equal(grave.DeletedAt):
-		p.wrote(Confirmed, p.bury(p.spec(), grave))
+	case p.neverSubscribed() || dead && p.op.DeletedAt.Equal(grave.DeletedAt):
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), grave))
 	case h == nil:
-		p.wrote(Accepted, p.begin(p.spec(), grave, p.eventOr(Clear), Keep))
+		p.wrote(Accepted, p.createRecord(p.spec(), grave, p.eventOr(Clear), Keep))
 	case dead:
-		p.wrote(Confirmed, p.bury(p.spec(), grave)) // and the name has gone to another record since
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), grave)) // and the name has gone to another record since
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Queued == nil:
 		p.wait(h)
 	case p.mayHave(h):
@@ -214,7 +214,7 @@ func (p *plan) deleteUnknown(grave *Meta) {
 	default:
 		// The name belongs to another record: what the cluster holds under it is
 		// that record's, and a deletion would hit it.
-		p.wrote(Confirmed, p.bury(p.spec(), grave))
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), grave))
 	}
 }
 
@@ -244,9 +244,9 @@ func (p *plan) putWaiting(b *Meta) {
 		p.stale(b, 0, detailOlderVersion)
 	case !p.keepsName() && nameOf(p.op) != w.Name:
 		p.say(NameTaken, b, 0) // of its own spec; it may change when it is live
-	case p.op.Deleting && p.lonely():
+	case p.op.Deleting && p.neverSubscribed():
 		p.setQueued(b, nil, Clear)
-		p.wrote(Confirmed, p.bury(p.spec(), p.Record))
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), p.Record))
 	default:
 		p.wait(b)
 	}
@@ -258,12 +258,12 @@ func (p *plan) putStatus() {
 	case m == nil:
 		p.say(Ignored, nil, 0)
 		return
-	case m.State == Grave:
+	case m.State == ConfirmedTombstone:
 		p.say(Ignored, m, m.StatusRevision)
 		return
 	case m.State == Live && p.op.Deleted:
 		// Whatever its sequence: the cluster does not hold the work.
-		p.refuse(SpecAgain, m)
+		p.refuse(ResendSpec, m)
 		return
 	}
 	switch why := p.outdated(m); {
@@ -273,7 +273,7 @@ func (p *plan) putStatus() {
 	case why != "":
 		p.stale(m, m.StatusRevision, why)
 	case p.op.Deleted && !confirms(m, p.op.Version):
-		p.refuse(SpecAgain, m)
+		p.refuse(ResendSpec, m)
 	default:
 		// The version is not compared: one above the spec's is the truth about the
 		// cluster too (the store was restored from a backup), one below says that
@@ -321,7 +321,7 @@ func (p *plan) acked() {
 		p.say(Ignored, nil, 0)
 	case m.Owner != p.op.Owner:
 		p.refuse(OwnedByOther, m)
-	case m.State != Grave, p.op.IfRevision != 0 && p.op.IfRevision < m.StatusRevision:
+	case m.State != ConfirmedTombstone, p.op.IfRevision != 0 && p.op.IfRevision < m.StatusRevision:
 		p.say(Ignored, m, m.StatusRevision)
 	default:
 		p.remove(m)
@@ -336,10 +336,10 @@ func (p *plan) forget() {
 		// It never was on the cluster as far as the store knows; a grave tells
 		// its owner that it will not be.
 		p.setQueued(p.BlockedBy, nil, Clear)
-		p.wrote(Confirmed, p.bury(*p.BlockedBy.Queued, m))
+		p.wrote(Confirmed, p.confirmWithoutCluster(*p.BlockedBy.Queued, m))
 	case m == nil:
 		p.say(Ignored, nil, 0)
-	case m.State == Grave:
+	case m.State == ConfirmedTombstone:
 		p.remove(m)
 		p.wrote(Accepted, nil)
 	default:
@@ -379,9 +379,9 @@ func (p *plan) adopt() {
 		p.refuse(Unchanged, m)
 	default:
 		if m.Queued != nil && p.QueuedRecord != nil {
-			p.hand(p.QueuedRecord) // the grave of what waits
+			p.changeOwner(p.QueuedRecord) // the grave of what waits
 		}
-		p.wrote(Accepted, p.hand(m))
+		p.wrote(Accepted, p.changeOwner(m))
 	}
 }
 

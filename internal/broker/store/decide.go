@@ -126,7 +126,7 @@ func sibling(r Reader, k Key, id string) (*Meta, error) {
 // is a grave, and that of the spec which waits behind it. m may be nil.
 func Holds(m *Meta) []string {
 	switch {
-	case m == nil || m.State == Grave:
+	case m == nil || m.State == ConfirmedTombstone:
 		return nil
 	case m.Queued != nil && m.Queued.Name != m.Name:
 		return []string{m.Name, m.Queued.Name}
@@ -151,7 +151,7 @@ func Entries(m *Meta) (spec, status uint64) {
 	if m == nil {
 		return 0, 0
 	}
-	if m.State != Grave {
+	if m.State != ConfirmedTombstone {
 		spec = m.SpecRevision
 	}
 	return spec, m.StatusRevision
@@ -175,7 +175,7 @@ func (p *plan) decide() {
 		p.putSpec()
 	case PutStatus:
 		p.putStatus()
-	case Acked:
+	case CollectTombstone:
 		p.acked()
 	case Forget:
 		p.forget()

@@ -80,7 +80,7 @@ func by(owner string, o store.Op) store.Op { o.Owner = owner; return o }
 // anew is another deletion than the one that these tests make else.
 func anew(o store.Op) store.Op { o.DeletedAt = o.DeletedAt.Add(time.Hour); return o }
 
-func beyond(o store.Op) store.Op { o.Beyond = true; return o }
+func beyond(o store.Op) store.Op { o.OutOfScope = true; return o }
 
 func supersedes(revision uint64, o store.Op) store.Op { o.Supersedes = revision; return o }
 
@@ -148,7 +148,7 @@ func runRows(t *testing.T, rows []row) {
 
 var verdicts = map[store.ResultCode]string{
 	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Queued: "waits", store.Unchanged: "unchanged",
-	store.Stale: "stale", store.Ignored: "ignored", store.SpecAgain: "specagain", store.OwnedByOther: "ownedbyother",
+	store.Stale: "stale", store.Ignored: "ignored", store.ResendSpec: "specagain", store.OwnedByOther: "ownedbyother",
 	store.NameTaken: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
 }
 
@@ -160,7 +160,7 @@ func outcomeString(o store.Outcome) string {
 	return strings.TrimSpace(s)
 }
 
-var states = map[store.State]string{store.Live: "live", store.Tombstone: "tombstone", store.Grave: "grave"}
+var states = map[store.State]string{store.Live: "live", store.Tombstone: "tombstone", store.ConfirmedTombstone: "grave"}
 
 // entryString is "id state owner/name vN spec@revision [status@revision vN] …".
 func entryString(e storetest.Entry) string {

@@ -45,7 +45,7 @@
 //
 // A delete makes no tombstone where no agent of the cluster ever subscribed and no status
 // came: then nobody can confirm, and the record becomes a grave at once. Its source having
-// seen it does not end such a grave ([Meta.GoesWhenSeen]): an agent that comes later and
+// seen it does not end such a grave ([Meta.CollectableWhenAcked]): an agent that comes later and
 // lists the work, because it has it from before a loss of the store, is told to delete it.
 // A grave answers its own deletion when that comes again, not another one.
 //

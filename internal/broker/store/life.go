@@ -46,9 +46,9 @@ func (p *plan) revise(m *Meta, s State, spec, waiting Payload) *Meta {
 	return &n
 }
 
-// entomb makes a tombstone of m or, when there is no cluster to reach, a grave.
-func (p *plan) entomb(m *Meta) {
-	if p.lonely() && m.StatusRevision == 0 && m.Sequence == "" {
+// createTombstone makes a tombstone of m or, when there is no cluster to reach, a grave.
+func (p *plan) createTombstone(m *Meta) {
+	if p.neverSubscribed() && m.StatusRevision == 0 && m.Sequence == "" {
 		p.giveUp(m, p.revised(m), "", Clear)
 		return
 	}
@@ -61,8 +61,8 @@ func (p *plan) updateTombstone(m *Meta, spec, waiting Payload) {
 	p.d.Outcome.Replaced = m.SpecRevision
 }
 
-// revive makes tombstone m live: its source, which saw it, says that the work lives.
-func (p *plan) revive(m *Meta) {
+// undelete makes tombstone m live: its source, which saw it, says that the work lives.
+func (p *plan) undelete(m *Meta) {
 	moves := QueuedID(m) != "" && m.Queued.Name != nameOf(p.op) // nothing left to wait for
 	if !moves {
 		p.clearQueued(m)
@@ -74,9 +74,9 @@ func (p *plan) revive(m *Meta) {
 	p.wrote(Accepted, n)
 }
 
-// begin makes a record of a spec in place of old: its grave, or the tombstone behind
+// createRecord makes a record of a spec in place of old: its grave, or the tombstone behind
 // which it waited, nil when there is neither.
-func (p *plan) begin(w QueuedSpec, old *Meta, spec, waiting Payload) *Meta {
+func (p *plan) createRecord(w QueuedSpec, old *Meta, spec, waiting Payload) *Meta {
 	n := &Meta{
 		Key: p.key(w.ResourceID), State: Live, Owner: w.Owner, Name: w.Name, Version: w.Version, Tag: w.Tag,
 		DeletedAt: w.DeletedAt, SpecRevision: p.next(),
@@ -92,9 +92,9 @@ func (p *plan) begin(w QueuedSpec, old *Meta, spec, waiting Payload) *Meta {
 	return n
 }
 
-// birth makes the op a live record, in place of its grave if there is one.
-func (p *plan) birth(grave *Meta) {
-	n := p.begin(p.spec(), grave, FromOp, Keep)
+// createLive makes the op a live record, in place of its grave if there is one.
+func (p *plan) createLive(grave *Meta) {
+	n := p.createRecord(p.spec(), grave, FromOp, Keep)
 	if grave != nil && p.op.Supersedes != 0 && p.op.Version <= max(grave.Version, grave.Superseded) {
 		n.Superseded = max(grave.Version, grave.Superseded)
 		n.SpecSupersedes = n.Superseded != 0
@@ -106,10 +106,10 @@ func (p *plan) birth(grave *Meta) {
 // is the op's record and has given up the name.
 func (p *plan) promoteQueued(m *Meta) {
 	if m.Queued.Deleting && !p.Subscribed {
-		p.bury(*m.Queued, p.QueuedRecord)
+		p.confirmWithoutCluster(*m.Queued, p.QueuedRecord)
 		return
 	}
-	p.begin(*m.Queued, p.QueuedRecord, FromWaiting, Keep)
+	p.createRecord(*m.Queued, p.QueuedRecord, FromWaiting, Keep)
 }
 
 // wait puts the op into the slot behind h, in place of what is there under the
@@ -143,26 +143,26 @@ func (p *plan) setQueued(m *Meta, w *QueuedSpec, event Payload) {
 // as of a live record that is replaced; of a deletion the owner still has to hear.
 func (p *plan) clearQueued(m *Meta) {
 	if id := QueuedID(m); id != "" && id != p.op.Key.ResourceID && m.Queued.Deleting {
-		p.bury(*m.Queued, p.QueuedRecord)
+		p.confirmWithoutCluster(*m.Queued, p.QueuedRecord)
 	}
 }
 
-// bury digs the grave of a spec that no cluster has to confirm, or renews the one
+// confirmWithoutCluster digs the grave of a spec that no cluster has to confirm, or renews the one
 // that its id has, so that the owner hears of it (again). A status that was there
 // stays.
-func (p *plan) bury(w QueuedSpec, grave *Meta) *Meta {
+func (p *plan) confirmWithoutCluster(w QueuedSpec, grave *Meta) *Meta {
 	n := Meta{Key: p.key(w.ResourceID), Owner: w.Owner, Name: w.Name, StatusVersion: w.Version}
 	if grave != nil {
 		n = *grave
 	}
 	n.Version, n.Tag, n.DeletedAt = max(n.Version, w.Version), w.Tag, w.DeletedAt
-	p.dig(grave, &n, Keep, Keep, Keep)
+	p.writeConfirmedTombstone(grave, &n, Keep, Keep, Keep)
 	return &n
 }
 
-// dig writes n as a grave in place of old.
-func (p *plan) dig(old, n *Meta, spec, status, waiting Payload) {
-	n.State, n.Queued, n.Buried = Grave, nil, p.op.At
+// writeConfirmedTombstone writes n as a grave in place of old.
+func (p *plan) writeConfirmedTombstone(old, n *Meta, spec, status, waiting Payload) {
+	n.State, n.Queued, n.ConfirmedAt = ConfirmedTombstone, nil, p.op.At
 	n.StatusRevision = p.next()
 	n.SpecRevision = n.StatusRevision
 	p.put(old, n, spec, status, waiting)
@@ -200,20 +200,20 @@ func (p *plan) confirm(m *Meta, n Meta, status Payload) {
 	w := m.Queued
 	switch {
 	case w == nil:
-		p.dig(m, &n, Clear, status, Keep)
+		p.writeConfirmedTombstone(m, &n, Clear, status, Keep)
 	case w.ResourceID != m.ResourceID:
-		p.dig(m, &n, Clear, status, Clear)
+		p.writeConfirmedTombstone(m, &n, Clear, status, Clear)
 		p.promoteQueued(m)
 	default:
-		life := p.begin(*w, m, FromWaiting, Clear)
+		life := p.createRecord(*w, m, FromWaiting, Clear)
 		life.Sequence = n.Sequence
 		n = *life
 	}
 	p.wrote(Confirmed, &n)
 }
 
-// hand gives m, and what waits behind it, to the op's owner.
-func (p *plan) hand(m *Meta) *Meta {
+// changeOwner gives m, and what waits behind it, to the op's owner.
+func (p *plan) changeOwner(m *Meta) *Meta {
 	n := *m
 	n.Owner = p.op.Owner
 	if m.Queued != nil {

@@ -38,7 +38,7 @@ var happenings = []struct {
 	{"delete", del("w1", "a", 3)},
 	{"status", status("w1", 2, 9, "ok")},
 	{"Deleted", deleted("w1", 2, 9)},
-	{"seen", by("s1", admin(store.Acked, "w1", "s1"))},
+	{"seen", by("s1", admin(store.CollectTombstone, "w1", "s1"))},
 	{"forget", admin(store.Forget, "w1", "")},
 	{"drop", admin(store.Drop, "w1", "")},
 }

@@ -72,7 +72,7 @@ func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, b
 		default:
 			m[id] = claim{owner: c.owner, hears: true}
 		}
-	case store.Acked:
+	case store.CollectTombstone:
 		if behind == nil { // else what waits is not concerned
 			m.leave(l, op.Key, id)
 		}
@@ -151,7 +151,7 @@ func checkOrder(t *rapid.T, op store.Op, s storetest.Step) {
 				t.Fatalf("%v: sequence %q after %q", w.Key, w.New.Sequence, w.Old.Sequence)
 			}
 		}
-		sameLife := w.Old.State == store.Live && w.New.State != store.Grave && w.New.SpecRevision != w.Old.SpecRevision
+		sameLife := w.Old.State == store.Live && w.New.State != store.ConfirmedTombstone && w.New.SpecRevision != w.Old.SpecRevision
 		if sameLife && w.New.Version < w.Old.Version && op.Version != 0 && op.Supersedes == 0 && op.IfRevision == 0 {
 			t.Fatalf("%v: version %d after %d", w.Key, w.New.Version, w.Old.Version)
 		}

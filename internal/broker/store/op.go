@@ -35,9 +35,9 @@ type Op struct {
 	Supersedes, IfRevision uint64
 	// Quota is what the source, and the cluster, may have (PutSpec, PutStatus); nil: anything.
 	Quota *quota.Quota
-	// Beyond: the source may have no works on the cluster (PutSpec). Only the deletion of what
+	// OutOfScope: the source may have no works on the cluster (PutSpec). Only the deletion of what
 	// it has there all the same counts; any other is as if nothing were there.
-	Beyond bool
+	OutOfScope bool
 	// Reported: the source has a status of the work, so its cluster has had it
 	// even if this store knows nothing of that.
 	Reported bool
@@ -62,9 +62,9 @@ const (
 	PutSpec OpKind = iota + 1
 	// PutStatus: the agent of Key.Cluster publishes a status.
 	PutStatus
-	// Acked: the owner has seen the final status of this grave; it is removed.
+	// CollectTombstone: the owner has seen the final status of this grave; it is removed.
 	// Ignored when there is no such grave, or a later one (IfRevision).
-	Acked
+	CollectTombstone
 	// Forget: an operator gives the record up, whatever its state: a live
 	// record or tombstone becomes a grave with a final status (Event, may be
 	// nil), as if confirmed; a grave is removed; a waiting spec becomes a grave.
@@ -79,7 +79,7 @@ const (
 	// TakeOver: no agent has heard of this tombstone, and the spec of another id that
 	// waits behind it takes over the name, with the objects: the tombstone becomes a
 	// grave, as if confirmed. The caller knows that nobody has heard; see
-	// [TakesOver]. Ignored where another record is there, or nothing takes over.
+	// [CanReplaceTombstone]. Ignored where another record is there, or nothing takes over.
 	TakeOver
 )
 
@@ -106,10 +106,10 @@ const (
 	// Ignored: means nothing for this record (a status for an unknown id or a
 	// grave, an Acked without its grave).
 	Ignored
-	// SpecAgain: a Deleted status for a live record, or for a tombstone of a
+	// ResendSpec: a Deleted status for a live record, or for a tombstone of a
 	// higher version: not stored, and the spec (the deletion) must be sent to
 	// the agent again.
-	SpecAgain
+	ResendSpec
 	// OwnedByOther: another source owns the record.
 	OwnedByOther
 	// NameTaken: another record has the name: one of another source, or one of
@@ -229,7 +229,7 @@ func keyPartProblem(what, value string) string {
 }
 
 func (op *Op) kindProblem() string {
-	needsOwner := op.Kind == PutSpec || op.Kind == Acked || op.Kind == Adopt
+	needsOwner := op.Kind == PutSpec || op.Kind == CollectTombstone || op.Kind == Adopt
 	needsEvent := op.Kind == PutStatus || op.Kind == PutSpec && !op.Deleting
 	switch {
 	case op.Kind < PutSpec || op.Kind > TakeOver:

@@ -17,7 +17,7 @@ func UseOf(m *Meta) quota.Use {
 		return quota.Use{}
 	}
 	u := quota.Use{Records: 1, Bytes: int64(m.Sizes.Spec + m.Sizes.Queued), Statuses: int64(m.Sizes.Status)}
-	if m.State != Grave {
+	if m.State != ConfirmedTombstone {
 		u.Works = 1
 	}
 	return u

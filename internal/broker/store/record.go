@@ -20,7 +20,7 @@ type State uint8
 const (
 	Live State = iota + 1
 	Tombstone
-	Grave
+	ConfirmedTombstone
 )
 
 // Meta is a record without its payloads.
@@ -51,8 +51,8 @@ type Meta struct {
 	// tombstone and in the grave of one, zero in a live record and in the grave
 	// of a record that was live when an operator gave it up.
 	DeletedAt time.Time
-	// Buried is when a grave was dug (UTC); zero otherwise.
-	Buried time.Time
+	// ConfirmedAt is when a grave was dug (UTC); zero otherwise.
+	ConfirmedAt time.Time
 
 	// Queued is the revision-less spec that waits behind this tombstone, nil when none.
 	Queued *QueuedSpec
@@ -60,7 +60,7 @@ type Meta struct {
 	Sizes Sizes
 }
 
-// GoesWhenSeen reports whether m is a grave that is of no use when its source has seen
+// CollectableWhenAcked reports whether m is a grave that is of no use when its source has seen
 // it: its cluster said that nothing is left. A grave without the word of a cluster stays
 // until its time is over:
 //
@@ -68,7 +68,7 @@ type Meta struct {
 //	t2 The work is deleted before an agent has come to the new store: nobody can confirm.
 //	t3 The source has seen that it is gone.
 //	t4 The agent comes and lists the work. The grave says that it has to go.
-func (m *Meta) GoesWhenSeen() bool { return m.State == Grave && m.Sequence != "" }
+func (m *Meta) CollectableWhenAcked() bool { return m.State == ConfirmedTombstone && m.Sequence != "" }
 
 // AwaitsStatus reports whether the cluster has said nothing of the present spec yet. Where the version
 // does not tell, a status counts that came later.
@@ -81,7 +81,7 @@ func (m *Meta) AwaitsStatus() bool {
 
 // QueuedSpec is a spec that arrived while the name or the id was still a
 // tombstone of the same owner. It becomes a record when the tombstone is
-// confirmed, or when it takes over from it (see [TakesOver]): live, or, when it was deleted meanwhile, a tombstone of its own,
+// confirmed, or when it takes over from it (see [CanReplaceTombstone]): live, or, when it was deleted meanwhile, a tombstone of its own,
 // because the cluster may hold it from before a loss of the store.
 type QueuedSpec struct {
 	ResourceID string

@@ -101,7 +101,7 @@ type Store interface {
 	// their spec revisions, as Since does. It costs what it reports.
 	Tombstones(ctx context.Context, dt codec.DataType, cluster string, f func(Meta) error) error
 	// Graves returns the keys of an owner's graves that go when it has seen them (see
-	// [Meta.GoesWhenSeen]), with a status revision not above upTo, in the order of
+	// [Meta.CollectableWhenAcked]), with a status revision not above upTo, in the order of
 	// these, at most limit (at least 1). It costs what it returns.
 	Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]Key, error)
 	// Clusters returns the names of the clusters that have records of a data type,

@@ -7,9 +7,9 @@ package store
 // for the next one of that name, keeps the objects, and prunes what the new one
 // lacks.
 
-// Unheard is what a broker knows of a tombstone that it wrote itself, while it
+// UnsentDeletion is what a broker knows of a tombstone that it wrote itself, while it
 // runs. The zero value knows nothing.
-type Unheard struct {
+type UnsentDeletion struct {
 	// Spec is the revision of the last live spec. The deletion left it as it was, so
 	// that whoever has that one misses no change of what is to outlive the work.
 	Spec uint64
@@ -17,8 +17,8 @@ type Unheard struct {
 	First, Last uint64
 }
 
-// Met is a record that a deletion was about to meet.
-type Met struct {
+// DeletedRecord is a record that a deletion was about to meet.
+type DeletedRecord struct {
 	State State
 	// Revision of its spec.
 	Revision uint64
@@ -28,21 +28,21 @@ type Met struct {
 
 // Deleted returns what is known after a deletion with this outcome; u is what was
 // known of the record before, the zero value if it was live.
-func (u Unheard) Deleted(m Met, o Outcome) Unheard {
+func (u UnsentDeletion) Deleted(m DeletedRecord, o Outcome) UnsentDeletion {
 	switch {
 	case o.Result != Accepted || o.Replaced == 0 || o.Replaced != m.Revision || !m.Unchanged:
-		return Unheard{} // it met another record, or changed what is to outlive the work
+		return UnsentDeletion{} // it met another record, or changed what is to outlive the work
 	case m.State == Live:
-		return Unheard{Spec: o.Replaced, First: o.Revision, Last: o.Revision}
+		return UnsentDeletion{Spec: o.Replaced, First: o.Revision, Last: o.Revision}
 	case u.Last != o.Replaced:
-		return Unheard{}
+		return UnsentDeletion{}
 	}
 	u.Last = o.Revision
 	return u
 }
 
-// Arrival is an agent that subscribes, before anything is sent to it.
-type Arrival struct {
+// Subscriber is an agent that subscribes, before anything is sent to it.
+type Subscriber struct {
 	// Cursor is up to where it has everything safe, a position of this store; 0 when
 	// it does not say, as agents of Open Cluster Management.
 	Cursor uint64
@@ -53,12 +53,12 @@ type Arrival struct {
 	Sent  uint64
 }
 
-// TakesOver reports whether the spec that waits behind a tombstone takes over its
+// CanReplaceTombstone reports whether the spec that waits behind a tombstone takes over its
 // name without a deletion: it is of the same owner and name, and the agent that
 // arrives has the last spec of the deleted work and cannot have heard of the
 // deletion. What an earlier process of the broker sent is not known: u is of this
 // one, and so is the tombstone.
-func TakesOver(m Meta, u Unheard, a Arrival) bool {
+func CanReplaceTombstone(m Meta, u UnsentDeletion, a Subscriber) bool {
 	w := m.Queued
 	switch {
 	case !waitsLive(&m) || w.Owner != m.Owner || w.Name != m.Name:

@@ -16,7 +16,7 @@ import (
 func (r *realm) agentsBehind() []store.Meta {
 	var behind []store.Meta
 	r.scan("", func(m store.Meta) {
-		if m.State != store.Grave && r.agents[m.Key] != m.SpecRevision {
+		if m.State != store.ConfirmedTombstone && r.agents[m.Key] != m.SpecRevision {
 			behind = append(behind, m)
 		}
 	})
@@ -45,7 +45,7 @@ func (r *realm) agent(m store.Meta) {
 	r.agents[m.Key] = m.SpecRevision
 	o := r.commit(store.Op{Kind: store.PutStatus, Key: m.Key, Action: env.Type.Action, Version: env.Version,
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: deleted, Event: normal, At: r.now})
-	if o.Result == store.SpecAgain {
+	if o.Result == store.ResendSpec {
 		delete(r.agents, m.Key)
 	}
 }

@@ -395,7 +395,7 @@ func (r *realm) confirmUpTo(upTo uint64) {
 		r.t.Fatal(err)
 	}
 	for _, k := range keys {
-		r.commit(store.Op{Kind: store.Acked, Key: k, Owner: "hub", IfRevision: upTo})
+		r.commit(store.Op{Kind: store.CollectTombstone, Key: k, Owner: "hub", IfRevision: upTo})
 	}
 }
 
@@ -429,7 +429,7 @@ func (r *realm) compareList() {
 	}
 	plan := resync.NewStatuses(hashes)
 	r.scan(cluster, func(m store.Meta) {
-		final := m.State == store.Grave
+		final := m.State == store.ConfirmedTombstone
 		if (m.StatusRevision != 0 || final) && plan.Needs(resync.Status{ID: m.ResourceID, Hash: m.StatusHash, Final: final}) {
 			s.sent[m.Key] = m.StatusRevision
 		}
@@ -495,7 +495,7 @@ func (r *realm) answerPage() {
 
 // inventoryOf is a record in the broker's inventory.
 func inventoryOf(m store.Meta) []codec.InventoryRecord {
-	if m.State == store.Grave && m.DeletedAt.IsZero() {
+	if m.State == store.ConfirmedTombstone && m.DeletedAt.IsZero() {
 		return nil
 	}
 	row := codec.InventoryRecord{Cluster: m.Cluster, ResourceID: m.ResourceID, Name: m.Name, Version: m.Version, Tag: m.Tag, Revision: m.SpecRevision, Tombstone: m.State != store.Live}

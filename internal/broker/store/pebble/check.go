@@ -350,7 +350,7 @@ func (c *checker) count(m *store.Meta) {
 		c.report.Clusters = append(c.report.Clusters, ClusterReport{DataType: m.DataType, Cluster: m.Cluster})
 		n++
 	}
-	if m.State == store.Grave {
+	if m.State == store.ConfirmedTombstone {
 		c.report.Clusters[n-1].Graves++
 	}
 }
@@ -363,12 +363,12 @@ func (c *checker) form(m *store.Meta) []string {
 			out = append(out, what)
 		}
 	}
-	grave, above := m.State == store.Grave, c.aboveHead(m)
+	grave, above := m.State == store.ConfirmedTombstone, c.aboveHead(m)
 	must(m.Owner != "" && m.Name != "", "it has no owner or no name")
 	must(m.SpecRevision != 0, "it has no revision")
 	must(above == "", above)
 	must(m.State != store.Live || m.DeletedAt.IsZero(), "it is live and has a deletion time")
-	must(grave == !m.Buried.IsZero(), "it is a grave without the time of its burial, or the reverse")
+	must(grave == !m.ConfirmedAt.IsZero(), "it is a grave without the time of its burial, or the reverse")
 	must(!grave || m.StatusRevision != 0, "it is a grave without a final status")
 	must(m.Queued == nil || m.State == store.Tombstone, "something waits behind it, and it is no tombstone")
 	must(grave || !m.SpecSupersedes || m.Version <= m.Superseded, "its version is above the one it superseded")
@@ -406,7 +406,7 @@ func (c *checker) waits(k, tombstone store.Key) {
 	t, tok := c.lookup(tombstone)
 	switch {
 	case !ok || !tok || r == nil || t == nil:
-	case r.State != store.Grave:
+	case r.State != store.ConfirmedTombstone:
 		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and is there", k.ResourceID)
 	case r.Owner != t.Owner:
 		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and its grave is of another owner", k.ResourceID)

@@ -279,7 +279,7 @@ func encodeMeta(m *store.Meta) []byte {
 	b = appendString(b, m.Sequence)
 	b = appendString(b, m.StatusHash)
 	b = appendTime(b, m.DeletedAt)
-	b = appendTime(b, m.Buried)
+	b = appendTime(b, m.ConfirmedAt)
 	b = appendBool(b, m.Queued != nil)
 	if w := m.Queued; w != nil {
 		b = appendString(b, w.ResourceID)
@@ -307,7 +307,7 @@ func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 	m.SpecSupersedes = m.Superseded != 0
 	m.StatusRevision, m.StatusVersion = r.uint64(), r.int64()
 	m.Sequence, m.StatusHash = r.string(), r.string()
-	m.DeletedAt, m.Buried = r.time(), r.time()
+	m.DeletedAt, m.ConfirmedAt = r.time(), r.time()
 	if r.bool() {
 		w := &store.QueuedSpec{ResourceID: r.string(), Owner: r.string(), Name: r.string()}
 		w.Version, w.Tag = r.int64(), r.tag()
@@ -317,7 +317,7 @@ func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 	if state&sized != 0 {
 		m.Sizes = store.Sizes{Spec: r.size(), Status: r.size(), Queued: r.size()}
 	}
-	if m.State < store.Live || m.State > store.Grave {
+	if m.State < store.Live || m.State > store.ConfirmedTombstone {
 		r.fail("the state is unknown")
 	}
 	return m, r.end(key)
@@ -351,7 +351,7 @@ func parseChange(key, body []byte) (store.Change, error) {
 	c := store.Change{Revision: revision, Part: store.Part(r.byte()), State: store.State(r.byte()), Owner: r.string()}
 	c.Key.DataType = codec.DataType{Group: r.string(), Version: r.string(), Resource: r.string()}
 	c.Key.Cluster, c.Key.ResourceID = r.string(), r.string()
-	if c.Part < store.SpecPart || c.Part > store.StatusPart || c.State < store.Live || c.State > store.Grave {
+	if c.Part < store.SpecPart || c.Part > store.StatusPart || c.State < store.Live || c.State > store.ConfirmedTombstone {
 		r.fail("the part or the state is unknown")
 	}
 	return c, r.end(key)

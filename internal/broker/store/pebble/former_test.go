@@ -50,7 +50,7 @@ func describeStore(t *testing.T, s *Store) (lines []string) {
 	noError(t, s.Scan(t.Context(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
 		say("%s/%s %d %s %s v%d tag %.6s spec %d superseded %d status %d v%d sequence %s hash %s failing %t deleted %s buried %s sizes %d %d %d",
 			m.Cluster, m.ResourceID, m.State, m.Owner, m.Name, m.Version, m.Tag, m.SpecRevision, m.Superseded, m.StatusRevision, m.StatusVersion,
-			m.Sequence, m.StatusHash, m.Failing, m.DeletedAt.Format("060102150405.0"), m.Buried.Format("060102150405"), m.Sizes.Spec, m.Sizes.Status, m.Sizes.Queued)
+			m.Sequence, m.StatusHash, m.Failing, m.DeletedAt.Format("060102150405.0"), m.ConfirmedAt.Format("060102150405"), m.Sizes.Spec, m.Sizes.Status, m.Sizes.Queued)
 		if w := m.Queued; w != nil {
 			say("  waiting %s %s %s v%d tag %.6s deleting %t %s", w.ResourceID, w.Owner, w.Name, w.Version, w.Tag, w.Deleting, w.DeletedAt.Format("060102150405"))
 		}

@@ -130,7 +130,7 @@ func FuzzCheck(f *testing.F) {
 	}
 	k := testKey(1)
 	f.Add(recordKey(keyMeta, k), encodeMeta(&store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
-	f.Add(recordKey(keyMeta, testKey(2)), encodeMeta(&store.Meta{Key: k, State: store.Grave, Owner: "s2", Name: "work-1", StatusRevision: 2}))
+	f.Add(recordKey(keyMeta, testKey(2)), encodeMeta(&store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "s2", Name: "work-1", StatusRevision: 2}))
 	f.Add(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
 	f.Add(numberKey(keyTerm, 2), encodeTerm(resident.Term{ID: "t", First: 9}))
 	f.Add([]byte{keyHead}, encodeNumber(1))

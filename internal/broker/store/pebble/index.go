@@ -92,10 +92,10 @@ const (
 
 // payloadOf says whether m has a payload of one kind.
 func payloadOf(kind byte, m *store.Meta) presence {
-	has, must := m.State != store.Grave, m.State == store.Live // a tombstone keeps the last one
+	has, must := m.State != store.ConfirmedTombstone, m.State == store.Live // a tombstone keeps the last one
 	switch kind {
 	case keyStatus:
-		has, must = m.StatusRevision != 0, m.State != store.Grave // an operator gives no status
+		has, must = m.StatusRevision != 0, m.State != store.ConfirmedTombstone // an operator gives no status
 	case keyWaiting:
 		has, must = m.Queued != nil, m.Queued != nil && !m.Queued.Deleting
 	}

@@ -96,7 +96,7 @@ func drawMeta(t *rapid.T) *store.Meta {
 		Version: rapid.Int64().Draw(t, "version"), Tag: tag("tag"), SpecRevision: rapid.Uint64().Draw(t, "spec revision"),
 		Superseded:     rapid.Int64().Draw(t, "superseded"),
 		StatusRevision: rapid.Uint64().Draw(t, "status revision"), StatusVersion: rapid.Int64().Draw(t, "status version"),
-		Sequence: str.Draw(t, "sequence"), StatusHash: str.Draw(t, "hash"), Failing: rapid.Bool().Draw(t, "failing"), DeletedAt: when("deleted"), Buried: when("buried"),
+		Sequence: str.Draw(t, "sequence"), StatusHash: str.Draw(t, "hash"), Failing: rapid.Bool().Draw(t, "failing"), DeletedAt: when("deleted"), ConfirmedAt: when("buried"),
 	}
 	m.SpecSupersedes = m.Superseded != 0
 	size := rapid.IntRange(0, math.MaxInt32)
@@ -143,7 +143,7 @@ func FuzzDecodeMeta(f *testing.F) {
 		Sequence: "4198400", StatusHash: "abc", DeletedAt: time.Unix(1, 2), Superseded: 9,
 		Queued: &store.QueuedSpec{ResourceID: "v", Owner: "hub", Name: "work", Version: 1, Deleting: true, DeletedAt: time.Unix(3, 4)},
 	}))
-	f.Add(encodeMeta(&store.Meta{Key: k, State: store.Grave, Owner: "hub", Name: "work", StatusRevision: 9, Buried: time.Unix(5, 6)}))
+	f.Add(encodeMeta(&store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "hub", Name: "work", StatusRevision: 9, ConfirmedAt: time.Unix(5, 6)}))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		m, err := parseMeta(recordKey(keyMeta, k), body)
 		if err != nil {
@@ -163,7 +163,7 @@ func FuzzDecodeMeta(f *testing.F) {
 func FuzzDecodeChange(f *testing.F) {
 	c := store.Change{
 		Revision: 7, Key: store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: "u"}, Owner: "hub",
-		Part: store.StatusPart, State: store.Grave,
+		Part: store.StatusPart, State: store.ConfirmedTombstone,
 	}
 	f.Add(encodeChange(&c))
 	f.Add(encodeTerm(resident.Term{ID: "t", First: 9}))

@@ -103,7 +103,7 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 		return
 	}
 	c.records++
-	if n.State != store.Grave || old != nil && old.State == store.Live {
+	if n.State != store.ConfirmedTombstone || old != nil && old.State == store.Live {
 		c.head.SpecRevision = max(c.head.SpecRevision, n.SpecRevision)
 	}
 	if old == nil || old.Sequence != n.Sequence {
@@ -114,7 +114,7 @@ func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
 // seen is the revision at which the source of m has seen that it is gone, 0 where
 // that does not end the record.
 func seen(m *store.Meta) uint64 {
-	if m == nil || !m.GoesWhenSeen() {
+	if m == nil || !m.CollectableWhenAcked() {
 		return 0
 	}
 	return m.StatusRevision

@@ -29,7 +29,7 @@ func testChanges(t *testing.T, site Site) {
 	diff(t, "after 4", want[1:], b.changes(4, 100))
 	diff(t, "after 5", want[2:], b.changes(5, 100))
 	b.accept(reportDeleted(u2, 1, 1))
-	want[2] = change(7, u2, store.StatusPart, store.Grave)
+	want[2] = change(7, u2, store.StatusPart, store.ConfirmedTombstone)
 	diff(t, "with a grave", want, b.changes(0, 100))
 	b.accept(spec(u2, 1))
 	want[2] = change(8, u2, store.SpecPart, store.Live)
@@ -56,7 +56,7 @@ func testChangesGone(t *testing.T, site Site) {
 	replacing.Name = "work-u2"
 	b.accept(replacing)
 	diff(t, "replaced", []store.Change{change(6, u2, store.SpecPart, 0), change(7, u3, store.SpecPart, store.Live)}, b.changes(5, 10))
-	b.accept(deletion(u3, 1), reportDeleted(u3, 1, 1), store.Op{Kind: store.Acked, Key: u3, Owner: "s1"})
+	b.accept(deletion(u3, 1), reportDeleted(u3, 1, 1), store.Op{Kind: store.CollectTombstone, Key: u3, Owner: "s1"})
 	diff(t, "acked", []store.Change{change(10, u3, store.StatusPart, 0)}, b.changes(9, 10))
 	b.accept(spec(u1, 1))
 	for _, c := range b.changes(0, 10) {

@@ -168,5 +168,5 @@ func testSubscribedDecides(t *testing.T, site Site) {
 	diff(t, "nobody subscribed", []store.ResultCode{store.Confirmed}, verdicts(b.commit(deletion(u1, 1))))
 	b.mark()
 	diff(t, "subscribed", []store.ResultCode{store.Accepted}, verdicts(b.commit(deletion(u2, 1))))
-	diff(t, "states", []store.State{store.Grave, store.Tombstone}, []store.State{b.get(u1).State, b.get(u2).State})
+	diff(t, "states", []store.State{store.ConfirmedTombstone, store.Tombstone}, []store.State{b.get(u1).State, b.get(u2).State})
 }

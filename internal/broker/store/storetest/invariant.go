@@ -108,7 +108,7 @@ func silent(w store.Write) error {
 
 func checkEntry(e Entry) error {
 	switch {
-	case e.State < store.Live || e.State > store.Grave:
+	case e.State < store.Live || e.State > store.ConfirmedTombstone:
 		return fmt.Errorf("state %d", e.State)
 	case e.Owner == "" || e.Name == "":
 		return errors.New("no owner or no name")
@@ -116,17 +116,17 @@ func checkEntry(e Entry) error {
 		return errors.New("no revision")
 	case e.State == store.Live && len(e.Spec) == 0:
 		return errors.New("live without a spec")
-	case e.State == store.Grave && (e.Spec != nil || e.StatusRevision == 0 || e.Buried.IsZero()):
+	case e.State == store.ConfirmedTombstone && (e.Spec != nil || e.StatusRevision == 0 || e.ConfirmedAt.IsZero()):
 		return errors.New("grave with a spec, without a final status or without a time")
 	case e.State == store.Live && !e.DeletedAt.IsZero():
 		return errors.New("live with a deletion time")
-	case e.State != store.Grave && !e.Buried.IsZero():
+	case e.State != store.ConfirmedTombstone && !e.ConfirmedAt.IsZero():
 		return errors.New("buried, but no grave")
 	case e.StatusRevision == 0 && e.Status != nil:
 		return errors.New("status without a revision")
-	case e.State != store.Grave && e.StatusRevision != 0 && e.Status == nil:
+	case e.State != store.ConfirmedTombstone && e.StatusRevision != 0 && e.Status == nil:
 		return errors.New("revision without a status")
-	case (e.Superseded != 0) != e.SpecSupersedes || e.SpecSupersedes && e.State != store.Grave && e.Version > e.Superseded:
+	case (e.Superseded != 0) != e.SpecSupersedes || e.SpecSupersedes && e.State != store.ConfirmedTombstone && e.Version > e.Superseded:
 		return errors.New("superseded versions do not fit")
 	default:
 		return nil
@@ -154,7 +154,7 @@ func (l *Model) checkWaiting(e Entry) error {
 	}
 	other := e.Key
 	other.ResourceID = w.ResourceID
-	if r, ok := l.Get(other); ok && !own && r.State != store.Grave {
+	if r, ok := l.Get(other); ok && !own && r.State != store.ConfirmedTombstone {
 		return fmt.Errorf("%s waits and is there", w.ResourceID)
 	} else if ok && r.Owner != e.Owner {
 		return fmt.Errorf("%s waits, and its grave is of another owner", w.ResourceID)

@@ -249,7 +249,7 @@ func (l *Model) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 			h.Digest.Sum = h.Digest.Sum.Add(codec.RecordHash(e.ResourceID, e.Tag))
 		case store.Tombstone:
 			h.Tombstones++
-		case store.Grave:
+		case store.ConfirmedTombstone:
 		}
 		if number(e.Sequence) > number(h.Sequence) { // all are of agents
 			h.Sequence = e.Sequence
@@ -295,7 +295,7 @@ func (l *Model) Tombstones(dt codec.DataType, cluster string) []store.Meta {
 func (l *Model) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
 	var out []store.Key
 	for _, m := range l.Since(store.Scope{DataType: dt, Owner: owner}, store.StatusPart, 0) {
-		if m.GoesWhenSeen() && m.StatusRevision <= upTo && len(out) < limit {
+		if m.CollectableWhenAcked() && m.StatusRevision <= upTo && len(out) < limit {
 			out = append(out, m.Key)
 		}
 	}
@@ -306,7 +306,7 @@ func (l *Model) Graves(dt codec.DataType, owner string, upTo uint64, limit int) 
 func (l *Model) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	var out []codec.ClusterDigest
 	for _, e := range l.Scan(store.Scope{DataType: dt, Owner: owner}) { // by cluster
-		if e.State == store.Grave {
+		if e.State == store.ConfirmedTombstone {
 			continue
 		}
 		if n := len(out); n == 0 || out[n-1].Cluster != e.Cluster {

@@ -106,8 +106,8 @@ func testGet(t *testing.T, site Site) {
 			meta.State, meta.Tag, meta.SpecRevision, meta.DeletedAt = store.Tombstone, deletion(u1, 1).Tag, 6, gone.DeletedAt
 		}, waits.Event, nil},
 		{reportDeleted(u1, 1, 9), func() {
-			meta.State, meta.SpecRevision, meta.StatusRevision, meta.StatusVersion = store.Grave, 7, 7, 1
-			meta.Sequence, meta.StatusHash, meta.Buried = Sequence(9), "hash", Noon
+			meta.State, meta.SpecRevision, meta.StatusRevision, meta.StatusVersion = store.ConfirmedTombstone, 7, 7, 1
+			meta.Sequence, meta.StatusHash, meta.ConfirmedAt = Sequence(9), "hash", Noon
 		}, nil, []byte("status of v1")},
 	}
 	for i, s := range steps {
@@ -123,7 +123,7 @@ func testGet(t *testing.T, site Site) {
 			t.Errorf("step %d: nil payloads are not nil", i)
 		}
 	}
-	b.accept(store.Op{Kind: store.Acked, Key: u1, Owner: "s1"})
+	b.accept(store.Op{Kind: store.CollectTombstone, Key: u1, Owner: "s1"})
 	if _, err := b.Get(b.context(), u1); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("get of what was removed: %v", err)
 	}

@@ -359,7 +359,7 @@ func testGraves(t *testing.T, site Site) {
 	b = open(t, site)
 	diff(t, "reopened", []store.Key{u2, u1, u3}, b.graves("s1", b.Head().Revision, 10))
 	b.accept(
-		store.Op{Kind: store.Acked, Key: u2, Owner: "s1"}, spec(u1, 1),
+		store.Op{Kind: store.CollectTombstone, Key: u2, Owner: "s1"}, spec(u1, 1),
 		store.Op{Kind: store.Adopt, Key: u3, Owner: "s2"},
 	)
 	diff(t, "acked, born again and adopted", 0, len(b.graves("s1", 1<<63, 10)))

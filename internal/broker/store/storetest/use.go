@@ -24,7 +24,7 @@ func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
 		u.Records++
 		u.Bytes += int64(len(e.Spec) + len(e.Waiting))
 		u.Statuses += int64(len(e.Status))
-		if e.State != store.Grave {
+		if e.State != store.ConfirmedTombstone {
 			u.Works++
 			on[e.Cluster] = true
 		}
@@ -78,7 +78,7 @@ func drawQuota(t *rapid.T, o *store.Op) {
 		Source:  identity.Limits{Works: few("works", 5), Bytes: few("bytes", 40), Clusters: few("clusters", 2)},
 		Cluster: identity.Limits{Works: few("works of a cluster", 5), Bytes: few("bytes of a cluster", 40)},
 	}
-	o.Beyond = o.Deleting && rapid.IntRange(0, 3).Draw(t, "beyond") == 0
+	o.OutOfScope = o.Deleting && rapid.IntRange(0, 3).Draw(t, "beyond") == 0
 }
 
 // compareUse compares what is used, page by page.
