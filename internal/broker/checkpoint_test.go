@@ -138,7 +138,7 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 		c := agent.checkpoint()
 		head := w.Store.Head()
 		want := codec.Checkpoint{
-			Cursor: codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision},
+			Cursor: codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision},
 			Listed: true, HighestSequenceID: strconv.FormatInt(w.seq<<22|1<<12, 10),
 		}
 		d := digestOf(works...)
@@ -244,7 +244,7 @@ func TestCheckpoint_PartialWhileALongDeliveryRuns(t *testing.T) {
 		for i := range 200 {
 			w.put(source, work{id: fmt.Sprintf("w%03d", i), version: 1}.event())
 		}
-		cursor := codec.Cursor{Epoch: w.Store.Head().Epoch, Term: w.Store.Head().Term}
+		cursor := codec.Cursor{StoreID: w.Store.Head().StoreID, Incarnation: w.Store.Head().Incarnation}
 		agent := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) {
 			from(cursor)(raw, s)
 			s.gate = func() { pass(100 * time.Millisecond) }
@@ -299,9 +299,9 @@ func TestAck_ProvesOrDiffers(t *testing.T) {
 			}
 		}
 		for what, cursor := range map[string]codec.Cursor{
-			"another epoch": {Epoch: "x", Term: c.Cursor.Term, Revision: 1},
-			"another term":  {Epoch: c.Cursor.Epoch, Term: "x", Revision: 1},
-			"never told":    {Epoch: c.Cursor.Epoch, Term: c.Cursor.Term, Revision: c.Cursor.Revision + 1},
+			"another epoch": {StoreID: "x", Incarnation: c.Cursor.Incarnation, Revision: 1},
+			"another term":  {StoreID: c.Cursor.StoreID, Incarnation: "x", Revision: 1},
+			"never told":    {StoreID: c.Cursor.StoreID, Incarnation: c.Cursor.Incarnation, Revision: c.Cursor.Revision + 1},
 		} {
 			if e := w.refused(agent.ack(cursor, nil), transport.CodeInvalid); e.Hint == "" {
 				t.Errorf("%s: %v", what, e)

@@ -228,7 +228,7 @@ func asOperator(w *world) {
 // asAgent resumes by a cursor of a former opening, and confirms deletions: what waits behind them comes.
 func asAgent(w *world) {
 	w.wantCode(<-w.hello("c1", "uid-2", codec.Cursor{}).ended, transport.CodeDenied)
-	agent := w.hello("c1", "uid-1", codec.Cursor{Epoch: "former-1", Term: "former-2", Revision: 30})
+	agent := w.hello("c1", "uid-1", codec.Cursor{StoreID: "former-1", Incarnation: "former-2", Revision: 30})
 	if agent.accepted.Resync != codec.ResyncCursor {
 		w.Errorf("resync %q", agent.accepted.Resync)
 	}
@@ -246,7 +246,7 @@ func asAgent(w *world) {
 	w.put(w.source("src"), work{id: "live", version: 4, action: codec.UpdateRequest}.event())
 	agent.expect("spec update_request live v4")
 
-	listing := w.hello("c2", "uid-of-c2", codec.Cursor{Epoch: "former-1", Term: "former-2", Revision: 39}) // behind its opening
+	listing := w.hello("c2", "uid-of-c2", codec.Cursor{StoreID: "former-1", Incarnation: "former-2", Revision: 39}) // behind its opening
 	if listing.accepted.Resync != codec.ResyncList {
 		w.Errorf("resync %q", listing.accepted.Resync)
 	}
@@ -256,7 +256,7 @@ func asAgent(w *world) {
 
 // asSource resumes by a cursor of a former opening, and finds the hub that it named.
 func asSource(w *world) {
-	source := w.open(w.source("src"), from(codec.Cursor{Epoch: "former-1", Term: "former-2", Revision: 22}))
+	source := w.open(w.source("src"), from(codec.Cursor{StoreID: "former-1", Incarnation: "former-2", Revision: 22}))
 	if source.accepted.Resync != codec.ResyncCursor {
 		w.Errorf("resync %q", source.accepted.Resync)
 	}

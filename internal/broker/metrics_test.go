@@ -56,7 +56,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		c := ours.checkpoint()
 		ours.mustAck(c)
 		ours.cancel()
-		w.open(w.source("src"), from(codec.Cursor{Epoch: c.Cursor.Epoch, Term: c.Cursor.Term})).
+		w.open(w.source("src"), from(codec.Cursor{StoreID: c.Cursor.StoreID, Incarnation: c.Cursor.Incarnation})).
 			mustCompare(codec.Compared{AllClusters: true, Clusters: []codec.ClusterComparison{{Cluster: "c1"}}})
 		families, err := registry.Gather()
 		if err != nil {

@@ -80,7 +80,7 @@ func BenchmarkResume(b *testing.B) {
 	list := versions("c1", held...)
 	head := s.Head()
 	b.Run("cursor", func(b *testing.B) {
-		benchmarkResume(b, k, peer, codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision}.String(), nil)
+		benchmarkResume(b, k, peer, codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision}.String(), nil)
 	})
 	b.Run("list", func(b *testing.B) { benchmarkResume(b, k, peer, "", list) })
 }

@@ -165,7 +165,7 @@ func TestResume_OtherHistoriesList(t *testing.T) {
 		}
 		ahead := late
 		ahead.Revision += 1000
-		for _, c := range []string{"", "nonsense", "a/b/c", ahead.String(), "other/" + late.Term + "/1", late.Epoch + "/other/1"} {
+		for _, c := range []string{"", "nonsense", "a/b/c", ahead.String(), "other/" + late.Incarnation + "/1", late.StoreID + "/other/1"} {
 			if got := resync(c); got != codec.ResyncList {
 				t.Errorf("cursor %q: resync %q", c, got)
 			}
@@ -270,7 +270,7 @@ func TestResume_TakesGravesAway(t *testing.T) {
 		}
 		head := w.Store.Head()
 		bury("late")
-		s := w.open(source, from(codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: head.Revision}))
+		s := w.open(source, from(codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision}))
 		s.expect("status resync_response late v1")
 		if graves() != 1 {
 			t.Errorf("%d graves are left, want that of the last one", graves())

@@ -15,7 +15,7 @@ import (
 var resumed = transport.Accepted{SubscriptionID: "s2", Protocol: 1, Resync: codec.ResyncCursor}
 
 func at(revision uint64) codec.Cursor {
-	return codec.Cursor{Epoch: "e", Term: "t", Revision: revision}
+	return codec.Cursor{StoreID: "e", Incarnation: "t", Revision: revision}
 }
 
 // resume begins a subscription that continues from the cursor.

@@ -8,10 +8,10 @@ import (
 
 // Cursor is a position in the history of one broker store.
 type Cursor struct {
-	// Epoch is the identity of the store, Term the opening of it that assigned
+	// StoreID is the identity of the store, Term the opening of it that assigned
 	// the revision; neither contains "/".
-	Epoch string `json:"Epoch"`
-	Term  string `json:"Term"`
+	StoreID     string `json:"Epoch"`
+	Incarnation string `json:"Term"`
 	// Revision is the broker's counter.
 	Revision uint64 `json:"Revision"`
 }
@@ -23,7 +23,7 @@ func ParseCursor(s string) (Cursor, error) {
 	if len(parts) == 3 && parts[0] != "" && parts[1] != "" {
 		revision, err := strconv.ParseUint(parts[2], 10, 64)
 		if err == nil {
-			return Cursor{Epoch: parts[0], Term: parts[1], Revision: revision}, nil
+			return Cursor{StoreID: parts[0], Incarnation: parts[1], Revision: revision}, nil
 		}
 	}
 	return Cursor{}, fmt.Errorf("%s is %q: must be <epoch>/<term>/<revision>", HeaderCursor, shorten(s))
@@ -34,5 +34,5 @@ func (c Cursor) String() string {
 	if c == (Cursor{}) {
 		return ""
 	}
-	return c.Epoch + "/" + c.Term + "/" + FormatRevision(c.Revision)
+	return c.StoreID + "/" + c.Incarnation + "/" + FormatRevision(c.Revision)
 }

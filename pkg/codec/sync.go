@@ -422,11 +422,11 @@ func syncPayload(e Event, eventType string, into proto.Message) error {
 }
 
 func protoCursor(c Cursor) *hawserv1.Cursor {
-	return &hawserv1.Cursor{Epoch: c.Epoch, Term: c.Term, Revision: c.Revision}
+	return &hawserv1.Cursor{Epoch: c.StoreID, Term: c.Incarnation, Revision: c.Revision}
 }
 
 func cursorOf(m *hawserv1.Cursor) (Cursor, error) {
-	c := Cursor{Epoch: m.GetEpoch(), Term: m.GetTerm(), Revision: m.GetRevision()}
+	c := Cursor{StoreID: m.GetEpoch(), Incarnation: m.GetTerm(), Revision: m.GetRevision()}
 	if _, err := ParseCursor(c.String()); err != nil {
 		return Cursor{}, attributeError("data", c.String(), "the cursor needs epoch and term, neither with a slash")
 	}

@@ -32,7 +32,7 @@ func TestParseCursor(t *testing.T) {
 var (
 	syncAgent  = SyncParams{ID: "e1", Time: testTime, Source: "hawser", Cluster: "cluster1"}
 	syncSource = SyncParams{ID: "e1", Time: testTime, Source: "src1", Owner: "src1"}
-	someCursor = Cursor{Epoch: "epoch", Term: "term", Revision: 1 << 40}
+	someCursor = Cursor{StoreID: "epoch", Incarnation: "term", Revision: 1 << 40}
 	someDigest = &Digest{Count: 2, Sum: DigestSum(RecordHash("u1", Tag{})).Add(RecordHash("u2", Tag{}))}
 )
 
@@ -90,7 +90,7 @@ var names = rapid.StringMatching(`[a-zA-Z0-9 äö.-]{0,12}`)
 
 func drawCursor(t *rapid.T) Cursor {
 	token := rapid.StringMatching(`[a-z0-9-]{1,10}`)
-	return Cursor{Epoch: token.Draw(t, "epoch"), Term: token.Draw(t, "term"), Revision: rapid.Uint64().Draw(t, "revision")}
+	return Cursor{StoreID: token.Draw(t, "epoch"), Incarnation: token.Draw(t, "term"), Revision: rapid.Uint64().Draw(t, "revision")}
 }
 
 // Every sync event survives the wire.

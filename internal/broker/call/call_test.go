@@ -72,7 +72,7 @@ func TestCallerGone_ByItsDeadlineOrNot(t *testing.T) {
 // of the publisher; the attribute is named where one is wrong.
 func TestDecode_NamesWhatIsWrong(t *testing.T) {
 	ack := func(epoch string) *Event {
-		e, err := codec.NewAck(codec.SyncParams{ID: "1", Source: "s", Time: time.Unix(1000, 0)}, codec.Ack{Cursor: codec.Cursor{Epoch: epoch, Term: "t", Revision: 7}})
+		e, err := codec.NewAck(codec.SyncParams{ID: "1", Source: "s", Time: time.Unix(1000, 0)}, codec.Ack{Cursor: codec.Cursor{StoreID: epoch, Incarnation: "t", Revision: 7}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -164,7 +164,7 @@ func (s *subscription) await(position uint64) {
 func (t *stream) checkpoint(m pendingCheckpoint) error {
 	s := t.sub
 	head := t.cfg.Store.Head()
-	c := codec.Checkpoint{Cursor: codec.Cursor{Epoch: head.Epoch, Term: head.Term, Revision: m.revision}}
+	c := codec.Checkpoint{Cursor: codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: m.revision}}
 	if s.part == codec.Spec {
 		cluster := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
 		if m.complete && cluster.SpecRevision > m.position {
@@ -218,7 +218,7 @@ func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
 		return err
 	}
 	head := f.cfg.Store.Head()
-	if a.Cursor.Epoch != head.Epoch || a.Cursor.Term != head.Term || !s.wasTold(a.Cursor.Revision) {
+	if a.Cursor.StoreID != head.StoreID || a.Cursor.Incarnation != head.Incarnation || !s.wasTold(a.Cursor.Revision) {
 		return call.Invalid("data", "the cursor is none that this subscription was told", "acknowledge the cursor of a checkpoint as it came")
 	}
 	if s.part == codec.Status {

@@ -20,7 +20,7 @@ func (t *stream) nextFrom(now int, position uint64) step { return t.next(at(now)
 
 func TestSubscription_FillComesFirst(t *testing.T) {
 	s := newHawser(codec.Spec)
-	s.sub.cursor = &codec.Cursor{Epoch: "e", Term: "t", Revision: 7}
+	s.sub.cursor = &codec.Cursor{StoreID: "e", Incarnation: "t", Revision: 7}
 	s.sub.on(changed)
 	if !s.sub.request(&list{free: func() {}}) {
 		t.Fatal("not accepted")

@@ -144,7 +144,7 @@ func (f *Feed) accepted(s *subscription) transport.Accepted {
 	a := transport.Accepted{SubscriptionID: s.id}
 	if s.hello.Protocol >= 1 {
 		a.Protocol, a.Resync, a.MaxEventBytes = 1, codec.ResyncList, f.cfg.MaxEventBytes
-		a.Epoch = f.cfg.Store.Head().Epoch
+		a.Epoch = f.cfg.Store.Head().StoreID
 		if s.cursor != nil {
 			a.Resync = codec.ResyncCursor
 		}

@@ -10,9 +10,9 @@ import (
 
 // Head is the identity and position of a store.
 type Head struct {
-	Epoch    string // written at creation
-	Term     string // random per opening
-	Revision uint64 // of the last commit, 0 when empty
+	StoreID     string // written at creation
+	Incarnation string // random per opening
+	Revision    uint64 // of the last commit, 0 when empty
 	// TermStart is the first revision that this term may assign.
 	TermStart uint64
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func cursorAt(revision uint64) codec.Cursor {
-	return codec.Cursor{Epoch: "epoch", Term: "term", Revision: revision}
+	return codec.Cursor{StoreID: "epoch", Incarnation: "term", Revision: revision}
 }
 
 // at asserts how far the stream is on the hub.

@@ -38,7 +38,9 @@ func spec(t testing.TB, id string, n int) codec.Event {
 	return e
 }
 
-func cursor(n int) codec.Cursor { return codec.Cursor{Epoch: "e", Term: "t", Revision: uint64(n)} }
+func cursor(n int) codec.Cursor {
+	return codec.Cursor{StoreID: "e", Incarnation: "t", Revision: uint64(n)}
+}
 
 // holding collects what Load finds: the version of each work.
 type holding map[string]int32

@@ -70,7 +70,7 @@ func answered(err error) error {
 // is none is an answer for those who may.
 func publishSync(publish func(codec.Event, error) error, scope string) (all []attempt) {
 	p := codec.SyncParams{ID: "1", Time: time.Now(), Source: scope, Cluster: scope}
-	cursor := codec.Cursor{Epoch: "e", Term: "t"}
+	cursor := codec.Cursor{StoreID: "e", Incarnation: "t"}
 	for what, event := range map[string]func() (codec.Event, error){
 		"ack":               func() (codec.Event, error) { return codec.NewAck(p, codec.Ack{Cursor: cursor}) },
 		"inventory request": func() (codec.Event, error) { return codec.NewInventoryRequest(p, codec.InventoryRequest{}) },

@@ -16,10 +16,10 @@ import (
 // makes them anew, as that of every engine does.
 type data struct {
 	epoch      string
-	terms      resident.Terms
+	terms      resident.Incarnations
 	head       uint64
 	clusters   map[resident.ClusterKey]*clusterData
-	tally      *resident.Tally
+	tally      *resident.Summary
 	book       *quota.Book
 	subscribed resident.Subscriptions
 	bookmarks  resident.Bookmarks
@@ -63,7 +63,7 @@ func (d *data) clone() data {
 }
 
 // begin begins a term.
-func (d *data) begin(t resident.Term) {
+func (d *data) begin(t resident.Incarnation) {
 	d.terms = d.terms.Begin(t)
 	d.tally, d.book, d.ring = resident.NewTally(), quota.NewBook(), resident.NewRing(ringSize, t.First)
 	for _, p := range d.clusters {

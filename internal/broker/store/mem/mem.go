@@ -43,8 +43,8 @@ func Open(o Options) *Store {
 	} else {
 		s.data = o.From.data.clone()
 	}
-	s.term = store.Head{Epoch: s.data.epoch, Term: o.NewID(), TermStart: s.data.head + 1}
-	s.data.begin(resident.Term{ID: s.term.Term, First: s.term.TermStart})
+	s.term = store.Head{StoreID: s.data.epoch, Incarnation: o.NewID(), TermStart: s.data.head + 1}
+	s.data.begin(resident.Incarnation{ID: s.term.Incarnation, First: s.term.TermStart})
 	return s
 }
 

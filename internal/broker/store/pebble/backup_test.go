@@ -72,7 +72,7 @@ func TestBackup_HoldsWhatWasAcknowledged(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.check(t, s)
-	epoch := s.Head().Epoch
+	epoch := s.Head().StoreID
 	mustClose(t, s)
 	if err := mustCheck(t, files, dir).Err(); err != nil {
 		t.Error(err)
@@ -81,7 +81,7 @@ func TestBackup_HoldsWhatWasAcknowledged(t *testing.T) {
 		o := tiny(files)
 		o.Dir = fmt.Sprintf("backup-%d", n)
 		b := mustOpen(t, o)
-		if h := b.Head(); h.Epoch != epoch || h.Revision != revision {
+		if h := b.Head(); h.StoreID != epoch || h.Revision != revision {
 			t.Errorf("backup %d opens at %+v, want revision %d", n, h, revision)
 		}
 		if err := newAcked().churn(b, int(revision), 3); err != nil { // it is a store
@@ -100,7 +100,7 @@ func TestBackup_Cursors(t *testing.T) {
 	a := newAcked()
 	at := func() store.Cursor {
 		h := s.Head()
-		return store.Cursor{Epoch: h.Epoch, Term: h.Term, Revision: h.Revision}
+		return store.Cursor{StoreID: h.StoreID, Incarnation: h.Incarnation, Revision: h.Revision}
 	}
 	noError(t, a.churn(s, 0, 2))
 	early := at()

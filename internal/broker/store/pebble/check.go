@@ -210,7 +210,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.note([]byte(cleanName), err); err != nil {
 		return err
 	}
-	r.Epoch, r.Revision, r.Bookmarks = c.head.Epoch, c.head.Revision, len(c.bookmarks)
+	r.Epoch, r.Revision, r.Bookmarks = c.head.StoreID, c.head.Revision, len(c.bookmarks)
 	c.tally.Sort()
 	for i := range r.Clusters {
 		in := &r.Clusters[i]
@@ -305,12 +305,12 @@ func (c *checker) value(it *engine.Iterator) error {
 func (c *checker) term(key []byte) {
 	n := len(c.terms) - 1
 	t := c.terms[n]
-	var before resident.Term
+	var before resident.Incarnation
 	if n > 0 {
 		before = c.terms[n-1]
 	}
 	switch {
-	case t.ID == "" || slices.ContainsFunc(c.terms[:n], func(o resident.Term) bool { return o.ID == t.ID }):
+	case t.ID == "" || slices.ContainsFunc(c.terms[:n], func(o resident.Incarnation) bool { return o.ID == t.ID }):
 		c.wrong(key, "another term has its id, or it has none")
 	case t.First < before.First:
 		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.First, before.First)

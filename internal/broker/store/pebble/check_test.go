@@ -68,7 +68,7 @@ func TestCheck_Sound(t *testing.T) {
 	s := mustOpen(t, Options{Dir: dir, FS: fs})
 	defer mustClose(t, s)
 	want := &Report{
-		Dir: dir, Epoch: s.Head().Epoch, Term: s.terms[0].ID, Revision: s.Head().Revision, Closed: true,
+		Dir: dir, Epoch: s.Head().StoreID, Term: s.terms[0].ID, Revision: s.Head().Revision, Closed: true,
 		Clusters: []ClusterReport{{
 			DataType: codec.ManifestBundles, Cluster: "c1", Live: 1, Tombstones: 1,
 			Digest: s.ClusterHead(codec.ManifestBundles, "c1").Digest,
@@ -198,10 +198,10 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"term":                     {numberKey(keyTerm, 1), garbage, []string{"e/1"}},
 		"term without sense":       {numberKey(keyTerm, 1), sound(numberKey(keyTerm, 1), nil), []string{"e/1"}},
 		"term is missing":          {numberKey(keyTerm, 2), nil, []string{"term that it does not have"}},
-		"term without an id":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Term{ID: "", First: 1})), []string{"e/9", "has none"}},
-		"term of the future":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Term{ID: "t", First: 99})), []string{"e/9", "above the head"}},
-		"term of the past":         {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Term{ID: "t", First: 0})), []string{"e/9", "before the one before"}},
-		"key of a term":            {[]byte("ex"), sound([]byte("ex"), encodeTerm(resident.Term{ID: "t", First: 1})), []string{"8 bytes"}},
+		"term without an id":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Incarnation{ID: "", First: 1})), []string{"e/9", "has none"}},
+		"term of the future":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Incarnation{ID: "t", First: 99})), []string{"e/9", "above the head"}},
+		"term of the past":         {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Incarnation{ID: "t", First: 0})), []string{"e/9", "before the one before"}},
+		"key of a term":            {[]byte("ex"), sound([]byte("ex"), encodeTerm(resident.Incarnation{ID: "t", First: 1})), []string{"8 bytes"}},
 		"subscription":             {clusterKey(codec.ManifestBundles, "c1"), garbage, []string{"c/"}},
 		"subscription of no place": {clusterKey(codec.ManifestBundles, ""), sound(clusterKey(codec.ManifestBundles, ""), nil), []string{"c/", "cluster is empty"}},
 		"key of a subscription":    {[]byte("cx"), sound([]byte("cx"), nil), []string{"parts"}},

@@ -40,7 +40,7 @@ type fileSum struct {
 }
 
 // position is that of a store that writes nothing at present.
-func (s *Store) position() clean { return clean{term: s.head.Term, revision: s.head.Revision} }
+func (s *Store) position() clean { return clean{term: s.head.Incarnation, revision: s.head.Revision} }
 
 // manifestOf returns the name of the present manifest, "" where there is none.
 func manifestOf(files vfs.FS, dir string) (string, error) {
@@ -114,7 +114,7 @@ func (c clean) compareFiles(files vfs.FS, dir string) error {
 
 // value is what the file holds.
 func (c clean) value() []byte {
-	body := encodeTerm(resident.Term{ID: c.term, First: c.revision})
+	body := encodeTerm(resident.Incarnation{ID: c.term, First: c.revision})
 	for _, s := range c.files {
 		body = binary.AppendUvarint(appendString(body, s.name), s.crc)
 	}
@@ -197,7 +197,7 @@ func (s *Store) checkClean(o *Options) error {
 // compare says what a store in dir has lost since it was closed.
 func (c clean) compare(dir string, s *memIndex) error {
 	head := s.highest()
-	switch i := slices.IndexFunc(s.terms, func(t resident.Term) bool { return t.ID == c.term }); {
+	switch i := slices.IndexFunc(s.terms, func(t resident.Incarnation) bool { return t.ID == c.term }); {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
 	case i < len(s.terms)-1:

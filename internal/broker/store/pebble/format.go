@@ -357,13 +357,13 @@ func parseChange(key, body []byte) (store.Change, error) {
 	return c, r.end(key)
 }
 
-func encodeTerm(t resident.Term) []byte {
+func encodeTerm(t resident.Incarnation) []byte {
 	return binary.AppendUvarint(appendString(nil, t.ID), t.First)
 }
 
-func decodeTerm(key, body []byte) (resident.Term, error) {
+func decodeTerm(key, body []byte) (resident.Incarnation, error) {
 	r := reader{b: body}
-	t := resident.Term{ID: r.string(), First: r.uint64()}
+	t := resident.Incarnation{ID: r.string(), First: r.uint64()}
 	return t, r.end(key)
 }
 

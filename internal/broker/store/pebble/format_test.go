@@ -63,7 +63,7 @@ func TestOpen_StoreOfFormer(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 
-	old := store.Cursor{Epoch: before.Epoch, Term: before.Term, Revision: 10}
+	old := store.Cursor{StoreID: before.Epoch, Incarnation: before.Term, Revision: 10}
 	if !s.ValidCursor(old) {
 		t.Errorf("cursor %v is refused", old)
 	}

@@ -113,15 +113,15 @@ func TestFormer_Store(t *testing.T) {
 			} else if d := cmp.Diff(want, got); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
-			if h := s.Head(); h.Epoch != "former-1" || h.Revision != 39 {
+			if h := s.Head(); h.StoreID != "former-1" || h.Revision != 39 {
 				t.Errorf("head %+v", h)
 			}
 			for c, want := range map[store.Cursor]bool{
-				{Epoch: "former-1", Term: "former-2", Revision: 38}: true,
-				{Epoch: "former-1", Term: "former-3", Revision: 39}: true,
-				{Epoch: "former-1", Term: "former-2", Revision: 39}: false, // of the opening after it
-				{Epoch: "former-1", Term: "former-9", Revision: 1}:  false,
-				{Epoch: "former-2", Term: "former-2", Revision: 1}:  false,
+				{StoreID: "former-1", Incarnation: "former-2", Revision: 38}: true,
+				{StoreID: "former-1", Incarnation: "former-3", Revision: 39}: true,
+				{StoreID: "former-1", Incarnation: "former-2", Revision: 39}: false, // of the opening after it
+				{StoreID: "former-1", Incarnation: "former-9", Revision: 1}:  false,
+				{StoreID: "former-2", Incarnation: "former-2", Revision: 1}:  false,
 			} {
 				if s.ValidCursor(c) != want {
 					t.Errorf("cursor %v: valid is %t", c, !want)

@@ -14,10 +14,10 @@ import (
 // memIndex is what a store knows without a look at the disk.
 type memIndex struct {
 	head       store.Head
-	terms      resident.Terms
+	terms      resident.Incarnations
 	subscribed resident.Subscriptions
 	bookmarks  resident.Bookmarks
-	tally      *resident.Tally
+	tally      *resident.Summary
 	book       *quota.Book
 	behind     map[store.Key]string // id that waits to the id of its tombstone
 
@@ -56,7 +56,7 @@ func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 			s.head.Revision, s.headFound = n, true
 		}
 	case kind == keyEpoch && alone:
-		s.head.Epoch = string(body)
+		s.head.StoreID = string(body)
 	case kind == keyMeta:
 		return parseMeta(key, body)
 	default:
@@ -110,9 +110,9 @@ func (s *memIndex) aboveHead(m *store.Meta) string {
 }
 
 // newTerm begins a term.
-func (s *memIndex) newTerm(epoch string, t resident.Term) {
+func (s *memIndex) newTerm(epoch string, t resident.Incarnation) {
 	s.terms = s.terms.Begin(t)
-	s.head.Epoch, s.head.Term, s.head.TermStart = epoch, t.ID, t.First
+	s.head.StoreID, s.head.Incarnation, s.head.TermStart = epoch, t.ID, t.First
 }
 
 // memory is what a store has in memory for its readers: all of it is of one commit,

@@ -209,7 +209,7 @@ func (s *Store) loadState(o *Options) error {
 	s.tally.Sort()
 	s.ring = resident.NewRing(o.ringSize, s.head.Revision+1)
 	switch {
-	case s.head.Epoch == "":
+	case s.head.StoreID == "":
 		// A store without an epoch is a new one, or one that lost it.
 		return each(ctx, s.db, &engine.IterOptions{}, func(key, _ []byte) error {
 			return damage([]byte{keyEpoch}, "it is missing, but there is "+printable(key))
@@ -230,13 +230,13 @@ func (s *Store) begin(o *Options) error {
 		return damage(numberKey(keyTerm, s.lastTerm), "there is no number for another term")
 	}
 	return s.update(context.Background(), 0, func(b *batch) (apply func(), err error) {
-		epoch, number := s.head.Epoch, s.lastTerm+1
+		epoch, number := s.head.StoreID, s.lastTerm+1
 		if epoch == "" {
 			epoch = o.NewID()
 			b.set([]byte{keyEpoch}, []byte(epoch))
 			b.set([]byte{keyHead}, encodeNumber(0))
 		}
-		t := resident.Term{ID: o.NewID(), First: s.head.Revision + 1}
+		t := resident.Incarnation{ID: o.NewID(), First: s.head.Revision + 1}
 		b.set(numberKey(keyTerm, number), encodeTerm(t))
 		if number > store.MaxTerms {
 			err = b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxTerms+1), nil)

@@ -1,5 +1,5 @@
 // Package resident is what every engine keeps in memory beside its records, so that they
-// answer alike: sums and revisions ([Tally]), the last changes ([Ring]), terms,
+// answer alike: sums and revisions ([Summary]), the last changes ([Ring]), terms,
 // subscriptions and bookmarks. Nothing here is safe for concurrent use, but what reads
 // beside others that read.
 package resident
@@ -13,25 +13,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Term is one opening of a store.
-type Term struct {
+// Incarnation is one opening of a store.
+type Incarnation struct {
 	ID    string
 	First uint64 // revision
 }
 
-// Terms are the openings that a store remembers, in their order.
-type Terms []Term
+// Incarnations are the openings that a store remembers, in their order.
+type Incarnations []Incarnation
 
 // Begin returns t with another term, without those beyond [store.MaxTerms].
-func (t Terms) Begin(next Term) Terms {
+func (t Incarnations) Begin(next Incarnation) Incarnations {
 	t = append(slices.Clip(t), next)
 	return t[max(0, len(t)-store.MaxTerms):]
 }
 
 // Valid as in [store.Store.ValidCursor], of a store with this head.
-func (t Terms) Valid(head store.Head, c store.Cursor) bool {
-	i := slices.IndexFunc(t, func(t Term) bool { return t.ID == c.Term })
-	return c.Epoch == head.Epoch && c.Revision <= head.Revision && i >= 0 && (i+1 == len(t) || c.Revision < t[i+1].First)
+func (t Incarnations) Valid(head store.Head, c store.Cursor) bool {
+	i := slices.IndexFunc(t, func(t Incarnation) bool { return t.ID == c.Incarnation })
+	return c.StoreID == head.StoreID && c.Revision <= head.Revision && i >= 0 && (i+1 == len(t) || c.Revision < t[i+1].First)
 }
 
 // ClusterKey is a cluster and a data type.
@@ -56,7 +56,7 @@ func (s Subscriptions) Forget(cluster string) {
 }
 
 // Clusters as in [store.Store], of a store with the records of t.
-func (s Subscriptions) Clusters(t *Tally, dt codec.DataType) []string {
+func (s Subscriptions) Clusters(t *Summary, dt codec.DataType) []string {
 	set := make(map[string]struct{})
 	t.clustersOf(dt, set)
 	for p := range s {

@@ -13,28 +13,28 @@ import (
 // that are remembered.
 func TestTerms_Valid(t *testing.T) {
 	t.Parallel()
-	var terms Terms
+	var terms Incarnations
 	for n := range uint64(store.MaxTerms + 2) {
 		before := slices.Clone(terms)
-		terms = terms.Begin(Term{ID: fmt.Sprint(n), First: 10 * n})
+		terms = terms.Begin(Incarnation{ID: fmt.Sprint(n), First: 10 * n})
 		if n < store.MaxTerms && !slices.Equal(terms[:len(terms)-1], before) {
 			t.Fatalf("term %d changed those before: %v", n, terms)
 		}
 	}
 	last := uint64(store.MaxTerms + 1)
-	head := store.Head{Epoch: "e", Revision: 10*last + 5}
+	head := store.Head{StoreID: "e", Revision: 10*last + 5}
 	for name, c := range map[string]struct {
 		cursor store.Cursor
 		want   bool
 	}{
-		"the head":              {store.Cursor{Epoch: "e", Term: fmt.Sprint(last), Revision: head.Revision}, true},
-		"above the head":        {store.Cursor{Epoch: "e", Term: fmt.Sprint(last), Revision: head.Revision + 1}, false},
-		"another epoch":         {store.Cursor{Epoch: "f", Term: fmt.Sprint(last), Revision: 1}, false},
-		"the end of a term":     {store.Cursor{Epoch: "e", Term: "5", Revision: 59}, true},
-		"in the next term":      {store.Cursor{Epoch: "e", Term: "5", Revision: 60}, false},
-		"a term of long ago":    {store.Cursor{Epoch: "e", Term: "1", Revision: 12}, false},
-		"the oldest one":        {store.Cursor{Epoch: "e", Term: "2", Revision: 22}, true},
-		"a term of nobody":      {store.Cursor{Epoch: "e", Term: "x", Revision: 1}, false},
+		"the head":              {store.Cursor{StoreID: "e", Incarnation: fmt.Sprint(last), Revision: head.Revision}, true},
+		"above the head":        {store.Cursor{StoreID: "e", Incarnation: fmt.Sprint(last), Revision: head.Revision + 1}, false},
+		"another epoch":         {store.Cursor{StoreID: "f", Incarnation: fmt.Sprint(last), Revision: 1}, false},
+		"the end of a term":     {store.Cursor{StoreID: "e", Incarnation: "5", Revision: 59}, true},
+		"in the next term":      {store.Cursor{StoreID: "e", Incarnation: "5", Revision: 60}, false},
+		"a term of long ago":    {store.Cursor{StoreID: "e", Incarnation: "1", Revision: 12}, false},
+		"the oldest one":        {store.Cursor{StoreID: "e", Incarnation: "2", Revision: 22}, true},
+		"a term of nobody":      {store.Cursor{StoreID: "e", Incarnation: "x", Revision: 1}, false},
 		"nothing that it names": {store.Cursor{}, false},
 	} {
 		if got := terms.Valid(head, c.cursor); got != c.want {

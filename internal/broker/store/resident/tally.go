@@ -8,14 +8,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Tally is what an engine keeps in memory about its records: sums and
+// Summary is what an engine keeps in memory about its records: sums and
 // revisions, no keys. With the change feed, which leads from a revision to its
 // record, it answers what changed in a scope without a look at the rest. It
 // takes some 20 bytes per record.
 //
 // It is not safe for concurrent use, but for its reading methods among
 // themselves.
-type Tally struct {
+type Summary struct {
 	clusters map[store.Scope]*clusterTally // data type and cluster are set
 	owners   map[store.Scope]*ownerTally   // data type and owner are set
 }
@@ -40,16 +40,16 @@ type holding struct {
 }
 
 // NewTally returns the tally of an empty store.
-func NewTally() *Tally {
-	return &Tally{clusters: make(map[store.Scope]*clusterTally), owners: make(map[store.Scope]*ownerTally)}
+func NewTally() *Summary {
+	return &Summary{clusters: make(map[store.Scope]*clusterTally), owners: make(map[store.Scope]*ownerTally)}
 }
 
 // Load counts a record of a store that is being opened, in any order. Before
 // anything else is called, Sort must be.
-func (t *Tally) Load(m *store.Meta) { t.move(nil, m, (*revisions).load) }
+func (t *Summary) Load(m *store.Meta) { t.move(nil, m, (*revisions).load) }
 
 // Sort ends the loading.
-func (t *Tally) Sort() {
+func (t *Summary) Sort() {
 	for _, c := range t.clusters {
 		c.specs.sort()
 		c.tombstones.sort()
@@ -61,7 +61,7 @@ func (t *Tally) Sort() {
 }
 
 // Count follows one [store.Write]: old is what was there, n what is; nil for nothing.
-func (t *Tally) Count(old, n *store.Meta) {
+func (t *Summary) Count(old, n *store.Meta) {
 	if old != nil && n != nil && old.Owner != n.Owner {
 		t.move(old, nil, (*revisions).add)
 		old = nil
@@ -71,7 +71,7 @@ func (t *Tally) Count(old, n *store.Meta) {
 
 // move takes old away and adds n, which have one owner; one of them may be nil.
 // Every commit does this for every work: what stays is not touched.
-func (t *Tally) move(old, n *store.Meta, add func(*revisions, uint64)) {
+func (t *Summary) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	c, o := t.scopes(cmp.Or(n, old))
 	replace := func(r *revisions, before, now uint64) {
 		if before == now {
@@ -177,7 +177,7 @@ func (h *holding) digests(cluster *store.Digest, m *store.Meta, count func(*stor
 }
 
 // scopes returns those that a record belongs to, new ones where there are none.
-func (t *Tally) scopes(m *store.Meta) (*clusterTally, *ownerTally) {
+func (t *Summary) scopes(m *store.Meta) (*clusterTally, *ownerTally) {
 	of := store.Scope{DataType: m.DataType, Cluster: m.Cluster}
 	c := t.clusters[of]
 	if c == nil {
@@ -206,7 +206,7 @@ func higherSequence(a, b string) string {
 }
 
 // clustersOf adds to set the names of the clusters that have records other than graves.
-func (t *Tally) clustersOf(dt codec.DataType, set map[string]struct{}) {
+func (t *Summary) clustersOf(dt codec.DataType, set map[string]struct{}) {
 	for s, c := range t.clusters {
 		if s.DataType == dt && (c.head.Digest.Count > 0 || c.tombstones.count() > 0) {
 			set[s.Cluster] = struct{}{}
@@ -215,17 +215,17 @@ func (t *Tally) clustersOf(dt codec.DataType, set map[string]struct{}) {
 }
 
 // cluster returns what is known of a cluster; of one without records nothing is.
-func (t *Tally) cluster(dt codec.DataType, cluster string) *clusterTally {
+func (t *Summary) cluster(dt codec.DataType, cluster string) *clusterTally {
 	return cmp.Or(t.clusters[store.Scope{DataType: dt, Cluster: cluster}], &clusterTally{})
 }
 
 // owner is the same for an owner.
-func (t *Tally) owner(dt codec.DataType, owner string) *ownerTally {
+func (t *Summary) owner(dt codec.DataType, owner string) *ownerTally {
 	return cmp.Or(t.owners[store.Scope{DataType: dt, Owner: owner}], &ownerTally{})
 }
 
 // ClusterHead as in [store.Store].
-func (t *Tally) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
+func (t *Summary) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	c := t.cluster(dt, cluster)
 	h := c.head
 	h.Tombstones = c.tombstones.count()
@@ -236,7 +236,7 @@ func (t *Tally) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 // [store.CheckSince] allows, ascending: of the specs of its cluster, or of the
 // statuses of its owner. It costs what it returns. If the scope names both, the
 // other one is for the caller to compare.
-func (t *Tally) Since(s store.Scope, part store.Part, after uint64) []uint64 {
+func (t *Summary) Since(s store.Scope, part store.Part, after uint64) []uint64 {
 	if part == store.SpecPart {
 		return t.cluster(s.DataType, s.Cluster).specs.after(after)
 	}
@@ -244,18 +244,18 @@ func (t *Tally) Since(s store.Scope, part store.Part, after uint64) []uint64 {
 }
 
 // Tombstones returns the spec revisions of a cluster's tombstones, ascending.
-func (t *Tally) Tombstones(dt codec.DataType, cluster string) []uint64 {
+func (t *Summary) Tombstones(dt codec.DataType, cluster string) []uint64 {
 	return t.cluster(dt, cluster).tombstones.after(0)
 }
 
 // Graves returns the status revisions of an owner's graves that go when it has seen
 // them and are not above upTo, ascending, at most limit.
-func (t *Tally) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
+func (t *Summary) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
 	return t.owner(dt, owner).graves.upTo(upTo, limit)
 }
 
 // Digests as in [store.Store].
-func (t *Tally) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
+func (t *Summary) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	o := t.owner(dt, owner)
 	out := make([]codec.ClusterDigest, 0, len(o.clusters))
 	for cluster, h := range o.clusters {

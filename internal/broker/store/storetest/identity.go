@@ -10,20 +10,20 @@ import (
 func testHead(t *testing.T, site Site) {
 	b := open(t, site)
 	first := b.Head()
-	if first.Epoch == "" || first.Term == "" || first.Epoch == first.Term {
+	if first.StoreID == "" || first.Incarnation == "" || first.StoreID == first.Incarnation {
 		t.Fatalf("head of a new store: %+v", first)
 	}
-	diff(t, "a new store", store.Head{Epoch: first.Epoch, Term: first.Term, TermStart: 1}, first)
+	diff(t, "a new store", store.Head{StoreID: first.StoreID, Incarnation: first.Incarnation, TermStart: 1}, first)
 	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u1"), 2))
 	b.commit(spec(in("c1", "u1"), 2))
 	diff(t, "revision", uint64(2), b.Head().Revision)
 	b.close()
 	b = open(t, site)
 	second := b.Head()
-	if second.Term == "" || second.Term == first.Term {
-		t.Errorf("the second opening has term %q after %q", second.Term, first.Term)
+	if second.Incarnation == "" || second.Incarnation == first.Incarnation {
+		t.Errorf("the second opening has term %q after %q", second.Incarnation, first.Incarnation)
 	}
-	diff(t, "second opening", store.Head{Epoch: first.Epoch, Term: second.Term, Revision: 2, TermStart: 3}, second)
+	diff(t, "second opening", store.Head{StoreID: first.StoreID, Incarnation: second.Incarnation, Revision: 2, TermStart: 3}, second)
 	b.accept(store.Op{Kind: store.Drop, Key: in("c1", "u1")})
 	b.close()
 	b = open(t, site)
@@ -35,7 +35,7 @@ func testValidCursor(t *testing.T, site Site) {
 	first := b.Head()
 	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u1"), 2))
 	at := func(h store.Head, revision uint64) store.Cursor {
-		return store.Cursor{Epoch: h.Epoch, Term: h.Term, Revision: revision}
+		return store.Cursor{StoreID: h.StoreID, Incarnation: h.Incarnation, Revision: revision}
 	}
 	valid := func(what string, c store.Cursor, want bool) {
 		t.Helper()
@@ -47,8 +47,8 @@ func testValidCursor(t *testing.T, site Site) {
 	valid("before", at(first, 1), true)
 	valid("the beginning", at(first, 0), true)
 	valid("not yet", at(first, 3), false)
-	valid("another store", store.Cursor{Epoch: "other", Term: first.Term, Revision: 1}, false)
-	valid("another term", store.Cursor{Epoch: first.Epoch, Term: "other", Revision: 1}, false)
+	valid("another store", store.Cursor{StoreID: "other", Incarnation: first.Incarnation, Revision: 1}, false)
+	valid("another term", store.Cursor{StoreID: first.StoreID, Incarnation: "other", Revision: 1}, false)
 	valid("none", store.Cursor{}, false)
 	b.close()
 
@@ -66,18 +66,18 @@ func testValidCursor(t *testing.T, site Site) {
 func testRolledBack(t *testing.T, site Site) {
 	b := open(t, site)
 	b.accept(spec(in("c1", "u1"), 1))
-	early := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term, Revision: 1}
+	early := store.Cursor{StoreID: b.Head().StoreID, Incarnation: b.Head().Incarnation, Revision: 1}
 	b.close()
 	yesterday := site.Copy()
 
 	b = open(t, site)
 	b.accept(spec(in("c1", "u1"), 2), spec(in("c1", "u1"), 3))
-	lost := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term, Revision: 3}
+	lost := store.Cursor{StoreID: b.Head().StoreID, Incarnation: b.Head().Incarnation, Revision: 3}
 	b.close()
 
 	b = open(t, yesterday)
 	b.accept(spec(in("c1", "u1"), 4), spec(in("c1", "u1"), 5), spec(in("c1", "u1"), 6))
-	diff(t, "epoch", early.Epoch, b.Head().Epoch)
+	diff(t, "epoch", early.StoreID, b.Head().StoreID)
 	if !b.ValidCursor(early) {
 		t.Error("a cursor from before the copy is refused")
 	}
@@ -96,10 +96,10 @@ func testRolledBack(t *testing.T, site Site) {
 // testTermsAreBounded: restarts do not make the store grow for ever.
 func testTermsAreBounded(t *testing.T, site Site) {
 	b := open(t, site)
-	first := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term}
+	first := store.Cursor{StoreID: b.Head().StoreID, Incarnation: b.Head().Incarnation}
 	b.close()
 	b = open(t, site)
-	second := store.Cursor{Epoch: b.Head().Epoch, Term: b.Head().Term}
+	second := store.Cursor{StoreID: b.Head().StoreID, Incarnation: b.Head().Incarnation}
 	for range store.MaxTerms - 1 {
 		b.close()
 		b = open(t, site)
