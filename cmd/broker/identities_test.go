@@ -99,7 +99,7 @@ func TestProgram_Denials(t *testing.T) {
 		}
 	}
 
-	if _, err := pebble.Copy(ctx, data, copied); err != nil {
+	if _, err := pebble.Clone(ctx, data, copied); err != nil {
 		t.Fatal(err)
 	}
 	for name, dir := range map[string]string{"after a restart": data, "of a backup": copied} {

@@ -259,7 +259,7 @@ func TestResume_TakesGravesAway(t *testing.T) {
 			bury(fmt.Sprint("w", i))
 		}
 		graves := func() int {
-			keys, err := w.Store.Graves(w.Context(), codec.ManifestBundles, "src", 1<<60, 1000)
+			keys, err := w.Store.ConfirmedTombstones(w.Context(), codec.ManifestBundles, "src", 1<<60, 1000)
 			if err != nil {
 				t.Fatal(err)
 			}

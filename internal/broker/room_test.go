@@ -22,7 +22,7 @@ func (s *scarce) Err() error { return s.err }
 // Commit fails as that of a store does whose room went after the publish was queued.
 func (s *scarce) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
 	if ops[0].Name == "late" {
-		return nil, store.ErrNoRoom
+		return nil, store.ErrNoSpace
 	}
 	return s.Store.Commit(ctx, ops)
 }
@@ -55,7 +55,7 @@ func TestPublish_NoRoom(t *testing.T) {
 			t.Errorf("the status of a deletion: %s", got)
 		}
 
-		disk.err = store.ErrNoRoom
+		disk.err = store.ErrNoSpace
 		refused(source, work{id: "u2", name: "n2", version: 2, deleting: true}.event(), "is full")
 
 		disk.err = nil

@@ -101,7 +101,7 @@ has gone back. When it is on disk, only the newest --keep of those stay.`,
 				return usageOf(cmd, errors.New("--data-dir and --broker exclude each other: the store is read from the disk, or sent by the broker"))
 			}
 			if offline {
-				report, err := pebble.Copy(cmd.Context(), dir, to)
+				report, err := pebble.Clone(cmd.Context(), dir, to)
 				err = tellCopy(env.Stdout, report, err, "the broker is running: let it make the backup, with hawser store backup --broker HOST:PORT --to DIR, or stop it first")
 				return pruned(env.Stdout, err, into, keep)
 			}
@@ -169,7 +169,7 @@ the store, such as aside-20261123T090000Z. It needs the room of both.`,
 					return err
 				}
 			}
-			report, err := pebble.Copy(cmd.Context(), from, dir)
+			report, err := pebble.Clone(cmd.Context(), from, dir)
 			return tellCopy(env.Stdout, report, err, "stop the broker first")
 		},
 	}
@@ -276,7 +276,7 @@ func amount(r *pebble.Report) string {
 	live, deleted := 0, 0
 	for i := range r.Clusters {
 		live += r.Clusters[i].Live
-		deleted += r.Clusters[i].Tombstones + r.Clusters[i].Graves
+		deleted += r.Clusters[i].Tombstones + r.Clusters[i].ConfirmedTombstones
 	}
 	return fmt.Sprintf("%d works of %d clusters, %d deleted ones, %d values in %d bytes", live, len(r.Clusters), deleted, r.Values, r.Bytes)
 }

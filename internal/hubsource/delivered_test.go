@@ -110,7 +110,7 @@ func TestSource_SaysOnceThatTheBrokerIsFull(t *testing.T) {
 		b.settle(time.Minute)
 		b.wantDelivered(keys...)
 		patches := b.hub.called("PATCH manifestworks")
-		low, none := fmt.Errorf("%w: 3 MiB are free", store.ErrLow), fmt.Errorf("%w: no space left on device", store.ErrNoRoom)
+		low, none := fmt.Errorf("%w: 3 MiB are free", store.ErrLow), fmt.Errorf("%w: no space left on device", store.ErrNoSpace)
 		disk.err.Store(&none)
 		change("second")
 		for i := range 60 {
@@ -143,7 +143,7 @@ func TestSource_SaysOfADeletionThatTheBrokerIsFull(t *testing.T) {
 		b.source()
 		b.hub.apply(example("c1", "w", func(w *workv1.ManifestWork) { w.Labels = map[string]string{"a": "1"} }))
 		b.settle(time.Minute)
-		none := fmt.Errorf("%w: no space left on device", store.ErrNoRoom)
+		none := fmt.Errorf("%w: no space left on device", store.ErrNoSpace)
 		disk.err.Store(&none)
 		b.hub.remove("manifestworks", "c1/w")
 		b.settle(time.Minute)

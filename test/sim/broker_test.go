@@ -111,7 +111,7 @@ const (
 
 // Err implements store.Store.
 func (g *gate) Err() error {
-	return [...]error{diskLow: store.ErrLow, diskFull: store.ErrNoRoom, diskFails: nil}[g.w.broker.disk]
+	return [...]error{diskLow: store.ErrLow, diskFull: store.ErrNoSpace, diskFails: nil}[g.w.broker.disk]
 }
 
 // Fatal implements store.Store.
@@ -121,7 +121,7 @@ func (g *gate) Fatal() <-chan error { return g.fatal }
 func (g *gate) write(do func() error) error {
 	switch g.w.broker.disk {
 	case diskFull:
-		return store.ErrNoRoom
+		return store.ErrNoSpace
 	case diskFails:
 		return store.ErrReadOnly
 	}

@@ -26,7 +26,7 @@ func TestStore_SaysWhatToDoNext(t *testing.T) {
 		"closed":         {fmt.Errorf("commit: %w", store.ErrClosed), transport.CodeUnavailable, transport.NextBackOff},
 		"another backup": {store.ErrBackup, transport.CodeOverloaded, transport.NextBackOff},
 		"read-only":      {fmt.Errorf("%w: %w", store.ErrReadOnly, boom), transport.CodeUnavailable, transport.NextBackOff},
-		"no room":        {fmt.Errorf("%w: %w", store.ErrNoRoom, boom), transport.CodeOverloaded, transport.NextBackOff},
+		"no room":        {fmt.Errorf("%w: %w", store.ErrNoSpace, boom), transport.CodeOverloaded, transport.NextBackOff},
 		"a bug":          {boom, transport.CodeInternal, transport.NextBackOff},
 		"an answer":      {fmt.Errorf("so: %w", Invalid("name", "it is wrong", "")), transport.CodeInvalid, transport.NextStop},
 	} {

@@ -92,7 +92,7 @@ func Store(err error) *transport.Error {
 		// Without a delay: a source that waits with all it has to say would wait with
 		// deletions too.
 		return full("the broker's disk is nearly full: it takes deletions, and nothing new", 0, err)
-	case errors.Is(err, store.ErrNoRoom):
+	case errors.Is(err, store.ErrNoSpace):
 		return full("the broker's disk is full, or it has no file descriptor left", ComeBack, err)
 	case errors.Is(err, store.ErrReadOnly):
 		return &transport.Error{

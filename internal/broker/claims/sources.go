@@ -469,7 +469,7 @@ func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription)
 func check(d codec.DataType, clusters []codec.ClusterComparison) error {
 	named := make(map[string]struct{}, len(clusters))
 	for i := range clusters {
-		if err := store.CheckPlace(d, clusters[i].Cluster); err != nil {
+		if err := store.CheckScope(d, clusters[i].Cluster); err != nil {
 			return call.Invalid("data", "a compared cluster has an impossible name", "name clusters as in clustername")
 		}
 		named[clusters[i].Cluster] = struct{}{}

@@ -86,7 +86,7 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, void
 // room says why the store has none for ops.
 func (c *committer) room(ops []store.Op) error {
 	err := c.cfg.Store.Err()
-	stays := func(op store.Op) bool { return !op.MakesRoom() }
+	stays := func(op store.Op) bool { return !op.FreesQuota() }
 	if errors.Is(err, store.ErrLow) && !slices.ContainsFunc(ops, stays) {
 		return nil
 	}
@@ -168,7 +168,7 @@ func (c *committer) result(took time.Duration, err error) {
 		c.failure.Store(nil)
 		return
 	}
-	if errors.Is(err, store.ErrNoRoom) { // which the store tells, until there is
+	if errors.Is(err, store.ErrNoSpace) { // which the store tells, until there is
 		return
 	}
 	c.cfg.Log.Error("commit failed", "error", err)

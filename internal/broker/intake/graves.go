@@ -109,7 +109,7 @@ func (g *graves) removeSeen(ctx context.Context) bool {
 // removeBatch removes a batch of graves that a source has seen; more: there is more to do.
 // An error that is worth another attempt is that too.
 func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
-	keys, err := g.cfg.Store.Graves(ctx, owner.DataType, owner.Owner, revision, partOps)
+	keys, err := g.cfg.Store.ConfirmedTombstones(ctx, owner.DataType, owner.Owner, revision, partOps)
 	if err != nil || len(keys) == 0 {
 		return false, err
 	}

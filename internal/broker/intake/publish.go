@@ -180,7 +180,7 @@ func (i *Intake) Release(ctx context.Context, e *call.Event) (r transport.Receip
 		return r, call.Missing(codec.ExtClusterName)
 	}
 	for _, d := range codec.DataTypes() {
-		if err := store.CheckPlace(d, cluster); err != nil {
+		if err := store.CheckScope(d, cluster); err != nil {
 			return r, call.Invalid(codec.ExtClusterName, "the released cluster has an impossible name", "name it as in its works")
 		}
 	}

@@ -16,8 +16,8 @@ type pair struct{ source, cluster string }
 
 var _ Usage = (*Book)(nil)
 
-// NewBook returns the book of an empty store.
-func NewBook() *Book {
+// NewUsage returns the book of an empty store.
+func NewUsage() *Book {
 	return &Book{sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
 }
 
@@ -71,7 +71,7 @@ func (b *Book) Add(c Change) {
 
 // Draft is a book with the changes of a commit that is not written yet.
 type Draft struct {
-	book              *Book
+	base              *Book
 	sources, clusters map[string]Use
 	works             map[pair]int64
 }
@@ -80,18 +80,18 @@ var _ Usage = (*Draft)(nil)
 
 // Draft begins one.
 func (b *Book) Draft() *Draft {
-	return &Draft{book: b, sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
+	return &Draft{base: b, sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
 }
 
 // Source implements [Usage].
-func (d *Draft) Source(name string) Use { return drafted(d.sources, d.book.sources, name) }
+func (d *Draft) Source(name string) Use { return drafted(d.sources, d.base.sources, name) }
 
 // Cluster implements [Usage].
-func (d *Draft) Cluster(name string) Use { return drafted(d.clusters, d.book.clusters, name) }
+func (d *Draft) Cluster(name string) Use { return drafted(d.clusters, d.base.clusters, name) }
 
 // Works implements [Usage].
 func (d *Draft) Works(source, cluster string) int64 {
-	return drafted(d.works, d.book.works, pair{source, cluster})
+	return drafted(d.works, d.base.works, pair{source, cluster})
 }
 
 func drafted[K comparable, V any](draft, book map[K]V, k K) V {
@@ -121,9 +121,9 @@ func (d *Draft) Add(c Change) {
 
 // Keep carries the draft over into its book, once it is written.
 func (d *Draft) Keep() {
-	keep(d.book.sources, d.sources)
-	keep(d.book.clusters, d.clusters)
-	keep(d.book.works, d.works)
+	keep(d.base.sources, d.sources)
+	keep(d.base.clusters, d.clusters)
+	keep(d.base.works, d.works)
 }
 
 // keep forgets who has nothing.

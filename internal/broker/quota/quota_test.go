@@ -16,7 +16,7 @@ import (
 // TestExceeded_NamesTheFirstLimit, of the source before that of the cluster; what does not
 // become more is never too much.
 func TestExceeded_NamesTheFirstLimit(t *testing.T) {
-	book := quota.NewBook()
+	book := quota.NewUsage()
 	for _, c := range []string{"c1", "c2"} {
 		book.Add(quota.Change{Source: "hub", Cluster: c, By: quota.Use{Works: 5, Records: 5, Bytes: 50}})
 	}
@@ -63,7 +63,7 @@ func TestBook_IsTheSumOfItsChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		works := map[[2]string]quota.Use{} // by source and cluster: what is there
-		book := quota.NewBook()
+		book := quota.NewUsage()
 		for range rapid.IntRange(1, 20).Draw(t, "commits") {
 			draft, after := book.Draft(), maps.Clone(works)
 			for range rapid.IntRange(0, 5).Draw(t, "changes") {

@@ -27,21 +27,21 @@ type Table struct {
 	others  *SourcePolicy
 }
 
-var unconfigured = newTerms(identity.Rule{}, identity.Limits{})
+var unconfigured = newPolicy(identity.Rule{}, identity.Limits{})
 
 // NewTable returns the terms of a configuration: what the identity rules of sources say, and
 // what a cluster may have.
 func NewTable(rules identity.Mapping, cluster identity.Limits) *Table {
-	t := &Table{sources: map[string]*SourcePolicy{}, others: newTerms(identity.Rule{}, cluster)}
+	t := &Table{sources: map[string]*SourcePolicy{}, others: newPolicy(identity.Rule{}, cluster)}
 	for _, r := range rules {
 		if r.Role == identity.Source {
-			t.sources[r.Name] = newTerms(r, cluster)
+			t.sources[r.Name] = newPolicy(r, cluster)
 		}
 	}
 	return t
 }
 
-func newTerms(r identity.Rule, cluster identity.Limits) *SourcePolicy {
+func newPolicy(r identity.Rule, cluster identity.Limits) *SourcePolicy {
 	return &SourcePolicy{
 		Quota: Quota{Source: r.Quota.Or(defaultSource), Cluster: cluster.Or(defaultCluster)},
 		Reach: r.Reach(),

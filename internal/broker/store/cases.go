@@ -27,7 +27,7 @@ func (p *plan) putSpec() {
 	foreign := p.foreign(p.Record) || p.foreign(p.BlockedBy)
 	switch {
 	case p.op.OutOfScope && (foreign || p.isUnknown()):
-		p.say(Ignored, nil, 0)
+		p.answer(Ignored, nil, 0)
 	case foreign:
 		p.putForeign()
 	case conditionFails(p.op.Supersedes), conditionFails(p.op.IfRevision):
@@ -137,7 +137,7 @@ func (p *plan) putBehind(m *Meta, own bool) {
 	case !own && p.op.Action != codec.CreateRequest:
 		p.stale(m, m.SpecRevision, detailUpdateOfDeleted)
 	case own && p.op.Tag == m.Queued.Tag:
-		p.say(Unchanged, m, 0)
+		p.answer(Unchanged, m, 0)
 	case own && !p.wins(m.Queued.Version):
 		p.stale(m, 0, detailOlderVersion)
 	default:
@@ -160,7 +160,7 @@ func (p *plan) takeBack(m *Meta) {
 		p.updateTombstone(m, Keep, Clear)
 	default:
 		p.setQueued(m, nil, Clear)
-		p.say(Accepted, m, m.SpecRevision)
+		p.answer(Accepted, m, m.SpecRevision)
 	}
 }
 
@@ -237,13 +237,13 @@ func (p *plan) putWaiting(b *Meta) {
 	again := w.Deleting && !p.op.Deleting // the versions of a new life start anew
 	switch {
 	case p.op.Tag == w.Tag:
-		p.say(Unchanged, b, 0)
+		p.answer(Unchanged, b, 0)
 	case again && p.op.Action != codec.CreateRequest && p.op.Version <= w.Version:
 		p.stale(b, 0, detailUpdateOfDeleted)
 	case !again && !p.wins(w.Version):
 		p.stale(b, 0, detailOlderVersion)
 	case !p.keepsName() && nameOf(p.op) != w.Name:
-		p.say(NameTaken, b, 0) // of its own spec; it may change when it is live
+		p.answer(NameTaken, b, 0) // of its own spec; it may change when it is live
 	case p.op.Deleting && p.neverSubscribed():
 		p.setQueued(b, nil, Clear)
 		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), p.Record))
@@ -256,10 +256,10 @@ func (p *plan) putStatus() {
 	m := p.Record
 	switch {
 	case m == nil:
-		p.say(Ignored, nil, 0)
+		p.answer(Ignored, nil, 0)
 		return
 	case m.State == ConfirmedTombstone:
-		p.say(Ignored, m, m.StatusRevision)
+		p.answer(Ignored, m, m.StatusRevision)
 		return
 	case m.State == Live && p.op.Deleted:
 		// Whatever its sequence: the cluster does not hold the work.
@@ -269,7 +269,7 @@ func (p *plan) putStatus() {
 	switch why := p.outdated(m); {
 	case p.sameStatus(m):
 		// It came twice, and whoever waits for the answer may have sent the other.
-		p.say(Unchanged, m, m.StatusRevision)
+		p.answer(Unchanged, m, m.StatusRevision)
 	case why != "":
 		p.stale(m, m.StatusRevision, why)
 	case p.op.Deleted && !confirms(m, p.op.Version):
@@ -318,11 +318,11 @@ func (p *plan) acked() {
 	m := p.Record
 	switch {
 	case m == nil:
-		p.say(Ignored, nil, 0)
+		p.answer(Ignored, nil, 0)
 	case m.Owner != p.op.Owner:
 		p.refuse(OwnedByOther, m)
 	case m.State != ConfirmedTombstone, p.op.IfRevision != 0 && p.op.IfRevision < m.StatusRevision:
-		p.say(Ignored, m, m.StatusRevision)
+		p.answer(Ignored, m, m.StatusRevision)
 	default:
 		p.remove(m)
 		p.wrote(Accepted, nil)
@@ -338,7 +338,7 @@ func (p *plan) forget() {
 		p.setQueued(p.BlockedBy, nil, Clear)
 		p.wrote(Confirmed, p.confirmWithoutCluster(*p.BlockedBy.Queued, m))
 	case m == nil:
-		p.say(Ignored, nil, 0)
+		p.answer(Ignored, nil, 0)
 	case m.State == ConfirmedTombstone:
 		p.remove(m)
 		p.wrote(Accepted, nil)
@@ -357,12 +357,12 @@ func (p *plan) drop() {
 		p.refuse(OwnedByOther, p.BlockedBy)
 		return
 	case p.Record == nil && p.BlockedBy == nil:
-		p.say(Ignored, nil, 0)
+		p.answer(Ignored, nil, 0)
 		return
 	}
 	if p.BlockedBy != nil {
 		p.setQueued(p.BlockedBy, nil, Clear)
-		p.say(Accepted, nil, p.BlockedBy.SpecRevision)
+		p.answer(Accepted, nil, p.BlockedBy.SpecRevision)
 	}
 	if p.Record != nil {
 		p.remove(p.Record)
@@ -374,7 +374,7 @@ func (p *plan) adopt() {
 	m := p.Record
 	switch {
 	case m == nil, p.BlockedBy != nil:
-		p.say(Ignored, m, 0)
+		p.answer(Ignored, m, 0)
 	case m.Owner == p.op.Owner:
 		p.refuse(Unchanged, m)
 	default:
@@ -389,7 +389,7 @@ func (p *plan) takeOver() {
 	m := p.Record
 	switch {
 	case m == nil:
-		p.say(Ignored, nil, 0)
+		p.answer(Ignored, nil, 0)
 	case m.SpecRevision != p.op.IfRevision, !waitsLive(m), m.Queued.Name != m.Name:
 		p.refuse(Ignored, m)
 	default:

@@ -202,8 +202,8 @@ func (p *plan) next() uint64 {
 	return p.revision
 }
 
-// say sets the outcome. m is the record it is about, nil when there is none.
-func (p *plan) say(v ResultCode, m *Meta, revision uint64) {
+// answer sets the outcome. m is the record it is about, nil when there is none.
+func (p *plan) answer(v ResultCode, m *Meta, revision uint64) {
 	p.d.Outcome = Outcome{Result: v, Revision: revision}
 	if m != nil {
 		p.d.Outcome.Owner = m.Owner
@@ -212,11 +212,11 @@ func (p *plan) say(v ResultCode, m *Meta, revision uint64) {
 
 // wrote sets the outcome of an op that wrote n, nil when it removed its record, under
 // the last revision.
-func (p *plan) wrote(v ResultCode, n *Meta) { p.say(v, n, p.revision) }
+func (p *plan) wrote(v ResultCode, n *Meta) { p.answer(v, n, p.revision) }
 
 // refuse sets an outcome without a write, about the spec of m.
 func (p *plan) refuse(v ResultCode, m *Meta) {
-	p.say(v, m, 0)
+	p.answer(v, m, 0)
 	if m != nil {
 		p.d.Outcome.Revision = m.SpecRevision
 	}
@@ -225,7 +225,7 @@ func (p *plan) refuse(v ResultCode, m *Meta) {
 // stale refuses what is older than what m has; revision is of the half that is
 // newer, 0 when it only waits.
 func (p *plan) stale(m *Meta, revision uint64, why string) {
-	p.say(Stale, m, revision)
+	p.answer(Stale, m, revision)
 	p.d.Outcome.Detail = why
 }
 

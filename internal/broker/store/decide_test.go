@@ -77,8 +77,8 @@ func admin(kind store.OpKind, id, owner string) store.Op {
 
 func by(owner string, o store.Op) store.Op { o.Owner = owner; return o }
 
-// anew is another deletion than the one that these tests make else.
-func anew(o store.Op) store.Op { o.DeletedAt = o.DeletedAt.Add(time.Hour); return o }
+// recreate is another deletion than the one that these tests make else.
+func recreate(o store.Op) store.Op { o.DeletedAt = o.DeletedAt.Add(time.Hour); return o }
 
 func beyond(o store.Op) store.Op { o.OutOfScope = true; return o }
 
@@ -146,14 +146,14 @@ func runRows(t *testing.T, rows []row) {
 	}
 }
 
-var verdicts = map[store.ResultCode]string{
+var resultNames = map[store.ResultCode]string{
 	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Queued: "waits", store.Unchanged: "unchanged",
 	store.Stale: "stale", store.Ignored: "ignored", store.ResendSpec: "specagain", store.OwnedByOther: "ownedbyother",
 	store.NameTaken: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
 }
 
 func outcomeString(o store.Outcome) string {
-	s := fmt.Sprintf("%s %d %s", verdicts[o.Result], o.Revision, o.Owner)
+	s := fmt.Sprintf("%s %d %s", resultNames[o.Result], o.Revision, o.Owner)
 	if o.Detail != "" {
 		s += ": " + o.Detail
 	}
@@ -183,7 +183,7 @@ func entryString(e storetest.Entry) string {
 		if w.Deleting {
 			kind = "deletion waits"
 		}
-		fmt.Fprintf(&b, " (%s: %s %s/%s v%d %s)", kind, w.ResourceID, w.Owner, w.Name, w.Version, show(e.Waiting))
+		fmt.Fprintf(&b, " (%s: %s %s/%s v%d %s)", kind, w.ResourceID, w.Owner, w.Name, w.Version, show(e.Queued))
 	}
 	return b.String()
 }

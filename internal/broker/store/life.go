@@ -120,7 +120,7 @@ func (p *plan) wait(h *Meta) {
 	w, event := p.spec(), p.eventOr(Clear)
 	if before := h.Queued; before != nil {
 		if before.ResourceID != w.ResourceID && before.Name != w.Name {
-			p.say(NameTaken, h, 0)
+			p.answer(NameTaken, h, 0)
 			return
 		}
 		if p.keepsName() {
@@ -129,7 +129,7 @@ func (p *plan) wait(h *Meta) {
 	}
 	p.clearQueued(h)
 	p.setQueued(h, &w, event)
-	p.say(Queued, h, 0)
+	p.answer(Queued, h, 0)
 }
 
 // setQueued puts w, nil for nothing, behind m.

@@ -84,7 +84,7 @@ func cell(t *testing.T, before []store.Op, op store.Op) string {
 	case store.Accepted, store.Confirmed, store.Queued:
 		return situation(l)
 	default:
-		return "(" + verdicts[v] + ")"
+		return "(" + resultNames[v] + ")"
 	}
 }
 

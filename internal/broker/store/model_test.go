@@ -12,25 +12,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// claim is what the naive model knows of one id: the last word of its source
+// subscription is what the naive model knows of one id: the last word of its source
 // that the store took.
-type claim struct {
+type subscription struct {
 	owner, name string
 	tag         codec.Tag
 	alive       bool
-	hears       bool // the owner must hear that it is deleted
+	receives    bool // the owner must hear that it is deleted
 }
 
 // model is the store as its users see it: no tombstones, nothing that waits,
 // only who said what last.
-type model map[string]claim
+type model map[string]subscription
 
 // leave: the id is given up without a word, unless a deletion of it is still
 // under way (there is a tombstone or a grave).
 func (m model) leave(l *storetest.Model, k store.Key, id string) {
 	k.ResourceID = id
 	if e, ok := l.Get(k); ok {
-		m[id] = claim{owner: e.Owner, hears: true}
+		m[id] = subscription{owner: e.Owner, receives: true}
 		return
 	}
 	delete(m, id)
@@ -48,7 +48,7 @@ func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, b
 			name = id
 		}
 		if op.Deleting {
-			m[id] = claim{owner: op.Owner, hears: true}
+			m[id] = subscription{owner: op.Owner, receives: true}
 			return
 		}
 		for other, o := range m {
@@ -56,13 +56,13 @@ func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, b
 				m.leave(l, op.Key, other) // replaced under its name
 			}
 		}
-		m[id] = claim{owner: op.Owner, name: name, tag: op.Tag, alive: true}
+		m[id] = subscription{owner: op.Owner, name: name, tag: op.Tag, alive: true}
 	case store.PutStatus:
 		if verdict == store.Confirmed && !c.alive {
-			m[id] = claim{owner: c.owner, hears: true}
+			m[id] = subscription{owner: c.owner, receives: true}
 		}
 	case store.TakeOver: // of a tombstone, and what waits lives on
-		m[id] = claim{owner: c.owner, hears: true}
+		m[id] = subscription{owner: c.owner, receives: true}
 	case store.Forget:
 		switch {
 		case verdict == store.Accepted: // a grave was removed
@@ -70,7 +70,7 @@ func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, b
 		case before != nil && before.Queued != nil && before.Queued.ResourceID == id && behind == nil:
 			// it lives on with what waited
 		default:
-			m[id] = claim{owner: c.owner, hears: true}
+			m[id] = subscription{owner: c.owner, receives: true}
 		}
 	case store.CollectTombstone:
 		if behind == nil { // else what waits is not concerned
@@ -189,7 +189,7 @@ func compareWithModel(t *rapid.T, l *storetest.Model, m model) {
 		switch {
 		case c.alive:
 			want[id] = fmt.Sprintf("live %s %s %x", c.owner, c.name, c.tag)
-		case c.hears:
+		case c.receives:
 			want[id] = "grave " + c.owner
 		}
 	}

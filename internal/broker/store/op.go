@@ -166,16 +166,16 @@ func nameOf(op *Op) string {
 	return op.Name
 }
 
-// CheckPlace says what makes a data type or a cluster impossible to store, nil
+// CheckScope says what makes a data type or a cluster impossible to store, nil
 // when nothing does. Engines call it in MarkSubscribed.
-func CheckPlace(dt codec.DataType, cluster string) error {
-	if p := placeProblem(dt, cluster); p != "" {
+func CheckScope(dt codec.DataType, cluster string) error {
+	if p := scopeProblem(dt, cluster); p != "" {
 		return errors.New("store: " + p)
 	}
 	return nil
 }
 
-func placeProblem(dt codec.DataType, cluster string) string {
+func scopeProblem(dt codec.DataType, cluster string) string {
 	return cmp.Or(
 		requiredProblem("group of the data type", dt.Group), requiredProblem("version of the data type", dt.Version),
 		requiredProblem("resource of the data type", dt.Resource), requiredProblem("cluster", cluster),
@@ -196,16 +196,16 @@ func CheckSince(s Scope, part Part) error {
 	}
 }
 
-// MakesRoom reports whether less is on disk in the end: after everything but a spec or a
+// FreesQuota reports whether less is on disk in the end: after everything but a spec or a
 // status of a work that stays.
-func (op *Op) MakesRoom() bool {
+func (op *Op) FreesQuota() bool {
 	return op.Kind != PutSpec && op.Kind != PutStatus || op.Deleting || op.Deleted
 }
 
 // problem says what makes the op invalid, "" when nothing does.
 func (op *Op) problem() string {
 	return cmp.Or(
-		placeProblem(op.Key.DataType, op.Key.Cluster), requiredProblem("resource id", op.Key.ResourceID),
+		scopeProblem(op.Key.DataType, op.Key.Cluster), requiredProblem("resource id", op.Key.ResourceID),
 		keyPartProblem("owner", op.Owner), keyPartProblem("name", op.Name), op.kindProblem(),
 	)
 }

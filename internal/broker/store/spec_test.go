@@ -316,15 +316,15 @@ func TestDecide_SpecOfGrave(t *testing.T) {
 		// t3 The store goes back to before t2, and has the grave of t1.
 		// t4 The work is deleted anew. Therefore the cluster has to confirm.
 		{
-			name: "another deletion at a lower version", before: grave, op: anew(del("u1", "n1", 4)),
+			name: "another deletion at a lower version", before: grave, op: recreate(del("u1", "n1", 4)),
 			want: "accepted 4 s1", after: []string{"u1 tombstone s1/n1 v4 -@4"}, feed: []string{"4 u1 spec s1 tombstone"},
 		},
 		{
-			name: "another deletion, at the same version", before: grave, op: anew(del("u1", "n1", 5)),
+			name: "another deletion, at the same version", before: grave, op: recreate(del("u1", "n1", 5)),
 			want: "accepted 4 s1", after: []string{"u1 tombstone s1/n1 v5 -@4"}, feed: []string{"4 u1 spec s1 tombstone"},
 		},
 		{
-			name: "another deletion, whose name is taken", before: with(create("u2", "n1", 1, "x")), op: anew(del("u1", "n1", 5)),
+			name: "another deletion, whose name is taken", before: with(create("u2", "n1", 1, "x")), op: recreate(del("u1", "n1", 5)),
 			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v5 -@5 gone5@5 v5", "u2 live s1/n1 v1 x@4"}, feed: []string{"5 u1 status s1 grave"},
 		},
 		{

@@ -17,9 +17,9 @@ type Head struct {
 	TermStart uint64
 }
 
-// MaxTerms is how many openings a store remembers; whoever comes with a cursor
+// MaxIncarnations is how many openings a store remembers; whoever comes with a cursor
 // of an older one starts anew.
-const MaxTerms = 128
+const MaxIncarnations = 128
 
 // Cursor is a position in the history of a store.
 type Cursor = codec.Cursor
@@ -38,11 +38,11 @@ var (
 	// ErrReadOnly: a write failed or damage was found; restart after repair.
 	ErrReadOnly = errors.New("store is read-only after an error")
 	// ErrLow: the disk is nearly full, and the store shall get nothing but what makes
-	// room ([Op.MakesRoom]). It would write something else all the same.
+	// room ([Op.FreesQuota]). It would write something else all the same.
 	ErrLow = errors.New("store is low on room and takes only what makes room")
-	// ErrNoRoom: there is no room on the disk, or no file descriptor left. Nothing is
+	// ErrNoSpace: there is no room on the disk, or no file descriptor left. Nothing is
 	// written until there is, and nothing has to be started again.
-	ErrNoRoom = errors.New("store waits for room or for a file descriptor")
+	ErrNoSpace = errors.New("store waits for room or for a file descriptor")
 	// ErrBackup: another backup of the store is being made.
 	ErrBackup = errors.New("another backup of this store is being made; wait until it is done")
 )
@@ -100,10 +100,10 @@ type Store interface {
 	// Tombstones calls f for every tombstone of a cluster, in the order of
 	// their spec revisions, as Since does. It costs what it reports.
 	Tombstones(ctx context.Context, dt codec.DataType, cluster string, f func(Meta) error) error
-	// Graves returns the keys of an owner's graves that go when it has seen them (see
+	// ConfirmedTombstones returns the keys of an owner's graves that go when it has seen them (see
 	// [Meta.CollectableWhenAcked]), with a status revision not above upTo, in the order of
 	// these, at most limit (at least 1). It costs what it returns.
-	Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]Key, error)
+	ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]Key, error)
 	// Clusters returns the names of the clusters that have records of a data type,
 	// graves aside, or were marked as subscribed to it, sorted. A grave that waits for
 	// an agent of a name that is misspelt makes no cluster. It reads no disk.
@@ -120,7 +120,7 @@ type Store interface {
 	Digests(dt codec.DataType, owner string) []codec.ClusterDigest
 	// ValidCursor reports whether c is a position of this store: its epoch is
 	// the store's, its term is known, and its revision lies before the next
-	// term's first and is not above the head. Of the terms the last [MaxTerms]
+	// term's first and is not above the head. Of the terms the last [MaxIncarnations]
 	// are known.
 	ValidCursor(c Cursor) bool
 	// MarkSubscribed remembers durably that an agent of the cluster subscribed
@@ -143,7 +143,7 @@ type Store interface {
 	// the caller's. It reads no disk.
 	Bookmarks(prefix string) map[string][]byte
 	// Err is nil while the store takes every write. Else it says why not: [ErrLow],
-	// [ErrNoRoom] or [ErrReadOnly]. It does not block.
+	// [ErrNoSpace] or [ErrReadOnly]. It does not block.
 	Err() error
 	// Fatal gives at most one error: why the store cannot go on, and its process
 	// has to end. Whatever was not acknowledged before never will be.

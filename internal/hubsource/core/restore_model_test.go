@@ -390,7 +390,7 @@ func (r *realm) since(s *modelStream, after uint64) {
 }
 
 func (r *realm) confirmUpTo(upTo uint64) {
-	keys, err := r.store.Graves(context.Background(), manifestBundles, "hub", upTo, 1000)
+	keys, err := r.store.ConfirmedTombstones(context.Background(), manifestBundles, "hub", upTo, 1000)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -15,16 +15,16 @@ import (
 // copying the maps is enough for a backup. Tally, book and ring are not in it: an opening
 // makes them anew, as that of every engine does.
 type data struct {
-	epoch      string
-	terms      resident.Incarnations
-	head       uint64
-	clusters   map[resident.ClusterKey]*clusterData
-	tally      *resident.Summary
-	book       *quota.Book
-	subscribed resident.Subscriptions
-	bookmarks  resident.Bookmarks
-	ring       *resident.Ring
-	feed       map[uint64]store.Change // what the records have in the feed, by revision
+	storeID      string
+	incarnations resident.Incarnations
+	head         uint64
+	clusters     map[resident.ClusterKey]*clusterData
+	tally        *resident.Summary
+	usage        *quota.Book
+	subscribed   resident.Subscriptions
+	bookmarks    resident.Bookmarks
+	ring         *resident.Ring
+	feed         map[uint64]store.Change // what the records have in the feed, by revision
 }
 
 // ringSize is how many changes back the feed tells what is gone.
@@ -38,22 +38,22 @@ type clusterData struct {
 }
 
 type record struct {
-	meta                  *store.Meta
-	spec, status, waiting []byte
+	meta                 *store.Meta
+	spec, status, queued []byte
 }
 
 func newData(epoch string) data {
 	return data{
-		epoch: epoch, clusters: make(map[resident.ClusterKey]*clusterData), subscribed: make(resident.Subscriptions),
+		storeID: epoch, clusters: make(map[resident.ClusterKey]*clusterData), subscribed: make(resident.Subscriptions),
 		bookmarks: make(resident.Bookmarks), feed: make(map[uint64]store.Change),
 	}
 }
 
 func (d *data) clone() data {
 	c := *d
-	c.terms = slices.Clone(d.terms)
+	c.incarnations = slices.Clone(d.incarnations)
 	c.subscribed = maps.Clone(d.subscribed)
-	c.tally, c.book, c.ring, c.feed = nil, nil, nil, maps.Clone(d.feed)
+	c.tally, c.usage, c.ring, c.feed = nil, nil, nil, maps.Clone(d.feed)
 	c.bookmarks = maps.Clone(d.bookmarks)
 	c.clusters = make(map[resident.ClusterKey]*clusterData, len(d.clusters))
 	for w, p := range d.clusters {
@@ -64,12 +64,12 @@ func (d *data) clone() data {
 
 // begin begins a term.
 func (d *data) begin(t resident.Incarnation) {
-	d.terms = d.terms.Begin(t)
-	d.tally, d.book, d.ring = resident.NewTally(), quota.NewBook(), resident.NewRing(ringSize, t.First)
+	d.incarnations = d.incarnations.Begin(t)
+	d.tally, d.usage, d.ring = resident.NewTally(), quota.NewUsage(), resident.NewRing(ringSize, t.First)
 	for _, p := range d.clusters {
 		for _, r := range p.records {
 			d.tally.Load(r.meta)
-			d.book.Add(quota.Change{Source: r.meta.Owner, Cluster: r.meta.Cluster, By: store.UseOf(r.meta)})
+			d.usage.Add(quota.Change{Source: r.meta.Owner, Cluster: r.meta.Cluster, By: store.UseOf(r.meta)})
 		}
 	}
 	d.tally.Sort()
@@ -116,7 +116,7 @@ func (d *data) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 func (d *data) apply(dec store.Decision, op *store.Op) {
 	var waited []byte
 	if r := d.record(op.Key); r != nil {
-		waited = r.waiting
+		waited = r.queued
 	}
 	for _, c := range dec.Changes {
 		d.head = c.Revision
@@ -126,7 +126,7 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 		}
 	}
 	for c := range dec.Uses() {
-		d.book.Add(c)
+		d.usage.Add(c)
 	}
 	for _, w := range dec.Writes {
 		d.ring.Forget(w.Old, w.New)
@@ -189,7 +189,7 @@ func (d *data) write(w store.Write, event, waited []byte) {
 	}
 	take(w.Spec, &r.spec)
 	take(w.Status, &r.status)
-	take(w.Queued, &r.waiting)
+	take(w.Queued, &r.queued)
 	p.records[w.Key.ResourceID] = r
 }
 

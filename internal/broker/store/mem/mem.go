@@ -27,7 +27,7 @@ type Options struct {
 type Store struct {
 	mu      sync.Mutex
 	data    data
-	term    store.Head
+	opened  store.Head
 	commits chan struct{} // closed and replaced at each commit
 	closed  bool
 	scans   sync.WaitGroup // Close waits for them
@@ -43,8 +43,8 @@ func Open(o Options) *Store {
 	} else {
 		s.data = o.From.data.clone()
 	}
-	s.term = store.Head{StoreID: s.data.epoch, Incarnation: o.NewID(), TermStart: s.data.head + 1}
-	s.data.begin(resident.Incarnation{ID: s.term.Incarnation, First: s.term.TermStart})
+	s.opened = store.Head{StoreID: s.data.storeID, Incarnation: o.NewID(), TermStart: s.data.head + 1}
+	s.data.begin(resident.Incarnation{ID: s.opened.Incarnation, First: s.opened.TermStart})
 	return s
 }
 
@@ -75,7 +75,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 		if err != nil {
 			return nil, err
 		}
-		d := store.Admit(s.data.book, &ops[i], store.Decide(v, &ops[i]))
+		d := store.Admit(s.data.usage, &ops[i], store.Decide(v, &ops[i]))
 		s.data.apply(d, &ops[i])
 		outcomes[i] = d.Outcome
 	}
@@ -146,7 +146,7 @@ func (s *Store) Head() store.Head {
 }
 
 func (s *Store) head() store.Head {
-	h := s.term
+	h := s.opened
 	h.Revision = s.data.head
 	return h
 }
@@ -176,14 +176,14 @@ func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 func (s *Store) Rows(of quota.Of, after string, limit int) []quota.Row {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.data.book.Rows(of, after, max(limit, 1))
+	return s.data.usage.Rows(of, after, max(limit, 1))
 }
 
 // ValidCursor implements [store.Store].
 func (s *Store) ValidCursor(c store.Cursor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.data.terms.Valid(s.head(), c)
+	return s.data.incarnations.Valid(s.head(), c)
 }
 
 // MarkSubscribed implements [store.Store].
@@ -191,7 +191,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := store.CheckPlace(dt, cluster); err != nil {
+	if err := store.CheckScope(dt, cluster); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -258,14 +258,14 @@ func (*Store) Fatal() <-chan error { return nil }
 
 // Close implements [store.Store].
 func (s *Store) Close() error {
-	if err := s.shut(); err != nil {
+	if err := s.stop(); err != nil {
 		return err
 	}
 	s.scans.Wait()
 	return nil
 }
 
-func (s *Store) shut() error {
+func (s *Store) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -107,11 +107,11 @@ func (s *Store) Tombstones(ctx context.Context, dt codec.DataType, cluster strin
 	return s.report(ctx, func() []*store.Meta { return s.data.at(s.data.tally.Tombstones(dt, cluster), store.Scope{}) }, f)
 }
 
-// Graves implements [store.Store].
-func (s *Store) Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
+// ConfirmedTombstones implements [store.Store].
+func (s *Store) ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
 	var keys []store.Key
 	err := s.report(ctx, func() []*store.Meta {
-		return s.data.at(s.data.tally.Graves(dt, owner, upTo, max(limit, 1)), store.Scope{})
+		return s.data.at(s.data.tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)), store.Scope{})
 	}, func(m store.Meta) error {
 		keys = append(keys, m.Key)
 		return nil

@@ -150,7 +150,7 @@ func TestBackup_OnDisk(t *testing.T) {
 		t.Errorf("mode of the backup: %v", info.Mode())
 	}
 	mount := filepath.Join(d, "mount")
-	noError(t, os.MkdirAll(filepath.Join(mount, lostName), 0o700))
+	noError(t, os.MkdirAll(filepath.Join(mount, lostEntry), 0o700))
 	noError(t, backup(t.Context(), s, mount))
 	for what, err := range map[string]error{
 		"a backup is there": backup(t.Context(), s, deep),
@@ -175,7 +175,7 @@ func TestBackup_OnDisk(t *testing.T) {
 			t.Errorf("%s: %+v, %v", at, r, err)
 		}
 	}
-	r, err := Copy(t.Context(), deep, filepath.Join(d, "copy"))
+	r, err := Clone(t.Context(), deep, filepath.Join(d, "copy"))
 	if err != nil || r.Dir != filepath.Join(d, "copy") {
 		t.Errorf("copy: %+v, %v", r, err)
 	}

@@ -24,11 +24,11 @@ const maxNamed = 1000
 
 // Report says what a store holds and what is wrong with it.
 type Report struct {
-	Dir   string
-	Epoch string
-	// Term is that of the last opening, Revision that of the last commit.
-	Term     string
-	Revision uint64
+	Dir     string
+	StoreID string
+	// Incarnation is that of the last opening, Revision that of the last commit.
+	Incarnation string
+	Revision    uint64
 	// Closed: the store was closed, or is a backup. Else its broker ended
 	// without, and the end of the log cannot be told from the torn write of a
 	// power loss.
@@ -49,8 +49,8 @@ type ClusterReport struct {
 	DataType codec.DataType
 	Cluster  string
 	// Records by state; of the live ones the digest.
-	Live, Tombstones, Graves int
-	Digest                   store.Digest
+	Live, Tombstones, ConfirmedTombstones int
+	Digest                                store.Digest
 }
 
 // DamagedError says that a store is damaged, and where.
@@ -197,8 +197,8 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.pass(ctx); err != nil {
 		return err
 	}
-	if n := len(c.terms); n > 0 {
-		c.report.Term = c.terms[n-1].ID
+	if n := len(c.incarnations); n > 0 {
+		c.report.Incarnation = c.incarnations[n-1].ID
 	} else {
 		c.wrong([]byte{keyTerm}, "there is no sound one")
 	}
@@ -210,7 +210,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.note([]byte(cleanName), err); err != nil {
 		return err
 	}
-	r.Epoch, r.Revision, r.Bookmarks = c.head.StoreID, c.head.Revision, len(c.bookmarks)
+	r.StoreID, r.Revision, r.Bookmarks = c.head.StoreID, c.head.Revision, len(c.bookmarks)
 	c.tally.Sort()
 	for i := range r.Clusters {
 		in := &r.Clusters[i]
@@ -258,7 +258,7 @@ func (c *checker) pass(ctx context.Context) (err error) {
 		at = kinds[i]
 		valid = it.SeekGE([]byte{at})
 	}
-	c.turn()
+	c.yield()
 	c.missing(nil)
 	return nil
 }
@@ -286,11 +286,11 @@ func (c *checker) value(it *engine.Iterator) error {
 	case m != nil:
 		c.record(key, m)
 	case key[0] == keyTerm:
-		c.term(key)
+		c.incarnation(key)
 	case key[0] == keyCluster:
 		if dt, cluster, err := parseClusterKey(key); err != nil {
 			return err
-		} else if err := store.CheckPlace(dt, cluster); err != nil {
+		} else if err := store.CheckScope(dt, cluster); err != nil {
 			c.wrong(key, "%v", err)
 		}
 	case key[0] == keyBookmark:
@@ -301,16 +301,16 @@ func (c *checker) value(it *engine.Iterator) error {
 	return nil
 }
 
-// term checks the last one that was read.
-func (c *checker) term(key []byte) {
-	n := len(c.terms) - 1
-	t := c.terms[n]
+// incarnation checks the last one that was read.
+func (c *checker) incarnation(key []byte) {
+	n := len(c.incarnations) - 1
+	t := c.incarnations[n]
 	var before resident.Incarnation
 	if n > 0 {
-		before = c.terms[n-1]
+		before = c.incarnations[n-1]
 	}
 	switch {
-	case t.ID == "" || slices.ContainsFunc(c.terms[:n], func(o resident.Incarnation) bool { return o.ID == t.ID }):
+	case t.ID == "" || slices.ContainsFunc(c.incarnations[:n], func(o resident.Incarnation) bool { return o.ID == t.ID }):
 		c.wrong(key, "another term has its id, or it has none")
 	case t.First < before.First:
 		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.First, before.First)
@@ -351,7 +351,7 @@ func (c *checker) count(m *store.Meta) {
 		n++
 	}
 	if m.State == store.ConfirmedTombstone {
-		c.report.Clusters[n-1].Graves++
+		c.report.Clusters[n-1].ConfirmedTombstones++
 	}
 }
 
@@ -380,9 +380,9 @@ func (c *checker) form(m *store.Meta) []string {
 	return out
 }
 
-// turn is called when all records were read: it sorts what they say, and
+// yield is called when all records were read: it sorts what they say, and
 // compares them with each other.
-func (c *checker) turn() {
+func (c *checker) yield() {
 	if c.turned {
 		return
 	}
@@ -441,7 +441,7 @@ func (c *checker) missing(before []byte) {
 // compare compares a value that comes behind the records with what they say; err
 // says that it cannot be read.
 func (c *checker) compare(key, body []byte, err error) error {
-	c.turn()
+	c.yield()
 	c.missing(key)
 	if c.next == len(c.expected) || c.expected[c.next].key != string(key) {
 		if err == nil {

@@ -68,7 +68,7 @@ func TestCheck_Sound(t *testing.T) {
 	s := mustOpen(t, Options{Dir: dir, FS: fs})
 	defer mustClose(t, s)
 	want := &Report{
-		Dir: dir, Epoch: s.Head().StoreID, Term: s.terms[0].ID, Revision: s.Head().Revision, Closed: true,
+		Dir: dir, StoreID: s.Head().StoreID, Incarnation: s.incarnations[0].ID, Revision: s.Head().Revision, Closed: true,
 		Clusters: []ClusterReport{{
 			DataType: codec.ManifestBundles, Cluster: "c1", Live: 1, Tombstones: 1,
 			Digest: s.ClusterHead(codec.ManifestBundles, "c1").Digest,
@@ -291,7 +291,7 @@ func TestCheck_Random(t *testing.T) {
 			h := ledger.ClusterHead(codec.ManifestBundles, cluster)
 			c := ClusterReport{DataType: codec.ManifestBundles, Cluster: cluster, Digest: h.Digest, Tombstones: h.Tombstones, Live: int(h.Digest.Count)}
 			all := len(ledger.Scan(store.Scope{DataType: codec.ManifestBundles, Cluster: cluster}))
-			if c.Graves = all - c.Live - c.Tombstones; all > 0 {
+			if c.ConfirmedTombstones = all - c.Live - c.Tombstones; all > 0 {
 				want = append(want, c)
 			}
 		}

@@ -25,12 +25,12 @@ import (
 
 const cleanName = "CLEAN"
 
-// clean says how a store was closed.
-type clean struct {
-	term     string
-	revision uint64
-	files    []fileSum // manifest and logs, none in the mark of an earlier release
-	changed  error     // how these differ now
+// shutdownMarker says how a store was closed.
+type shutdownMarker struct {
+	incarnation string
+	revision    uint64
+	files       []fileSum // manifest and logs, none in the mark of an earlier release
+	changed     error     // how these differ now
 }
 
 // fileSum is the content of a file.
@@ -40,7 +40,9 @@ type fileSum struct {
 }
 
 // position is that of a store that writes nothing at present.
-func (s *Store) position() clean { return clean{term: s.head.Incarnation, revision: s.head.Revision} }
+func (s *Store) position() shutdownMarker {
+	return shutdownMarker{incarnation: s.head.Incarnation, revision: s.head.Revision}
+}
 
 // manifestOf returns the name of the present manifest, "" where there is none.
 func manifestOf(files vfs.FS, dir string) (string, error) {
@@ -52,7 +54,7 @@ func manifestOf(files vfs.FS, dir string) (string, error) {
 }
 
 // at is c with the files in dir.
-func (c clean) at(files vfs.FS, dir string) (clean, error) {
+func (c shutdownMarker) at(files vfs.FS, dir string) (shutdownMarker, error) {
 	manifest, err := manifestOf(files, dir)
 	if err != nil {
 		return c, err
@@ -93,7 +95,7 @@ func copyTo(w io.Writer, files vfs.FS, path string) error {
 
 // compareFiles says which file in dir is not what it was at the end. An opening that did
 // not come to its own end has begun another manifest, and may have removed logs.
-func (c clean) compareFiles(files vfs.FS, dir string) error {
+func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 	manifest, err := manifestOf(files, dir)
 	if err != nil || !slices.ContainsFunc(c.files, func(s fileSum) bool { return s.name == manifest }) {
 		return err
@@ -113,8 +115,8 @@ func (c clean) compareFiles(files vfs.FS, dir string) error {
 }
 
 // value is what the file holds.
-func (c clean) value() []byte {
-	body := encodeTerm(resident.Incarnation{ID: c.term, First: c.revision})
+func (c shutdownMarker) value() []byte {
+	body := encodeTerm(resident.Incarnation{ID: c.incarnation, First: c.revision})
 	for _, s := range c.files {
 		body = binary.AppendUvarint(appendString(body, s.name), s.crc)
 	}
@@ -125,7 +127,7 @@ func (c clean) value() []byte {
 
 // sign writes the file about a store that is closed; it survives a power loss when
 // sign returns. Before, there is none: half of one would be damage.
-func (c clean) sign(files vfs.FS, dir string) error {
+func (c shutdownMarker) sign(files vfs.FS, dir string) error {
 	c, err := c.at(files, dir)
 	if err != nil {
 		return err
@@ -148,7 +150,7 @@ func (c clean) sign(files vfs.FS, dir string) error {
 
 // readClean returns what the last Close wrote, and compares the files with it: the
 // engine, when it opens, changes them. nil: the store was not closed, or is new.
-func readClean(files vfs.FS, dir string) (*clean, error) {
+func readClean(files vfs.FS, dir string) (*shutdownMarker, error) {
 	name := files.PathJoin(dir, cleanName)
 	var v bytes.Buffer
 	switch err := copyTo(&v, files, name); {
@@ -162,7 +164,7 @@ func readClean(files vfs.FS, dir string) (*clean, error) {
 		return nil, &store.DamageError{Key: name, What: "it says where the store was closed; remove it to open the store as after a crash"}
 	}
 	r := reader{b: body}
-	c := &clean{term: r.string(), revision: r.uint64()}
+	c := &shutdownMarker{incarnation: r.string(), revision: r.uint64()}
 	for len(r.b) > 0 {
 		c.files = append(c.files, fileSum{name: r.string(), crc: r.uint64()})
 	}
@@ -195,12 +197,12 @@ func (s *Store) checkClean(o *Options) error {
 }
 
 // compare says what a store in dir has lost since it was closed.
-func (c clean) compare(dir string, s *memIndex) error {
+func (c shutdownMarker) compare(dir string, s *memIndex) error {
 	head := s.highest()
-	switch i := slices.IndexFunc(s.terms, func(t resident.Incarnation) bool { return t.ID == c.term }); {
+	switch i := slices.IndexFunc(s.incarnations, func(t resident.Incarnation) bool { return t.ID == c.incarnation }); {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
-	case i < len(s.terms)-1:
+	case i < len(s.incarnations)-1:
 		return nil // it was opened since
 	case head != c.revision:
 		return &store.DamageError{Key: dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, head)}

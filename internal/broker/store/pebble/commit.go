@@ -40,7 +40,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 // MarkSubscribed implements [store.Store]. What is known already costs no
 // write.
 func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
-	if err := store.CheckPlace(dt, cluster); err != nil {
+	if err := store.CheckScope(dt, cluster); err != nil {
 		return err
 	}
 	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
@@ -156,7 +156,7 @@ type payload struct {
 // newTransaction begins one of so many ops.
 func newTransaction(db engine.Reader, m *memory, b *batch, ops int) *transaction {
 	return &transaction{
-		db: db, memory: m, batch: b, head: m.head.Revision, use: m.book.Draft(),
+		db: db, memory: m, batch: b, head: m.head.Revision, use: m.usage.Draft(),
 		metas: make(map[store.Key]*store.Meta), names: make(map[store.Key]string), behind: make(map[store.Key]string),
 		writes: make([]store.Write, 0, ops), changes: make([]store.Change, 0, ops), events: make([]payload, 0, ops),
 	}

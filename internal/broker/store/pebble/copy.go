@@ -29,7 +29,7 @@ const (
 	// store that followed it. No store takes notice of them.
 	AsidePrefix = "aside-"
 	lockName    = "LOCK"
-	lostName    = "lost+found" // of a file system of its own
+	lostEntry   = "lost+found" // of a file system of its own
 	// partBytes is how much of a file one part has at most.
 	partBytes = 256 << 10
 	// stagingName is a directory in that of the store, on its file system, in which
@@ -88,7 +88,7 @@ func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) 
 }
 
 // stage copies the store as the last commit left it: none is under way.
-func (s *Store) stage() (clean, error) {
+func (s *Store) stage() (shutdownMarker, error) {
 	s.commit.Lock()
 	defer s.commit.Unlock()
 	err := s.failure.call(func() error {
@@ -153,14 +153,14 @@ func sendFile(ctx context.Context, files vfs.FS, path, name string, send func(na
 	}
 }
 
-// Copy copies the store in from, which no broker may have open, to a directory
+// Clone copies the store in from, which no broker may have open, to a directory
 // that is empty or not there: to back it up, or to restore a backup. It checks
 // the store before, and the copy after, and leaves nothing behind when either is
 // damaged ([*DamagedError]) or something else fails. The report is that of the
-// copy, which is on disk when Copy returns nil. Opened, the copy begins a new
+// copy, which is on disk when Clone returns nil. Opened, the copy begins a new
 // term, so that cursors given out after it was made are not taken. Errors are
 // those of [Check] and [ErrNotEmpty].
-func Copy(ctx context.Context, from, to string) (*Report, error) {
+func Clone(ctx context.Context, from, to string) (*Report, error) {
 	return copyStore(ctx, vfs.Default, from, to)
 }
 
@@ -191,7 +191,7 @@ func copyStore(ctx context.Context, files vfs.FS, from, to string) (r *Report, e
 // that is empty or not there, and checks them. next returns parts of one file
 // after the other, with its name in the first part of each, and io.EOF after the
 // last; another error of it ends the copy and is returned. What arrived is
-// removed again when something fails. Errors are those of [Copy].
+// removed again when something fails. Errors are those of [Clone].
 func Receive(ctx context.Context, to string, next func() (name string, data []byte, err error)) (*Report, error) {
 	r, err := receive(ctx, vfs.Default, to, nil, pull(next))
 	if err != nil {
@@ -254,7 +254,7 @@ func receive(ctx context.Context, files vfs.FS, to string, original *Report, sen
 
 // sameAs says how a copy differs from its original, if that is known.
 func (r *Report) sameAs(o *Report) error {
-	if o == nil || r.Epoch == o.Epoch && r.Term == o.Term && r.Revision == o.Revision && r.Values == o.Values && r.Bytes == o.Bytes &&
+	if o == nil || r.StoreID == o.StoreID && r.Incarnation == o.Incarnation && r.Revision == o.Revision && r.Values == o.Values && r.Bytes == o.Bytes &&
 		slices.Equal(r.Clusters, o.Clusters) {
 		return nil
 	}
@@ -294,7 +294,7 @@ func newIncoming(files vfs.FS, dir string) (*incoming, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	if err := errors.Join(in.mark(), syncDir(files, dir)); err != nil {
+	if err := errors.Join(in.bookmark(), syncDir(files, dir)); err != nil {
 		return nil, in.abandon(err)
 	}
 	return in, nil
@@ -302,7 +302,7 @@ func newIncoming(files vfs.FS, dir string) (*incoming, error) {
 
 // NoStore reports whether a name in the directory of a store belongs to no store.
 func NoStore(name string) bool {
-	return name == lockName || name == lostName || strings.HasPrefix(name, AsidePrefix)
+	return name == lockName || name == lostEntry || strings.HasPrefix(name, AsidePrefix)
 }
 
 // makeDir makes a directory with those that it is in, for the owner only: works
@@ -368,8 +368,8 @@ func (in *incoming) endFile() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// mark says that the copy is not finished.
-func (in *incoming) mark() error { return errors.Join(in.beginFile(IncompleteName), in.endFile()) }
+// bookmark says that the copy is not finished.
+func (in *incoming) bookmark() error { return errors.Join(in.beginFile(IncompleteName), in.endFile()) }
 
 // unmark makes the copy count; it survives a power loss then.
 func (in *incoming) unmark() error {
@@ -380,7 +380,7 @@ func (in *incoming) unmark() error {
 		return err
 	}
 	if err := syncDir(in.fs, in.dir); err != nil { // it may be gone for good, or come back
-		return errors.Join(err, in.mark())
+		return errors.Join(err, in.bookmark())
 	}
 	return nil
 }

@@ -241,7 +241,7 @@ func TestCopy_FullDisk(t *testing.T) {
 // TestCopy_Differs: a copy that is sound but not the same is not taken.
 func TestCopy_Differs(t *testing.T) {
 	t.Parallel()
-	a := &Report{Epoch: "e", Values: 3, Clusters: []ClusterReport{{Cluster: "c1", DataType: codec.ManifestBundles}}}
+	a := &Report{StoreID: "e", Values: 3, Clusters: []ClusterReport{{Cluster: "c1", DataType: codec.ManifestBundles}}}
 	b := *a
 	if err := a.sameAs(&b); err != nil {
 		t.Error(err)

@@ -43,7 +43,7 @@
 //
 // # Backups
 //
-// [Store.Backup] sends the files of a store that is open, [Copy] those of one that
+// [Store.Backup] sends the files of a store that is open, [Clone] those of one that
 // is not; [Receive] and Copy make a store of what comes. It is marked by a file
 // INCOMPLETE until it is whole and on disk. [Check] reads all of a store.
 //

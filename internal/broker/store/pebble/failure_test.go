@@ -24,8 +24,8 @@ func TestAttempt_Ends(t *testing.T) {
 	t.Parallel()
 	damaged := &store.DamageError{Key: "000008.sst", What: "crc32c checksum mismatch"}
 	for name, fail := range map[string]struct {
-		tell  func(f *failure)
-		cause error
+		report func(f *failure)
+		cause  error
 	}{
 		"damage": {func(f *failure) {
 			f.listener().DataCorruption(engine.DataCorruptionInfo{Path: damaged.Key, Details: errors.New(damaged.What)})
@@ -39,7 +39,7 @@ func TestAttempt_Ends(t *testing.T) {
 				never := make(chan struct{})
 				defer close(never)
 				err := f.attempt(func() error {
-					fail.tell(f)
+					fail.report(f)
 					<-never
 					return nil
 				})

@@ -45,7 +45,7 @@ func TestOpen_StoreOfFormer(t *testing.T) {
 	noError(t, s.Tombstones(t.Context(), codec.ManifestBundles, "cluster1", collect("tombstone")))
 	scope = store.Scope{DataType: codec.ManifestBundles, Owner: "hub1"}
 	noError(t, s.Since(t.Context(), scope, store.StatusPart, 6, collect("status")))
-	for _, k := range must(s.Graves(t.Context(), codec.ManifestBundles, "hub1", s.Head().Revision, 10)) {
+	for _, k := range must(s.ConfirmedTombstones(t.Context(), codec.ManifestBundles, "hub1", s.Head().Revision, 10)) {
 		got = append(got, "grave "+k.ResourceID)
 	}
 	for _, owner := range []string{"hub1", "ci"} {
@@ -63,7 +63,7 @@ func TestOpen_StoreOfFormer(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 
-	old := store.Cursor{StoreID: before.Epoch, Incarnation: before.Term, Revision: 10}
+	old := store.Cursor{StoreID: before.StoreID, Incarnation: before.Incarnation, Revision: 10}
 	if !s.ValidCursor(old) {
 		t.Errorf("cursor %v is refused", old)
 	}

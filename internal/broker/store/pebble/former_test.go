@@ -84,7 +84,7 @@ func describeStore(t *testing.T, s *Store) (lines []string) {
 		for _, c := range s.Digests(codec.ManifestBundles, owner) {
 			say("digest %s %s %d %.6s", owner, c.Cluster, c.Digest.Count, c.Digest.Sum)
 		}
-		for _, k := range must(s.Graves(t.Context(), codec.ManifestBundles, owner, s.Head().Revision, 10)) {
+		for _, k := range must(s.ConfirmedTombstones(t.Context(), codec.ManifestBundles, owner, s.Head().Revision, 10)) {
 			say("collectable %s %s/%s", owner, k.Cluster, k.ResourceID)
 		}
 	}
@@ -143,7 +143,7 @@ func TestFormer_Store(t *testing.T) {
 func TestFormer_Restore(t *testing.T) {
 	t.Parallel()
 	from, to := copyFormer(t, formerBackup), filepath.Join(t.TempDir(), dir)
-	r, err := Copy(t.Context(), from, to)
+	r, err := Clone(t.Context(), from, to)
 	if err != nil || r.Revision != 39 || r.Bookmarks != 6 {
 		t.Fatalf("%+v, %v", r, err)
 	}

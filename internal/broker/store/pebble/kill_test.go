@@ -36,13 +36,13 @@ func TestKill(t *testing.T) {
 		}
 		lines := bufio.NewScanner(out)
 		for read := 0; read < 40+30*life && lines.Scan(); read++ {
-			a.hear(t, lines.Text())
+			a.note(t, lines.Text())
 		}
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		for lines.Scan() { // what was said before the end counts too
-			a.hear(t, lines.Text())
+			a.note(t, lines.Text())
 		}
 		if err := cmd.Wait(); err == nil {
 			t.Fatal("the process ended by itself")
@@ -59,8 +59,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// hear notes one line of the process. The last may be cut.
-func (a acked) hear(t *testing.T, line string) {
+// note notes one line of the process. The last may be cut.
+func (a acked) note(t *testing.T, line string) {
 	t.Helper()
 	var n int
 	var version int64

@@ -13,13 +13,13 @@ import (
 
 // memIndex is what a store knows without a look at the disk.
 type memIndex struct {
-	head       store.Head
-	terms      resident.Incarnations
-	subscribed resident.Subscriptions
-	bookmarks  resident.Bookmarks
-	tally      *resident.Summary
-	book       *quota.Book
-	behind     map[store.Key]string // id that waits to the id of its tombstone
+	head         store.Head
+	incarnations resident.Incarnations
+	subscribed   resident.Subscriptions
+	bookmarks    resident.Bookmarks
+	tally        *resident.Summary
+	usage        *quota.Book
+	behind       map[store.Key]string // id that waits to the id of its tombstone
 
 	// Of loading:
 	headFound bool
@@ -28,7 +28,7 @@ type memIndex struct {
 
 func newState() memIndex {
 	return memIndex{
-		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), book: quota.NewBook(), behind: make(map[store.Key]string),
+		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), usage: quota.NewUsage(), behind: make(map[store.Key]string),
 		bookmarks: make(resident.Bookmarks),
 	}
 }
@@ -72,7 +72,7 @@ func (s *memIndex) loadTerm(key, body []byte) error {
 	}
 	t, err := decodeTerm(key, body)
 	if err == nil {
-		s.terms = append(s.terms, t)
+		s.incarnations = append(s.incarnations, t)
 		s.lastTerm = number
 	}
 	return err
@@ -81,7 +81,7 @@ func (s *memIndex) loadTerm(key, body []byte) error {
 // addRecord takes in a record.
 func (s *memIndex) addRecord(m *store.Meta) {
 	s.tally.Load(m)
-	s.book.Add(quota.Change{Source: m.Owner, Cluster: m.Cluster, By: store.UseOf(m)})
+	s.usage.Add(quota.Change{Source: m.Owner, Cluster: m.Cluster, By: store.UseOf(m)})
 	if id := store.QueuedID(m); id != "" {
 		s.behind[beside(m.Key, id)] = m.ResourceID
 	}
@@ -111,7 +111,7 @@ func (s *memIndex) aboveHead(m *store.Meta) string {
 
 // newTerm begins a term.
 func (s *memIndex) newTerm(epoch string, t resident.Incarnation) {
-	s.terms = s.terms.Begin(t)
+	s.incarnations = s.incarnations.Begin(t)
 	s.head.StoreID, s.head.Incarnation, s.head.TermStart = epoch, t.ID, t.First
 }
 
@@ -186,14 +186,14 @@ func (m *memory) Digests(dt codec.DataType, owner string) []codec.ClusterDigest 
 func (m *memory) Rows(of quota.Of, after string, limit int) []quota.Row {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.book.Rows(of, after, max(limit, 1))
+	return m.usage.Rows(of, after, max(limit, 1))
 }
 
 // ValidCursor implements [store.Store].
 func (m *memory) ValidCursor(c store.Cursor) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.terms.Valid(m.head, c)
+	return m.incarnations.Valid(m.head, c)
 }
 
 // Subscribed implements [store.Store].

@@ -365,10 +365,10 @@ func (s *Store) Tombstones(ctx context.Context, dt codec.DataType, cluster strin
 	return s.eachAt(ctx, store.SpecPart, func() []uint64 { return s.tally.Tombstones(dt, cluster) }, f)
 }
 
-// Graves implements [store.Store].
-func (s *Store) Graves(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
+// ConfirmedTombstones implements [store.Store].
+func (s *Store) ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
 	var keys []store.Key
-	graves := func() []uint64 { return s.tally.Graves(dt, owner, upTo, max(limit, 1)) }
+	graves := func() []uint64 { return s.tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)) }
 	err := s.eachAt(ctx, store.StatusPart, graves, func(m store.Meta) error {
 		keys = append(keys, m.Key)
 		return nil

@@ -47,7 +47,7 @@ type spaceGuard struct {
 	reserved bool
 
 	mu      sync.Mutex
-	waiting int   // calls of the engine
+	waiters int   // calls of the engine
 	cause   error // of the last one that began to wait
 	low     error // nil: there is ample room
 }
@@ -81,8 +81,8 @@ func isAny(err error, all ...syscall.Errno) bool {
 func (r *spaceGuard) err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting > 0 {
-		return fmt.Errorf("%w: %w", store.ErrNoRoom, r.cause)
+	if r.waiters > 0 {
+		return fmt.Errorf("%w: %w", store.ErrNoSpace, r.cause)
 	}
 	return r.low
 }
@@ -91,7 +91,7 @@ func (r *spaceGuard) ample() bool { return r.err() == nil }
 
 // none is why nothing is written at the moment.
 func (r *spaceGuard) none() error {
-	if err := r.err(); errors.Is(err, store.ErrNoRoom) {
+	if err := r.err(); errors.Is(err, store.ErrNoSpace) {
 		return err
 	}
 	return nil
@@ -108,7 +108,7 @@ func (r *spaceGuard) retry(err error, call func() error) error {
 
 func (r *spaceGuard) begin(err error) {
 	r.mu.Lock()
-	if r.waiting++; r.waiting == 1 {
+	if r.waiters++; r.waiters == 1 {
 		r.log.Error("store has no room or no file descriptor; it takes nothing until there is", "error", err)
 	}
 	r.cause = err
@@ -124,7 +124,7 @@ func (r *spaceGuard) begin(err error) {
 func (r *spaceGuard) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting--; r.waiting == 0 && !exhausted(err) {
+	if r.waiters--; r.waiters == 0 && !exhausted(err) {
 		r.log.Info("store goes on writing")
 	}
 }

@@ -37,12 +37,12 @@ func until(t *testing.T, what string, done func() bool) {
 // does not ask for an end.
 func waits(t *testing.T, s *Store, cause error) {
 	t.Helper()
-	until(t, "it waits", func() bool { return errors.Is(s.Err(), store.ErrNoRoom) })
+	until(t, "it waits", func() bool { return errors.Is(s.Err(), store.ErrNoSpace) })
 	for what, err := range map[string]error{
 		"err":    s.Err(),
 		"commit": func() error { _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1<<40)}); return err }(),
 	} {
-		if !errors.Is(err, store.ErrNoRoom) || !errors.Is(err, cause) {
+		if !errors.Is(err, store.ErrNoSpace) || !errors.Is(err, cause) {
 			t.Errorf("%s of a store without room: %v", what, err)
 		}
 	}
@@ -99,10 +99,10 @@ func TestRoom_GoesOnByItself(t *testing.T) {
 				t.Errorf("get from a store without room: version %d, %v", r.Version, err)
 			}
 			on.Store(false)
-			if err := <-churned; err != nil && !errors.Is(err, store.ErrNoRoom) {
+			if err := <-churned; err != nil && !errors.Is(err, store.ErrNoSpace) {
 				t.Errorf("commit: %v", err)
 			}
-			until(t, "there is room", func() bool { return !errors.Is(s.Err(), store.ErrNoRoom) })
+			until(t, "there is room", func() bool { return !errors.Is(s.Err(), store.ErrNoSpace) })
 			if err := a.churn(s, 600, 50); err != nil {
 				t.Fatal(err)
 			}
@@ -165,14 +165,14 @@ func TestRoom_NobodyWaitsAtTheEnd(t *testing.T) {
 			on.Store(true)
 			committed := make(chan error, 1)
 			go func() { _, err := s.Commit(context.Background(), []store.Op{testOp(1, 1<<40)}); committed <- err }() // received below
-			until(t, "it waits", func() bool { return errors.Is(s.Err(), store.ErrNoRoom) })
+			until(t, "it waits", func() bool { return errors.Is(s.Err(), store.ErrNoSpace) })
 			end(s, stop)
 			if err := s.Close(); !errors.Is(err, syscall.ENOSPC) {
 				t.Errorf("close: %v", err)
 			}
 			// ErrNoRoom: a flush in the background had met the full disk before. ErrClosed: a
 			// flush had met it, and the commit began only after the store was closed.
-			if err := <-committed; !errors.Is(err, store.ErrReadOnly) && !errors.Is(err, store.ErrNoRoom) && !errors.Is(err, store.ErrClosed) {
+			if err := <-committed; !errors.Is(err, store.ErrReadOnly) && !errors.Is(err, store.ErrNoSpace) && !errors.Is(err, store.ErrClosed) {
 				t.Errorf("commit: %v", err)
 			}
 			s = mustOpen(t, tiny(mem.CrashClone(vfs.CrashCloneCfg{})))

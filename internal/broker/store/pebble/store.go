@@ -82,9 +82,9 @@ type Store struct {
 	space   *spaceGuard
 	fs      vfs.FS
 	dir     string
-	closed  *clean     // how it was, before it was opened
-	staging string     // where a backup begins
-	backups sync.Mutex // there is one staging
+	closed  *shutdownMarker // how it was, before it was opened
+	staging string          // where a backup begins
+	backups sync.Mutex      // there is one staging
 
 	// commit serialises what writes.
 	commit sync.Mutex
@@ -238,8 +238,8 @@ func (s *Store) begin(o *Options) error {
 		}
 		t := resident.Incarnation{ID: o.NewID(), First: s.head.Revision + 1}
 		b.set(numberKey(keyTerm, number), encodeTerm(t))
-		if number > store.MaxTerms {
-			err = b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxTerms+1), nil)
+		if number > store.MaxIncarnations {
+			err = b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxIncarnations+1), nil)
 		}
 		return func() { s.newTerm(epoch, t) }, err
 	})

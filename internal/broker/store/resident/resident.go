@@ -22,10 +22,10 @@ type Incarnation struct {
 // Incarnations are the openings that a store remembers, in their order.
 type Incarnations []Incarnation
 
-// Begin returns t with another term, without those beyond [store.MaxTerms].
+// Begin returns t with another term, without those beyond [store.MaxIncarnations].
 func (t Incarnations) Begin(next Incarnation) Incarnations {
 	t = append(slices.Clip(t), next)
-	return t[max(0, len(t)-store.MaxTerms):]
+	return t[max(0, len(t)-store.MaxIncarnations):]
 }
 
 // Valid as in [store.Store.ValidCursor], of a store with this head.

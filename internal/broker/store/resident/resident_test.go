@@ -14,14 +14,14 @@ import (
 func TestTerms_Valid(t *testing.T) {
 	t.Parallel()
 	var terms Incarnations
-	for n := range uint64(store.MaxTerms + 2) {
+	for n := range uint64(store.MaxIncarnations + 2) {
 		before := slices.Clone(terms)
 		terms = terms.Begin(Incarnation{ID: fmt.Sprint(n), First: 10 * n})
-		if n < store.MaxTerms && !slices.Equal(terms[:len(terms)-1], before) {
+		if n < store.MaxIncarnations && !slices.Equal(terms[:len(terms)-1], before) {
 			t.Fatalf("term %d changed those before: %v", n, terms)
 		}
 	}
-	last := uint64(store.MaxTerms + 1)
+	last := uint64(store.MaxIncarnations + 1)
 	head := store.Head{StoreID: "e", Revision: 10*last + 5}
 	for name, c := range map[string]struct {
 		cursor store.Cursor

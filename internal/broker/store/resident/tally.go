@@ -28,9 +28,9 @@ type clusterTally struct {
 }
 
 type ownerTally struct {
-	statuses revisions // of the statuses in the feed
-	graves   revisions // those of graves that go when their source has seen them
-	clusters map[string]*holding
+	statuses  revisions // of the statuses in the feed
+	confirmed revisions // those of graves that go when their source has seen them
+	clusters  map[string]*holding
 }
 
 // holding is what one owner has on one cluster.
@@ -56,7 +56,7 @@ func (t *Summary) Sort() {
 	}
 	for _, o := range t.owners {
 		o.statuses.sort()
-		o.graves.sort()
+		o.confirmed.sort()
 	}
 }
 
@@ -89,7 +89,7 @@ func (t *Summary) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	replace(&c.specs, oldSpec, spec)
 	replace(&o.statuses, oldStatus, status)
 	replace(&c.tombstones, inTombstone(old, oldSpec), inTombstone(n, spec))
-	replace(&o.graves, seen(old), seen(n))
+	replace(&o.confirmed, seen(old), seen(n))
 	o.hold(c, old, n)
 	c.head.Failing += live(n, fails) - live(old, fails)
 	c.head.Unanswered += live(n, (*store.Meta).AwaitsStatus) - live(old, (*store.Meta).AwaitsStatus)
@@ -248,10 +248,10 @@ func (t *Summary) Tombstones(dt codec.DataType, cluster string) []uint64 {
 	return t.cluster(dt, cluster).tombstones.after(0)
 }
 
-// Graves returns the status revisions of an owner's graves that go when it has seen
+// ConfirmedTombstones returns the status revisions of an owner's graves that go when it has seen
 // them and are not above upTo, ascending, at most limit.
-func (t *Summary) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
-	return t.owner(dt, owner).graves.upTo(upTo, limit)
+func (t *Summary) ConfirmedTombstones(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
+	return t.owner(dt, owner).confirmed.upTo(upTo, limit)
 }
 
 // Digests as in [store.Store].

@@ -15,7 +15,7 @@ func change(revision uint64, k store.Key, part store.Part, state store.State) st
 // testChanges: revision order, each half once, limits, any start.
 func testChanges(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	b.accept(spec(u1, 1), spec(u2, 1), report(u1, 1, 1), spec(u1, 2), report(u1, 2, 2), deletion(u2, 1))
 	want := []store.Change{
@@ -46,7 +46,7 @@ func testChanges(t *testing.T, site Site) {
 // testChangesGone: a reader that keeps up hears what is gone.
 func testChangesGone(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2, u3 := in("c1", "u1"), in("c1", "u2"), in("c1", "u3")
 	b.accept(spec(u1, 1), report(u1, 1, 1), spec(u2, 1))
 	at := b.Head().Revision

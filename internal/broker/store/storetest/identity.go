@@ -93,14 +93,14 @@ func testRolledBack(t *testing.T, site Site) {
 	}
 }
 
-// testTermsAreBounded: restarts do not make the store grow for ever.
-func testTermsAreBounded(t *testing.T, site Site) {
+// testIncarnationsAreBounded: restarts do not make the store grow for ever.
+func testIncarnationsAreBounded(t *testing.T, site Site) {
 	b := open(t, site)
 	first := store.Cursor{StoreID: b.Head().StoreID, Incarnation: b.Head().Incarnation}
 	b.close()
 	b = open(t, site)
 	second := store.Cursor{StoreID: b.Head().StoreID, Incarnation: b.Head().Incarnation}
-	for range store.MaxTerms - 1 {
+	for range store.MaxIncarnations - 1 {
 		b.close()
 		b = open(t, site)
 	}
@@ -165,8 +165,8 @@ func testSubscribedDecides(t *testing.T, site Site) {
 	b := open(t, site)
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	b.accept(spec(u1, 1), spec(u2, 1))
-	diff(t, "nobody subscribed", []store.ResultCode{store.Confirmed}, verdicts(b.commit(deletion(u1, 1))))
-	b.mark()
-	diff(t, "subscribed", []store.ResultCode{store.Accepted}, verdicts(b.commit(deletion(u2, 1))))
+	diff(t, "nobody subscribed", []store.ResultCode{store.Confirmed}, results(b.commit(deletion(u1, 1))))
+	b.bookmark()
+	diff(t, "subscribed", []store.ResultCode{store.Accepted}, results(b.commit(deletion(u2, 1))))
 	diff(t, "states", []store.State{store.ConfirmedTombstone, store.Tombstone}, []store.State{b.get(u1).State, b.get(u2).State})
 }

@@ -136,7 +136,7 @@ func checkEntry(e Entry) error {
 func (l *Model) checkWaiting(e Entry) error {
 	w := e.Meta.Queued
 	if w == nil {
-		if e.Waiting != nil {
+		if e.Queued != nil {
 			return errors.New("an event waits without a spec")
 		}
 		return nil
@@ -149,7 +149,7 @@ func (l *Model) checkWaiting(e Entry) error {
 		return errors.New("the spec of another owner waits")
 	case own && w.Deleting:
 		return errors.New("a deletion waits behind its own tombstone")
-	case !w.Deleting && len(e.Waiting) == 0:
+	case !w.Deleting && len(e.Queued) == 0:
 		return errors.New("a create waits without its event")
 	}
 	other := e.Key

@@ -18,7 +18,7 @@ import (
 // finds records.
 func testReopen(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2, u3 := in("c1", "u1"), in("c1", "u2"), in("c1", "u3")
 	waits := spec(u2, 1)
 	waits.Name = "work-u1"
@@ -31,7 +31,7 @@ func testReopen(t *testing.T, site Site) {
 	diff(t, "head", head, b.Head().Revision)
 	taken := byOwner("s2", spec(in("c1", "u4"), 1))
 	taken.Name = "work-u3"
-	diff(t, "names and what waits are known", []store.ResultCode{store.NameTaken, store.Unchanged, store.Confirmed}, verdicts(b.commit(taken, waits, reportDeleted(u1, 1, 2))))
+	diff(t, "names and what waits are known", []store.ResultCode{store.NameTaken, store.Unchanged, store.Confirmed}, results(b.commit(taken, waits, reportDeleted(u1, 1, 2))))
 	diff(t, "what waited", waits.Event, b.get(u2).Spec)
 	diff(t, "revisions go on", head+2, b.Head().Revision)
 }
@@ -39,7 +39,7 @@ func testReopen(t *testing.T, site Site) {
 // testTakeOver: what waits takes over, once, and stays so.
 func testTakeOver(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	waits := spec(u2, 1)
 	waits.Name = "work-u1"
@@ -47,14 +47,14 @@ func testTakeOver(t *testing.T, site Site) {
 	deleted := b.commit(deletion(u1, 1))[0]
 	diff(t, "what the deletion replaced", store.Outcome{Result: store.Accepted, Revision: 3, Head: 3, Owner: "s1", Replaced: 1}, deleted)
 	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 3, At: Noon}
-	diff(t, "nothing waits", []store.ResultCode{store.Ignored}, verdicts(b.commit(over)))
+	diff(t, "nothing waits", []store.ResultCode{store.Ignored}, results(b.commit(over)))
 	b.accept(waits)
 	stale := over
 	stale.IfRevision = 1
-	diff(t, "of another revision, of this one, again", []store.ResultCode{store.Ignored, store.Confirmed, store.Ignored}, verdicts(b.commit(stale, over, over)))
+	diff(t, "of another revision, of this one, again", []store.ResultCode{store.Ignored, store.Confirmed, store.Ignored}, results(b.commit(stale, over, over)))
 	diff(t, "what waited", waits.Event, b.get(u2).Spec)
 	diff(t, "digest", []codec.ClusterDigest{{Cluster: "c1", Digest: codec.Digest{Count: 1, Sum: codec.RecordHash("u2", waits.Tag)}}}, b.Digests(codec.ManifestBundles, "s1"))
-	graves, err := b.Graves(b.context(), codec.ManifestBundles, "s1", b.Head().Revision, 9)
+	graves, err := b.ConfirmedTombstones(b.context(), codec.ManifestBundles, "s1", b.Head().Revision, 9)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func testClose(t *testing.T, site Site) {
 	_, commit := b.Commit(ctx, []store.Op{spec(in("c1", "u1"), 2)})
 	_, get := b.Get(ctx, in("c1", "u1"))
 	_, changes := b.Changes(ctx, 0, 1)
-	_, graves := b.Graves(ctx, codec.ManifestBundles, "s1", 1, 1)
+	_, graves := b.ConfirmedTombstones(ctx, codec.ManifestBundles, "s1", 1, 1)
 	for what, err := range map[string]error{
 		"changes that waited": <-waiting,
 		"commit":              commit,
@@ -138,7 +138,7 @@ func testCloseWaits(t *testing.T, site Site) {
 func testConcurrent(t *testing.T, site Site) {
 	const writers, rounds, works = 4, 40, 5
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	ctx, stop := context.WithCancel(b.context())
 	defer stop()
 	var writing, reading sync.WaitGroup
@@ -252,7 +252,7 @@ func testRandom(t *testing.T, newSite func() Site) {
 		for range rapid.IntRange(1, 12).Draw(rt, "batches") {
 			switch rapid.IntRange(0, 9).Draw(rt, "event") {
 			case 0:
-				b.mark()
+				b.bookmark()
 				l.MarkSubscribed(codec.ManifestBundles, "c1", "")
 			case 1:
 				if err := b.ForgetCluster(b.context(), "c1"); err != nil {
@@ -372,7 +372,7 @@ func compareScopes(t *rapid.T, b *bench, l *Model, clusters []string) {
 	}
 	for _, owner := range []string{"s1", "s2"} {
 		check("digests of "+owner, l.Digests(dt, owner), b.Digests(dt, owner))
-		check("graves of "+owner, l.Graves(dt, owner, after, limit), b.graves(owner, after, limit))
+		check("graves of "+owner, l.ConfirmedTombstones(dt, owner, after, limit), b.confirmedTombstones(owner, after, limit))
 		for _, c := range []string{"", "c1"} {
 			s := store.Scope{DataType: dt, Cluster: c, Owner: owner}
 			check("changed statuses of "+owner+" "+c, l.Since(s, store.StatusPart, after), b.since(s, store.StatusPart, after))

@@ -17,7 +17,7 @@ import (
 type Model struct {
 	head       uint64
 	records    []Entry
-	said       map[uint64]store.Change // everything the feed ever said
+	published  map[uint64]store.Change // everything the feed ever said
 	subscribed map[subscription]string
 	bookmarks  map[string][]byte
 }
@@ -25,7 +25,7 @@ type Model struct {
 // Entry is one record of a model.
 type Entry struct {
 	store.Record
-	Waiting []byte // event of Meta.Waiting
+	Queued []byte // event of Meta.Waiting
 }
 
 type subscription struct {
@@ -42,7 +42,7 @@ type Step struct {
 // NewModel returns an empty model.
 func NewModel() *Model {
 	return &Model{
-		said: make(map[uint64]store.Change), subscribed: make(map[subscription]string), bookmarks: make(map[string][]byte),
+		published: make(map[uint64]store.Change), subscribed: make(map[subscription]string), bookmarks: make(map[string][]byte),
 	}
 }
 
@@ -65,12 +65,12 @@ func (l *Model) Apply(op store.Op) (Step, error) {
 			return s, fmt.Errorf("change %d has revision %d after %d", i, c.Revision, l.head)
 		}
 		l.head = c.Revision
-		l.said[c.Revision] = c
+		l.published[c.Revision] = c
 	}
 	s.After = l.head
 	var waited []byte
 	if i := l.find(op.Key); i >= 0 {
-		waited = l.records[i].Waiting
+		waited = l.records[i].Queued
 	}
 	seen := make(map[store.Key]bool)
 	for _, w := range s.Writes {
@@ -102,7 +102,7 @@ func (l *Model) write(w store.Write, event, waited []byte) error {
 		return fmt.Errorf("%v: written under %v", w.New.Key, w.Key)
 	}
 	e.Meta = *w.New
-	for p, slot := range map[*store.Payload]*[]byte{&w.Spec: &e.Spec, &w.Status: &e.Status, &w.Queued: &e.Waiting} {
+	for p, slot := range map[*store.Payload]*[]byte{&w.Spec: &e.Spec, &w.Status: &e.Status, &w.Queued: &e.Queued} {
 		switch *p {
 		case store.Clear:
 			*slot = nil
@@ -223,7 +223,7 @@ func (l *Model) Changes(after uint64) []store.Change {
 		spec, status := store.Entries(&e.Meta)
 		for _, revision := range []uint64{spec, status} {
 			if revision > after {
-				out = append(out, l.said[revision])
+				out = append(out, l.published[revision])
 			}
 		}
 	}
@@ -291,8 +291,8 @@ func (l *Model) Tombstones(dt codec.DataType, cluster string) []store.Meta {
 	return slices.DeleteFunc(all, func(m store.Meta) bool { return m.State != store.Tombstone })
 }
 
-// Graves as in [store.Store].
-func (l *Model) Graves(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
+// ConfirmedTombstones as in [store.Store].
+func (l *Model) ConfirmedTombstones(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
 	var out []store.Key
 	for _, m := range l.Since(store.Scope{DataType: dt, Owner: owner}, store.StatusPart, 0) {
 		if m.CollectableWhenAcked() && m.StatusRevision <= upTo && len(out) < limit {

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-func verdicts(out []store.Outcome) []store.ResultCode {
+func results(out []store.Outcome) []store.ResultCode {
 	var v []store.ResultCode
 	for _, o := range out {
 		v = append(v, o.Result)
@@ -21,7 +21,7 @@ func verdicts(out []store.Outcome) []store.ResultCode {
 // find each other by name or by what waits.
 func testCommit(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	second := spec(u2, 1)
 	second.Name = "work-u1"
@@ -41,7 +41,7 @@ func testCommit(t *testing.T, site Site) {
 	diff(t, "verdicts", []store.ResultCode{
 		store.Accepted, store.Unchanged, store.Accepted, store.Invalid, store.Accepted, store.NameTaken,
 		store.Accepted, store.Queued, store.NameTaken, store.Confirmed, store.Accepted,
-	}, verdicts(out))
+	}, results(out))
 	diff(t, "head", uint64(7), b.Head().Revision)
 	r := b.get(u2)
 	diff(t, "what waited", "u2 v1", string(r.Spec))
@@ -67,7 +67,7 @@ func testCommitCancelled(t *testing.T, site Site) {
 // testGet: every field and payload comes back, in every state.
 func testGet(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1 := in("c1", "u1")
 	if _, err := b.Get(b.context(), u1); !errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("get of nothing: %v", err)

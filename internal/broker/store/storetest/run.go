@@ -53,14 +53,14 @@ func Run(t *testing.T, newSite func(t *testing.T) Site) {
 		{"SinceStops", testSinceStops},
 		{"SinceRefuses", testSinceRefuses},
 		{"Tombstones", testTombstones},
-		{"Graves", testGraves},
+		{"Graves", testConfirmedTombstones},
 		{"Digests", testDigests},
 		{"Bookmarks", testBookmarks},
 		{"BookmarksRefused", testBookmarksRefused},
 		{"Head", testHead},
 		{"ValidCursor", testValidCursor},
 		{"RolledBack", testRolledBack},
-		{"TermsAreBounded", testTermsAreBounded},
+		{"TermsAreBounded", testIncarnationsAreBounded},
 		{"Subscribed", testSubscribed},
 		{"SubscribedDecides", testSubscribedDecides},
 		{"Reopen", testReopen},
@@ -234,8 +234,8 @@ func (b *bench) records() []store.Record {
 	return out
 }
 
-// mark marks c1, the cluster of most tests.
-func (b *bench) mark() {
+// bookmark marks c1, the cluster of most tests.
+func (b *bench) bookmark() {
 	b.t.Helper()
 	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "c1", ""); err != nil {
 		b.t.Fatalf("mark subscribed: %v", err)

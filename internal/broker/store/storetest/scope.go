@@ -31,9 +31,9 @@ func (b *bench) tombstones(cluster string) []store.Meta {
 	return out
 }
 
-func (b *bench) graves(owner string, upTo uint64, limit int) []store.Key {
+func (b *bench) confirmedTombstones(owner string, upTo uint64, limit int) []store.Key {
 	b.t.Helper()
-	out, err := b.Graves(b.context(), codec.ManifestBundles, owner, upTo, limit)
+	out, err := b.ConfirmedTombstones(b.context(), codec.ManifestBundles, owner, upTo, limit)
 	if err != nil {
 		b.t.Fatalf("graves: %v", err)
 	}
@@ -53,7 +53,7 @@ func digestOf(ops ...store.Op) store.Digest {
 // testClusterHead: what is said of a cluster is right at every step.
 func testClusterHead(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	now := func() store.ClusterHead { return b.ClusterHead(codec.ManifestBundles, "c1") }
 	want := func(revision uint64, tombstones int, sequence string, ops ...store.Op) store.ClusterHead {
@@ -79,7 +79,7 @@ func testClusterHead(t *testing.T, site Site) {
 	foreign, unreadable := report(u2, 1, 0), report(in("c2", "u1"), 1, 0)
 	foreign.Key, foreign.Sequence = in("c2", "u1"), fmt.Sprint(900<<22|7<<12)
 	unreadable.Sequence = "x"
-	diff(t, "verdicts", []store.ResultCode{store.Stale, store.Stale}, verdicts(b.commit(foreign, unreadable)))
+	diff(t, "verdicts", []store.ResultCode{store.Stale, store.Stale}, results(b.commit(foreign, unreadable)))
 	diff(t, "ids of other nodes do not count", "", b.ClusterHead(codec.ManifestBundles, "c2").Sequence)
 	b.close()
 	b = open(t, site)
@@ -93,7 +93,7 @@ func testClusterHead(t *testing.T, site Site) {
 // testFailing: the live works are counted whose status says that they fail.
 func testFailing(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	failing := func() int { return b.ClusterHead(codec.ManifestBundles, "c1").Failing }
 	fails := func(k store.Key, sequence int64) store.Op {
@@ -119,7 +119,7 @@ func testFailing(t *testing.T, site Site) {
 // testUnanswered: the live works are counted of whose present spec the cluster has said nothing.
 func testUnanswered(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	waiting := func() int { return b.ClusterHead(codec.ManifestBundles, "c1").Unanswered }
 	b.accept(spec(u1, 1), spec(u2, 1))
@@ -149,11 +149,11 @@ func testClusters(t *testing.T, site Site) {
 	b := open(t, site)
 	known := func() []string { return b.Clusters(codec.ManifestBundles) }
 	diff(t, "nothing", 0, len(known()))
-	b.mark()
+	b.bookmark()
 	b.accept(spec(in("c3", "u1"), 1), spec(in("c2", "u1"), 1))
 	diff(t, "records and marks", []string{"c1", "c2", "c3"}, known())
 	diff(t, "another type", 0, len(b.Clusters(otherType)))
-	diff(t, "verdict", []store.ResultCode{store.Confirmed}, verdicts(b.commit(deletion(in("c2", "u1"), 1))))
+	diff(t, "verdict", []store.ResultCode{store.Confirmed}, results(b.commit(deletion(in("c2", "u1"), 1))))
 	diff(t, "a grave", []string{"c1", "c3"}, known())
 	reported := deletion(in("c3", "u1"), 1)
 	reported.Reported = true
@@ -185,7 +185,7 @@ func ids(metas []store.Meta) string {
 // nothing of others.
 func testSince(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2, u3, u4 := in("c1", "u1"), in("c1", "u2"), in("c1", "u3"), in("c1", "u4")
 	other := spec(u1, 1)
 	other.Key.DataType = otherType
@@ -244,7 +244,7 @@ func testSince(t *testing.T, site Site) {
 // testSinceSnapshot: what is committed meanwhile is not seen.
 func testSinceSnapshot(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u2"), 1), spec(in("c1", "u3"), 1), report(in("c1", "u2"), 1, 1), deletion(in("c1", "u3"), 1))
 	head := b.Head().Revision
 	var seen []store.Meta
@@ -267,7 +267,7 @@ func testSinceSnapshot(t *testing.T, site Site) {
 
 func testSinceStops(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u2"), 1), deletion(in("c1", "u1"), 1), deletion(in("c1", "u2"), 1))
 	enough := errors.New("enough")
 	scope := store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}
@@ -310,7 +310,7 @@ func testSinceRefuses(t *testing.T, site Site) {
 
 func testTombstones(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "c2", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -340,35 +340,35 @@ func testTombstones(t *testing.T, site Site) {
 	diff(t, "adopted", "u1", ids(b.tombstones("c2")))
 }
 
-func testGraves(t *testing.T, site Site) {
+func testConfirmedTombstones(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2, u3 := in("c1", "u1"), in("c1", "u2"), in("c2", "u3")
-	diff(t, "none", 0, len(b.graves("s1", 1<<63, 10)))
+	diff(t, "none", 0, len(b.confirmedTombstones("s1", 1<<63, 10)))
 	b.accept(spec(u1, 1), report(u1, 1, 1), spec(u2, 1), deletion(u2, 1), deletion(u1, 1), reportDeleted(u2, 1, 2), reportDeleted(u1, 1, 3))
 	b.accept(spec(u3, 1), report(u3, 1, 1), deletion(u3, 1), reportDeleted(u3, 1, 4))
 	b.accept(spec(in("c2", "u4"), 1), deletion(in("c2", "u4"), 1)) // nobody subscribed: no cluster has confirmed it
 	first := b.get(u2).StatusRevision
-	diff(t, "in the order of the burials", []store.Key{u2, u1, u3}, b.graves("s1", b.Head().Revision, 10))
-	diff(t, "two of them", []store.Key{u2, u1}, b.graves("s1", b.Head().Revision, 2))
-	diff(t, "a limit of none is one", []store.Key{u2}, b.graves("s1", b.Head().Revision, 0))
-	diff(t, "up to the first", []store.Key{u2}, b.graves("s1", first, 10))
-	diff(t, "before the first", 0, len(b.graves("s1", first-1, 10)))
-	diff(t, "of another owner", 0, len(b.graves("s2", 1<<63, 10)))
+	diff(t, "in the order of the burials", []store.Key{u2, u1, u3}, b.confirmedTombstones("s1", b.Head().Revision, 10))
+	diff(t, "two of them", []store.Key{u2, u1}, b.confirmedTombstones("s1", b.Head().Revision, 2))
+	diff(t, "a limit of none is one", []store.Key{u2}, b.confirmedTombstones("s1", b.Head().Revision, 0))
+	diff(t, "up to the first", []store.Key{u2}, b.confirmedTombstones("s1", first, 10))
+	diff(t, "before the first", 0, len(b.confirmedTombstones("s1", first-1, 10)))
+	diff(t, "of another owner", 0, len(b.confirmedTombstones("s2", 1<<63, 10)))
 	b.close()
 	b = open(t, site)
-	diff(t, "reopened", []store.Key{u2, u1, u3}, b.graves("s1", b.Head().Revision, 10))
+	diff(t, "reopened", []store.Key{u2, u1, u3}, b.confirmedTombstones("s1", b.Head().Revision, 10))
 	b.accept(
 		store.Op{Kind: store.CollectTombstone, Key: u2, Owner: "s1"}, spec(u1, 1),
 		store.Op{Kind: store.Adopt, Key: u3, Owner: "s2"},
 	)
-	diff(t, "acked, born again and adopted", 0, len(b.graves("s1", 1<<63, 10)))
-	diff(t, "of the adopter", []store.Key{u3}, b.graves("s2", 1<<63, 10))
+	diff(t, "acked, born again and adopted", 0, len(b.confirmedTombstones("s1", 1<<63, 10)))
+	diff(t, "of the adopter", []store.Key{u3}, b.confirmedTombstones("s2", 1<<63, 10))
 }
 
 func testDigests(t *testing.T, site Site) {
 	b := open(t, site)
-	b.mark()
+	b.bookmark()
 	u1, u2, a1 := in("c1", "u1"), in("c1", "u2"), in("c1-a", "u1")
 	now := func(owner string) []codec.ClusterDigest { return b.Digests(codec.ManifestBundles, owner) }
 	on := func(cluster string, ops ...store.Op) codec.ClusterDigest {

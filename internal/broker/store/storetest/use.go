@@ -22,7 +22,7 @@ func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
 			continue
 		}
 		u.Records++
-		u.Bytes += int64(len(e.Spec) + len(e.Waiting))
+		u.Bytes += int64(len(e.Spec) + len(e.Queued))
 		u.Statuses += int64(len(e.Status))
 		if e.State != store.ConfirmedTombstone {
 			u.Works++
