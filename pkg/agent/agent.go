@@ -185,7 +185,7 @@ func New(c Config) (*Agent, error) {
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Later: a.later, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
-	a.pool = newTurns(c.Workers, a.reconcile)
+	a.pool = newWorkerPool(c.Workers, a.reconcile)
 	a.dialer = &identityGuardDialer{Dialer: c.Dialer, admit: c.Admit, identity: c.HubIdentity, log: c.Log}
 	a.session = session.New(session.Config{
 		Dialer: a.dialer, Changed: c.Changed, Backoff: session.Backoff{Refused: c.Refused}, Handler: sessionHandler{a}, Log: c.Log, Metrics: sessions,
@@ -256,7 +256,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 			return a.pool.serve(ctx, works, a.config.Workers)
 		}},
-		run.Task{Name: "watchdog", Run: a.tellLate},
+		run.Task{Name: "watchdog", Run: a.reportSlow},
 		run.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
 		run.Task{Name: "journal", Run: func(ctx context.Context) error { return saves.serve(ctx, 1, a.saveNow) }},
 		run.Task{Name: "session", Run: a.connect},
@@ -282,8 +282,8 @@ func (a *Agent) Limit(cause error) {
 	a.core.Limit(cause)
 }
 
-// tellLate says of works that take long that they do.
-func (a *Agent) tellLate(ctx context.Context) error {
+// reportSlow says of works that take long that they do.
+func (a *Agent) reportSlow(ctx context.Context) error {
 	run.Every(ctx, lookForLate, func() {
 		for _, w := range a.pool.late(true) {
 			if w.news {
@@ -327,7 +327,7 @@ func (a *Agent) IdentityReady() error { return a.dialer.err() }
 // Will is the event that a broker which keeps nothing publishes when the agent is gone; see
 // mqtt.Options.
 func (a *Agent) Will() (e codec.Event, ok bool) {
-	e, err := a.core.Farewell()
+	e, err := a.core.Goodbye()
 	if err != nil {
 		a.config.Log.Error("bug: the agent has no will", "error", err)
 	}

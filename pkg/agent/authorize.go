@@ -19,9 +19,9 @@ import (
 // time between one and one and a half of these.
 const permitTime = 4 * time.Minute
 
-// What the agent lacks a right for is tried again after lackTime, if roles are
+// What the agent lacks a right for is tried again after missingTTL, if roles are
 // watched: the right may come from something else.
-const lackTime = 10 * time.Minute
+const missingTTL = 10 * time.Minute
 
 // permit says that an executor was allowed to apply an object, or denied.
 type permit struct {
@@ -60,7 +60,7 @@ type rights struct {
 	config *CoreConfig
 	roles  *roleState
 	*keyState
-	pass
+	reconcileInput
 	// authority is in whose name manifests are applied; nil: in that of the agent.
 	authority *authority
 }
@@ -108,7 +108,7 @@ func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) err
 		r.permits[m.Ref] = *last
 		return nil
 	}
-	next, err := r.ask(ctx, m)
+	next, err := r.query(ctx, m)
 	switch {
 	case next != nil:
 		if next.denied && !a.before[m.Ref].denied {
@@ -147,9 +147,9 @@ func (r *rights) suffices(p permit, m apply.Manifest, same bool) bool {
 	return r.config.KeepPermits && r.ofNow(p)
 }
 
-// ask asks the cluster, and returns the answer with why it is no; nil and why,
+// query asks the cluster, and returns the answer with why it is no; nil and why,
 // if there is none.
-func (r *rights) ask(ctx context.Context, m apply.Manifest) (*permit, error) {
+func (r *rights) query(ctx context.Context, m apply.Manifest) (*permit, error) {
 	p := r.newPermit(m)
 	watched := r.config.Roles != nil && r.config.Roles.Watched()
 	byRoles, err := executor.Checker{Cluster: r.config.Client}.MayApply(ctx, p.account, executor.Object{Ref: m.Ref, Owned: p.owned, Applied: p.applied})
@@ -183,8 +183,8 @@ func (r *rights) bind(a *apply.Applier) {
 	}
 }
 
-// heard notes that the executor was refused a write that it had a permission for.
-func (r *rights) heard(ctx context.Context, res apply.Result) apply.Result {
+// noteAnswer notes that the executor was refused a write that it had a permission for.
+func (r *rights) noteAnswer(ctx context.Context, res apply.Result) apply.Result {
 	var denied *executor.DeniedError
 	p, has := r.permits[res.Ref]
 	if !has || p.denied || !errors.As(res.Err, &denied) {
@@ -267,7 +267,7 @@ func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 		case errors.As(res.Err, new(*executor.DeniedError)):
 			next = sooner(next, sooner(executor.RetryAfter, due))
 		case missesRight(res.Err) || missesRight(res.ReadErr):
-			next = sooner(next, sooner(r.lackWait(), due))
+			next = sooner(next, sooner(r.missingWait(), due))
 		}
 	}
 	for _, p := range r.permits {
@@ -284,11 +284,11 @@ func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 	return next
 }
 
-// lackWait is when to try again what the agent may not do: soon, unless it is
+// missingWait is when to try again what the agent may not do: soon, unless it is
 // certain that somebody tells when that changes.
-func (r *rights) lackWait() time.Duration {
+func (r *rights) missingWait() time.Duration {
 	if r.config.Roles != nil && r.config.Roles.Watched() && r.roles.inForceAt(r.config.Now()).IsZero() {
-		return lackTime
+		return missingTTL
 	}
 	return executor.RetryAfter
 }
@@ -305,15 +305,15 @@ func sooner(a, b time.Duration) time.Duration {
 // noticed when somebody gives it.
 func (r *rights) noteRefusals(err error, results ...apply.Result) {
 	needed := r.authority != nil || missesRight(err)
-	r.lacking = nil
+	r.missing = nil
 	for _, res := range results {
 		if !missesRight(res.Err) && !missesRight(res.ReadErr) {
 			continue
 		}
-		if needed = true; r.lacking == nil {
-			r.lacking = map[cluster.Ref]bool{}
+		if needed = true; r.missing == nil {
+			r.missing = map[cluster.Ref]bool{}
 		}
-		r.lacking[res.Ref] = true
+		r.missing[res.Ref] = true
 	}
 	r.needRoles(needed)
 }
@@ -324,7 +324,7 @@ func (r *rights) needRoles(needed bool) {
 		r.roles.wait(r.key, 0)
 		return
 	}
-	r.roles.wait(r.key, max(1, len(r.permits), len(r.lacking)))
+	r.roles.wait(r.key, max(1, len(r.permits), len(r.missing)))
 	if r.config.Roles != nil {
 		r.config.Roles.Need()
 	}

@@ -487,7 +487,7 @@ func TestForbidden_WorkCanBeDeleted(t *testing.T) {
 	r.apply(hubWork("1", "w", 1, deployment("d", "x"), configMap("a", "1")))
 	r.expectListed("w", "configmaps default/a")
 	r.requests()
-	r.settle(lackTime)
+	r.settle(missingTTL)
 	r.expectRequests("get deployments.apps default/d") // and the list is not written again
 	r.delete(hubWork("1", "w", 1))
 	if s := r.statuses["1"]; !s.Deleted || r.record("w") != nil {

@@ -18,7 +18,7 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 		c.config.Log.WarnContext(ctx, "checkpoint that cannot be read", "error", err)
 		return
 	}
-	f, ok := c.heed(cp, e.Time())
+	f, ok := c.applyCheckpoint(cp, e.Time())
 	if !ok {
 		c.drop(ctx, eventIgnored, e)
 		return
@@ -28,7 +28,7 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	if f.sequenceErr != nil {
 		log.ErrorContext(ctx, "the broker has a sequence id of this agent that no newer one can follow", "error", f.sequenceErr)
 	}
-	if f.tell {
+	if f.logMismatch {
 		log.ErrorContext(ctx, "what is held differs from what the broker has, also after everything was listed", "broker", cp.Digest.Count)
 	}
 	if f.action == list {
@@ -46,76 +46,76 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	for _, key := range f.wake {
 		c.config.Wake(key, true)
 	}
-	for _, key := range f.suspects {
+	for _, key := range f.recheck {
 		c.config.Wake(key, false)
 	}
 }
 
-// findings is what a checkpoint leads to.
-type findings struct {
+// checkpointActions is what a checkpoint leads to.
+type checkpointActions struct {
 	action      resyncAction
 	own         codec.Digest
 	orphans     int
-	tell        bool // digests that do not become equal
+	logMismatch bool // digests that do not become equal
 	sequenceErr error
 
-	send           []string // ids
-	wake, suspects []string // keys
-	sync, save     bool
+	send          []string // ids
+	wake, recheck []string // keys
+	sync, save    bool
 }
 
-// heed lets a checkpoint count; at is the broker's time. ok is false if this broker gives none.
-func (c *Core) heed(cp codec.Checkpoint, at time.Time) (f findings, ok bool) {
+// applyCheckpoint lets a checkpoint count; at is the broker's time. ok is false if this broker gives none.
+func (c *Core) applyCheckpoint(cp codec.Checkpoint, at time.Time) (f checkpointActions, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.link.hawser {
+	if !c.subscription.hawser {
 		return f, false
 	}
-	before := *c.link
+	before := *c.subscription
 	c.outbox.Clock(at, c.config.Now())
 	f.send, f.sequenceErr = c.outbox.Observe(cp.HighestSequenceID)
 	slices.Sort(cp.Orphans)
-	orphans := c.set.Lacks(slices.Compact(cp.Orphans), c.link.listClock)
+	orphans := c.set.Lacks(slices.Compact(cp.Orphans), c.subscription.listClock)
 	f.own, f.orphans = c.set.Digest(orphans), len(orphans)
-	f.action = c.link.heed(cp, orphans, f.own, c.set.Clock() > c.link.listClock)
+	f.action = c.subscription.applyCheckpoint(cp, orphans, f.own, c.set.Clock() > c.subscription.listClock)
 	switch f.action {
 	case list:
 		f.sync = true
 	case advance, advanceAndList:
-		f.tell = cp.Digest != nil && c.link.tell()
+		f.logMismatch = cp.Digest != nil && c.subscription.shouldLog()
 		c.advance(cp, &f)
-		f.sync = f.sync || c.link.listDue
+		f.sync = f.sync || c.subscription.listDue
 	case await:
 	}
-	if !c.link.sameEvidence(before) {
-		f.suspects = c.strays.suspects()
+	if !c.subscription.sameEvidence(before) {
+		f.recheck = c.orphans.keysToRecheck()
 	}
-	c.strays.revise()
+	c.orphans.revise()
 	return f, true
 }
 
 // advance moves the cursor, confirms what that confirms, and has it
 // acknowledged: once it is on disk, if there is a disk. c.mu is held.
-func (c *Core) advance(cp codec.Checkpoint, f *findings) {
-	c.link.move(cp.Cursor)
+func (c *Core) advance(cp codec.Checkpoint, f *checkpointActions) {
+	c.subscription.move(cp.Cursor)
 	a := codec.Ack{Cursor: cp.Cursor}
 	if cp.Digest != nil {
 		a.Digest = &f.own
 	}
-	if c.link.matched {
+	if c.subscription.matched {
 		c.set.Proven(cp.Cursor.Revision)
 	}
 	// A cursor alone confirms nothing: what this process loaded may be older
 	// than the cursor that it loaded.
-	if c.link.matched || cp.Digest != nil && cp.Listed {
-		for _, name := range c.set.Confirm(c.link.orphans) {
+	if c.subscription.matched || cp.Digest != nil && cp.Listed {
+		for _, name := range c.set.Confirm(c.subscription.orphans) {
 			f.wake = append(f.wake, c.keyOf(name))
 		}
 	}
 	switch {
-	case !c.link.news(c.persister.awaited(), a):
+	case !c.subscription.news(c.persister.awaited(), a):
 	case c.config.Journal == nil:
-		f.sync = c.link.acknowledge(c.link.serial, &a)
+		f.sync = c.subscription.acknowledge(c.subscription.serial, &a)
 	default:
 		c.persister.noteUntil(&a)
 		f.save = true
@@ -124,58 +124,58 @@ func (c *Core) advance(cp codec.Checkpoint, f *findings) {
 
 // list builds the list of everything that is held. c.mu is held.
 func (c *Core) list() (codec.Event, error) {
-	c.link.listing(c.set.Clock(), c.config.Now())
+	c.subscription.listing(c.set.Clock(), c.config.Now())
 	versions := c.set.Versions()
 	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, DataType: codec.ManifestBundles,
 	}, versions)
 	if err == nil {
-		c.sessions.mark(c.link, c.sessions.peer, &e)
+		c.sessions.stamp(c.subscription, c.sessions.peer, &e)
 	}
-	if limit := c.link.limit; c.link.plain && limit > 0 && len(e.Data()) > limit {
+	if limit := c.subscription.limit; c.subscription.stateless && limit > 0 && len(e.Data()) > limit {
 		c.config.Log.Error("the works of this cluster are too many for the broker: the list of them does not fit into one event, and without it nothing is delivered; raise the broker's largest message, or have fewer works on this cluster",
 			"works", len(versions), "bytes", len(e.Data()), "limit", limit)
 	}
 	return e, err
 }
 
-// SyncLetter is an event that belongs to one subscription: an ack, or a list.
-type SyncLetter struct {
+// SyncEvent is an event that belongs to one subscription: an ack, or a list.
+type SyncEvent struct {
 	Event codec.Event
 	// Subscription is the id of the subscription that it is to be published on,
 	// and on no other.
 	Subscription string
 
 	ack *codec.Ack
-	// unexplained: it says what no work explains; alive: that the agent is there. Neither: a list.
-	unexplained, alive bool
+	// orphans: it says what no work explains; alive: that the agent is there. Neither: a list.
+	orphans, alive bool
 }
 
 // NextSync returns the next event about the subscription itself; ok is false if
 // there is none. Of several acks only the latest is sent.
-func (c *Core) NextSync() (l SyncLetter, ok bool) {
+func (c *Core) NextSync() (l SyncEvent, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.Subscription = c.link.subscription
+	l.Subscription = c.subscription.subscription
 	var err error
 	switch {
 	case !c.connected:
 		return l, false
-	case c.link.lists(c.config.Now()):
+	case c.subscription.lists(c.config.Now()):
 		l.Event, err = c.list()
-	case c.link.ack != nil:
-		l.ack = c.link.takeAck()
+	case c.subscription.ack != nil:
+		l.ack = c.subscription.takeAck()
 		l.Event, err = codec.NewAck(codec.SyncParams{
 			ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster,
 		}, *l.ack)
-	case c.link.unexplainedDue:
-		found := c.strays.find()
-		l.unexplained = true
-		c.link.telling(found)
+	case c.subscription.orphanReportDue:
+		found := c.orphans.find()
+		l.orphans = true
+		c.subscription.reportPending(found)
 		l.Event, err = codec.NewUnexplained(codec.SyncParams{
 			ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster,
 		}, found)
-	case c.link.aliveDue:
+	case c.subscription.aliveDue:
 		l.alive = true
 		l.Event, err = c.keepAlive()
 	default:
@@ -189,18 +189,18 @@ func (c *Core) NextSync() (l SyncLetter, ok bool) {
 
 // SyncDone tells what became of an event from NextSync. again says that there
 // is another one, to be sent after a back-off if err is not nil.
-func (c *Core) SyncDone(l SyncLetter, err error) (again bool) {
+func (c *Core) SyncDone(l SyncEvent, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.connected || c.link.subscription != l.Subscription {
-		return c.link.due(c.config.Now())
+	if !c.connected || c.subscription.subscription != l.Subscription {
+		return c.subscription.due(c.config.Now())
 	}
 	switch refused := err != nil && !transport.Retryable(err); {
-	case refused && l.unexplained:
+	case refused && l.orphans:
 		c.config.Log.Debug("the broker does not take what no work explains", "error", err)
 	case refused:
 		c.config.Log.Error("the broker refused what it was told about the subscription", "type", l.Event.Type(), "error", err)
 	}
-	c.link.told(l, err)
-	return c.link.due(c.config.Now())
+	c.subscription.reportSent(l, err)
+	return c.subscription.due(c.config.Now())
 }

@@ -52,7 +52,7 @@ func acked(revision uint64, d *codec.Digest, subscription string) []agentSync {
 	return []agentSync{{ack: &codec.Ack{Cursor: at(revision), Digest: d}, subscription: subscription}}
 }
 
-func expectSaid(t *testing.T, got, want []agentSync) {
+func expectReported(t *testing.T, got, want []agentSync) {
 	t.Helper()
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(agentSync{}), cmpopts.EquateEmpty()); d != "" {
 		t.Fatalf("told the broker (-want +got)\n%s", d)
@@ -72,7 +72,7 @@ func TestCore_ContinuesFromTheCursor(t *testing.T) {
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(w)
 	r.expectCursor(codec.Cursor{})
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1")}), acked(1, held(r, "w-1"), ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1")}), acked(1, held(r, "w-1"), ""))
 	r.expectCursor(at(1))
 	r.core.Disconnected(errAway)
 	r.expectCursor(at(1))
@@ -84,7 +84,7 @@ func TestCore_ContinuesFromTheCursor(t *testing.T) {
 		t.Error("statuses that the broker has were sent again")
 	}
 	// Nothing new, and still an ack: it is another subscription.
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), HighestSequenceID: r.sent[sent-1].SequenceID}), acked(1, held(r, "w-1"), "s2"))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), HighestSequenceID: r.sent[sent-1].SequenceID}), acked(1, held(r, "w-1"), "s2"))
 	if len(r.sent) != sent {
 		t.Error("statuses that the broker has were sent again")
 	}
@@ -106,14 +106,14 @@ func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	d := held(r, "w-1")
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d}), acked(5, d, ""))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d, ComparedSources: []string{"hub"}}), nil)
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: d}), acked(6, d, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d}), acked(5, d, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d, ComparedSources: []string{"hub"}}), nil)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: d}), acked(6, d, ""))
 
 	// While a long delivery runs there is no digest.
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(7)}), acked(7, nil, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7)}), acked(7, nil, ""))
 	r.expectCursor(at(7))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: d}), acked(7, d, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: d}), acked(7, d, ""))
 
 	// Of several that wait the latest is sent, after a failure too.
 	fails := 1
@@ -127,11 +127,11 @@ func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
 		return nil
 	}
 	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(8), Digest: d}))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: d}), slices.Concat(acked(8, d, ""), acked(9, d, "")))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: d}), slices.Concat(acked(8, d, ""), acked(9, d, "")))
 
 	// What is refused for good is not repeated.
 	r.refuse = func(codec.Event) error { return &transport.Error{Code: transport.CodeInvalid, Message: "no"} }
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: d}), acked(10, d, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: d}), acked(10, d, ""))
 
 	// Nothing is told to the next subscription that concerned this one.
 	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(11), Digest: d}))
@@ -178,24 +178,24 @@ func TestCore_DigestsThatDiffer(t *testing.T) {
 		return nil
 	}
 	list := agentSync{list: r.core.set.Versions(), subscription: "s2"}
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: other}), []agentSync{list, list})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: other}), []agentSync{list, list})
 	r.expectCursor(at(1))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: other}), nil)
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(6)}), nil)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: other}), nil)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(6)}), nil)
 	r.expectCursor(at(1))
 
 	// It does not help: that is told, and the agent goes on.
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: other, Listed: true}), acked(7, held(r, "w-1"), "s2"))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: other, Listed: true}), acked(7, held(r, "w-1"), "s2"))
 	r.expectCursor(at(7))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, Listed: true}), acked(8, held(r, "w-1"), "s2"))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(9), Listed: true}), acked(9, nil, "s2"))
-	if r.core.link.matched {
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, Listed: true}), acked(8, held(r, "w-1"), "s2"))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(9), Listed: true}), acked(9, nil, "s2"))
+	if r.core.subscription.matched {
 		t.Error("in sync")
 	}
 	// It helps.
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: held(r, "w-1", "w-2"), Listed: true}), acked(10, held(r, "w-1", "w-2"), "s2"))
-	if !r.core.link.matched {
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: held(r, "w-1", "w-2"), Listed: true}), acked(10, held(r, "w-1", "w-2"), "s2"))
+	if !r.core.subscription.matched {
 		t.Error("not in sync")
 	}
 }
@@ -206,9 +206,9 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.core.Disconnected(errAway)
 	r.subscribe(accepted)
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}}), nil)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}}), nil)
 	r.expectCursor(codec.Cursor{})
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
 	r.expectCursor(at(5))
 }
 
@@ -219,15 +219,15 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), Listed: true}), acked(1, held(r, "w-1"), ""))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), Listed: true}), acked(1, held(r, "w-1"), ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
 	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
 		t.Errorf("holds %+v", n)
 	}
 	// What the list did not explain is not listed for ever.
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{Count: 7}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, Listed: true}), acked(5, held(r, "w-1"), ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{Count: 7}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, Listed: true}), acked(5, held(r, "w-1"), ""))
 }
 
 // t1 The agent lists what it holds, without a work.
@@ -241,8 +241,8 @@ func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
 	r.core.Disconnected(errAway)
 	r.subscribe(accepted)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
 	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
 		t.Errorf("holds %+v", n)
 	}
@@ -255,13 +255,13 @@ func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
 	r.subscribe(accepted)
 	other := &codec.Digest{Count: 7}
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: other, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: other, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
 	before := held(r, "w-1")
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 	after := held(r, "w-1", "w-2")
 	other.Count++ // the broker has it, too
 	other.Sum = other.Sum.Add(after.Sum.Sub(before.Sum))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, Listed: true}), acked(3, after, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, Listed: true}), acked(3, after, ""))
 }
 
 // t1 the broker goes on with an older store, and the agent lists a newer version of a
@@ -275,10 +275,10 @@ func TestCore_ListsAgainWhatDiffersInAnotherWay(t *testing.T) {
 	r.subscribe(accepted)
 	older := &codec.Digest{Count: 1}
 	list := []agentSync{{list: r.core.set.Versions()}}
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: older, Listed: true}), slices.Concat(list, acked(2, held(r, "w-1"), "")))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: older, Listed: true}), acked(3, held(r, "w-1"), ""))
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{}, Listed: true}), list)
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: older, Listed: true}), slices.Concat(list, acked(2, held(r, "w-1"), "")))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: older, Listed: true}), acked(3, held(r, "w-1"), ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{}, Listed: true}), list)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
 	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
 		t.Errorf("holds %+v", n)
 	}
@@ -298,13 +298,13 @@ func TestCore_DigestIsOfLiveWorks(t *testing.T) {
 	r.core.Disconnected(errAway)
 	r.subscribe(accepted)
 	cp := codec.Checkpoint{Cursor: at(9), Digest: d, Listed: true, Orphans: []string{"w-4", "w-4", "unknown", "w-2"}}
-	expectSaid(t, r.checkpoint(cp), acked(9, d, ""))
+	expectReported(t, r.checkpoint(cp), acked(9, d, ""))
 	// It was an orphan when it was listed, and has come since.
 	r.revision = 20
 	r.apply(hubWork("w-4", "orphan", 1, configMap("d", "2")))
 	d = held(r, "w-1", "w-3", "w-4")
 	cp.Digest = d
-	expectSaid(t, r.checkpoint(cp), acked(9, d, ""))
+	expectReported(t, r.checkpoint(cp), acked(9, d, ""))
 }
 
 func TestCore_SyncEventsThatMeanNothing(t *testing.T) {
@@ -318,8 +318,8 @@ func TestCore_SyncEventsThatMeanNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.handle(broken)
-	r.subscribe(stock)
-	expectSaid(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: d}), nil)
+	r.subscribe(ocmAccepted)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: d}), nil)
 	r.expectCursor(codec.Cursor{})
 	// A broker that says it continues from a cursor that it was not given.
 	if events, err := r.core.Subscribed(resumed); err != nil || len(events) != 1 {

@@ -51,7 +51,7 @@ func (c *completion) leave(ctx context.Context, w *desired.Work, manifests []app
 		}
 		res := c.glance(ctx, m)
 		c.left[i] = res
-		said, complete := c.saysComplete(ctx, i, res)
+		said, complete := c.isComplete(ctx, i, res)
 		if said {
 			contributions++
 			work = work && complete
@@ -101,9 +101,9 @@ func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result 
 	return s.SkippedResult()
 }
 
-// saysComplete reports whether a manifest has a word in whether the work is
+// isComplete reports whether a manifest has a word in whether the work is
 // complete, and which. While its object is away, the last word counts.
-func (c *completion) saysComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
+func (c *completion) isComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
 	if !completes(res.Manifest) {
 		return false, false
 	}

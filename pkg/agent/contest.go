@@ -32,8 +32,8 @@ type contest struct {
 	conditions.Contest
 	repairs int
 	last    time.Time
-	// told: the condition Contested says so.
-	told bool
+	// reported: the condition Contested says so.
+	reported bool
 }
 
 // repaired counts a repair.
@@ -48,9 +48,9 @@ func (c contests) repaired(ref cluster.Ref, is conditions.Contest, now time.Time
 // the objects for which that is news.
 func (c contests) endure() (news []cluster.Ref) {
 	for ref, k := range c {
-		if k.repairs >= contestRepairs && !k.told {
+		if k.repairs >= contestRepairs && !k.reported {
 			news = append(news, ref)
-			k.told = true
+			k.reported = true
 			c[ref] = k
 		}
 	}
@@ -61,12 +61,12 @@ func (c contests) endure() (news []cluster.Ref) {
 // repairs left each change is repaired at once, however often it comes.
 func (c contests) expire(enough bool, now time.Time) (next time.Duration) {
 	for ref, k := range c {
-		k.told = k.told && !enough
+		k.reported = k.reported && !enough
 		c[ref] = k
 		left := k.last.Add(contestEnd).Sub(now)
 		if left <= 0 {
 			delete(c, ref)
-		} else if k.told {
+		} else if k.reported {
 			next = sooner(next, left)
 		}
 	}
@@ -76,7 +76,7 @@ func (c contests) expire(enough bool, now time.Time) (next time.Duration) {
 // renew has another spec try: what was contested is so again after one more repair.
 func (c contests) renew() {
 	for ref, k := range c {
-		k.told, k.repairs = false, min(k.repairs, contestRepairs-1)
+		k.reported, k.repairs = false, min(k.repairs, contestRepairs-1)
 		c[ref] = k
 	}
 }
@@ -84,7 +84,7 @@ func (c contests) renew() {
 // count returns how many objects are contested.
 func (c contests) count(now time.Time) (n int) {
 	for _, k := range c {
-		if k.told && now.Sub(k.last) < contestEnd {
+		if k.reported && now.Sub(k.last) < contestEnd {
 			n++
 		}
 	}
@@ -93,14 +93,14 @@ func (c contests) count(now time.Time) (n int) {
 
 // noteRepair notes what a step repaired, and which managers or works made that necessary.
 func noteRepair(r *reconciliation, s *apply.Step) {
-	if r.anew {
+	if r.recreate {
 		return
 	}
 	c := s.Contest(r.record.Owner())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.Manager == "" && len(c.Works) == 0 {
-		c.Works = r.strays.having(s.Ref, r.key)
+		c.Works = r.orphans.having(s.Ref, r.key)
 	}
 	for i, name := range c.Works {
 		if work, ours := r.workName(name); ours {
@@ -113,7 +113,7 @@ func noteRepair(r *reconciliation, s *apply.Step) {
 }
 
 // having returns the AppliedManifestWorks that have an object, but for that of the key.
-func (n *neighbours) having(ref cluster.Ref, key string) (names []string) {
+func (n *sharedObjects) having(ref cluster.Ref, key string) (names []string) {
 	for _, records := range []map[string]*inventory.Record{n.own, n.foreign} {
 		for name, rec := range records {
 			if name != key && slices.ContainsFunc(rec.Entries(), func(e inventory.Entry) bool { return inventory.RefOf(e) == ref }) {
@@ -125,8 +125,8 @@ func (n *neighbours) having(ref cluster.Ref, key string) (names []string) {
 	return names
 }
 
-// tellContests tells that objects are contested from now on.
-func tellContests(ctx context.Context, r *reconciliation, work string) {
+// reportContests tells that objects are contested from now on.
+func reportContests(ctx context.Context, r *reconciliation, work string) {
 	r.mu.Lock()
 	news := r.contests.endure()
 	r.mu.Unlock()
@@ -135,9 +135,9 @@ func tellContests(ctx context.Context, r *reconciliation, work string) {
 	}
 }
 
-// said is what is said of an object that is changed after each repair, nil if it is not.
-func (c contests) said(ref cluster.Ref) *conditions.Contest {
-	if k := c[ref]; k.told {
+// conditionOf is what is said of an object that is changed after each repair, nil if it is not.
+func (c contests) conditionOf(ref cluster.Ref) *conditions.Contest {
+	if k := c[ref]; k.reported {
 		return &k.Contest
 	}
 	return nil

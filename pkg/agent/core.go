@@ -119,13 +119,13 @@ type CoreConfig struct {
 type Core struct {
 	*works
 	*tools
-	link      *subscriptionState
-	persister *persister
-	roles     *roleState
+	subscription *subscriptionState
+	persister    *persister
+	roles        *roleState
 	// policies is what is known of those of admission.
 	policies *roleState
 	causes   *causes // guarded by works.mu
-	strays   *strays
+	orphans  *orphans
 	sessions *sourceSessions
 
 	limited atomic.Pointer[error] // see Limit
@@ -168,10 +168,10 @@ func NewCore(c CoreConfig) *Core {
 		stuck:  map[string]bool{},
 	}
 	l := &subscriptionState{}
-	k, last := newKeeper(w, l), &lastRecord{}
+	k, last := newPersister(w, l), &lastRecord{}
 	return &Core{
-		works: w, link: l, persister: k, strays: newStrays(w, l, k), roles: &roleState{waiting: map[string]int{}},
-		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), sessions: newLine(&c),
+		works: w, subscription: l, persister: k, orphans: newOrphans(w, l, k), roles: &roleState{waiting: map[string]int{}},
+		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), sessions: newSourceSessions(&c),
 		tools: &tools{
 			lastRecord: last,
 			store:      inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
@@ -213,7 +213,7 @@ func (c *Core) Start(clusterUID string) error {
 func (c *Core) Hello() transport.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return transport.Hello{Protocol: protocol, Cursor: c.link.cursor.String(), ClusterUID: c.clusterUID, Version: c.config.Version}
+	return transport.Hello{Protocol: protocol, Cursor: c.subscription.cursor.String(), ClusterUID: c.clusterUID, Version: c.config.Version}
 }
 
 // Subscribed begins a connection. It returns what to publish at once: the list
@@ -221,14 +221,14 @@ func (c *Core) Hello() transport.Hello {
 func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	c.mu.Lock()
 	c.connected = true
-	resumed := c.link.begin(a)
+	resumed := c.subscription.begin(a)
 	var events []codec.Event
 	var err error
 	if resumed {
-		c.set.Continued(c.link.cursor.Revision)
+		c.set.Continued(c.subscription.cursor.Revision)
 	} else {
 		c.persister.refused()
-		c.set.Subscribed(c.link.hawser)
+		c.set.Subscribed(c.subscription.hawser)
 		var e codec.Event
 		if e, err = c.list(); err == nil {
 			events = []codec.Event{e}
@@ -253,7 +253,7 @@ func (c *Core) Disconnected(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.connected = false
-	c.link.end(err)
+	c.subscription.end(err)
 }
 
 // Handle takes a received event. Whatever it is, it counts as received: what is
@@ -294,7 +294,7 @@ func (c *Core) answer(ctx context.Context, e codec.Event) {
 		c.config.Log.WarnContext(ctx, "status resync request that cannot be read", "error", err)
 		return
 	}
-	c.config.Metrics.event(eventAsked)
+	c.config.Metrics.event(eventRequested)
 	asked := resync.NewStatuses(hashes)
 	var ids []string
 	c.mu.Lock()
@@ -366,7 +366,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Accept
 		c.outbox.Renew(c.set.Get(spec.ResourceID))
 	}
 	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
-	if d.Outcome == desired.Duplicate && c.strays.graces[c.keyOf(spec.Name)] {
+	if d.Outcome == desired.Duplicate && c.orphans.graces[c.keyOf(spec.Name)] {
 		d.Names = append(d.Names, spec.Name) // it is wanted after all
 	}
 	if d.Replaced != "" {
@@ -463,7 +463,7 @@ func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
 		var err error
 		l, ok, err = c.outbox.Next(id, c.config.Now())
 		if ok {
-			c.sessions.mark(c.link, l.Work.Source, &l.Event)
+			c.sessions.stamp(c.subscription, l.Work.Source, &l.Event)
 		}
 		if err != nil {
 			c.mu.Unlock()
@@ -519,7 +519,7 @@ type Counts struct {
 	Unconfirmed, Unsaved int
 	// AppliedManifestWorks whose grace period runs, and those that no work claims
 	// and that do not say whose they are.
-	Evicting, Ownerless int
+	Evicting, UnownedOrphans int
 	// AppliedManifestWorks of other hubs that have objects of this one's works.
 	Shared int
 	// Contested are objects that are changed after each repair.
@@ -533,10 +533,10 @@ type Counts struct {
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.persister.unsaved), Evicting: len(c.strays.graces), Shared: len(c.strays.shared()), InSync: c.link.matched}
-	for _, s := range c.strays.found {
-		if s.state == ownerless {
-			n.Ownerless++
+	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.persister.unsaved), Evicting: len(c.orphans.graces), Shared: len(c.orphans.shared()), InSync: c.subscription.matched}
+	for _, s := range c.orphans.found {
+		if s.state == unowned {
+			n.UnownedOrphans++
 		}
 	}
 	now := c.config.Now()
@@ -571,7 +571,7 @@ func (c *Core) Save(context.Context) (next time.Duration) {
 	next, recovered := c.persister.saveAll()
 	if recovered {
 		c.mu.Lock()
-		keys := c.strays.suspects()
+		keys := c.orphans.keysToRecheck()
 		c.mu.Unlock()
 		for _, key := range keys {
 			c.config.Wake(key, false)

@@ -73,7 +73,7 @@ func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 
 	// A record that no watch has told of.
 	r.restart()
-	clear(r.core.strays.found)
+	clear(r.core.orphans.found)
 	r.requests()
 	r.apply(hubWork("w-1", "web", 2, configMap("web", "1"), configMap("old", "1")))
 	r.expectRequests(
@@ -320,8 +320,8 @@ func TestCore_ChangeInTheMiddleOfARoundIsNotTakenForGranted(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("web", "1"))
 	r.apply(w)
-	r.askedKind = "configmaps"
-	r.asked = func() { // right after the agent found it unchanged
+	r.requestedKind = "configmaps"
+	r.requested = func() { // right after the agent found it unchanged
 		r.f.Edit(r.ref("ConfigMap", "web"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
 	}
 	w.Labels["another"] = "label"

@@ -14,10 +14,10 @@ import (
 // wakes its key. Versions say nothing: a work that was made anew under the same
 // id counts from one, and a hub that went back in time counts again.
 
-// backed reports whether a work may be applied: it is confirmed, or was applied
+// mayEnforce reports whether a work may be applied: it is confirmed, or was applied
 // last.
-func (r *reconciliation) backed(ctx context.Context, w *desired.Work) (bool, error) {
-	if !r.doubted[w.ResourceID] {
+func (r *reconciliation) mayEnforce(ctx context.Context, w *desired.Work) (bool, error) {
+	if !r.unconfirmed[w.ResourceID] {
 		return true, nil
 	}
 	if err := r.recorder.loadRecord(ctx); err != nil || r.record == nil || r.record.Deleting() || r.record.AgentID() != r.config.AgentID {
@@ -27,11 +27,11 @@ func (r *reconciliation) backed(ctx context.Context, w *desired.Work) (bool, err
 	return known && o.WorkID == w.ResourceID && o.Tag == w.SpecTag.String(), nil
 }
 
-// deletable reports whether the objects of a deleted work, about which the
+// mayDelete reports whether the objects of a deleted work, about which the
 // record is, may be removed: the deletion is confirmed, or had begun, or what was
 // applied last is what was deleted.
-func (r *reconciliation) deletable(w *desired.Work) bool {
-	if !r.doubted[w.ResourceID] {
+func (r *reconciliation) mayDelete(w *desired.Work) bool {
+	if !r.unconfirmed[w.ResourceID] {
 		return true
 	}
 	o, known := r.record.Origin()
@@ -50,7 +50,7 @@ func (r *reconciliation) deletable(w *desired.Work) bool {
 // AppliedManifestWork has becomes a matter of eviction.
 func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) (next time.Duration) {
 	r.mu.Lock()
-	unrepeated := r.strays.link.matched && r.set.Unconfirmed(w.ResourceID)
+	unrepeated := r.orphans.subscription.matched && r.set.Unconfirmed(w.ResourceID)
 	if unrepeated {
 		r.persister.forget(w.ResourceID)
 	}

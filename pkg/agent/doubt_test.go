@@ -290,18 +290,18 @@ func TestCore_JournalAndAStockBroker(t *testing.T) {
 	r.f.Remove(ref)
 	r.start()
 	r.expectCursor(at(1))
-	if list := r.subscribe(stock); len(list) != 0 {
+	if list := r.subscribe(ocmAccepted); len(list) != 0 {
 		t.Fatalf("listed %v", list)
 	}
 	r.settle(time.Minute)
 	if r.record("web") != nil {
 		t.Fatal("enforced what nobody confirmed")
 	}
-	r.handle(r.stockEvent(w, codec.CreateRequest, nil))
+	r.handle(r.ocmEvent(w, codec.CreateRequest, nil))
 	if r.record("web") == nil {
 		t.Fatal("what the source sent again is wanted")
 	}
-	if list := r.subscribe(stock); len(list) != 1 {
+	if list := r.subscribe(ocmAccepted); len(list) != 1 {
 		t.Fatalf("listed %v", list)
 	}
 }

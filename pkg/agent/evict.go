@@ -21,10 +21,10 @@ const evictionOff = 100 * 365 * 24 * time.Hour
 // period is over.
 func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.Duration, err error) {
 	r.mu.Lock()
-	condemned := r.strays.condemned(w)
+	condemned := r.orphans.isVerifiedOrphan(w)
 	r.mu.Unlock()
 	if !condemned || r.config.EvictionGracePeriod >= evictionOff {
-		return r.bring(ctx, w)
+		return r.applyWork(ctx, w)
 	}
 	if err := r.recorder.loadRecord(ctx); err != nil {
 		return 0, err
@@ -46,7 +46,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 		r.giveUp(ctx, w)
 		return firstSaveRetry, nil // its AppliedManifestWork is a stray then
 	}
-	next, err = r.bring(ctx, w)
+	next, err = r.applyWork(ctx, w)
 	if next == 0 || next > left {
 		next = left
 	}
@@ -56,7 +56,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 // giveUp forgets a work that nobody explains, if that is still so.
 func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Lock()
-	still := r.strays.condemned(w)
+	still := r.orphans.isVerifiedOrphan(w)
 	if still {
 		r.persister.forget(w.ResourceID)
 	}
@@ -67,10 +67,10 @@ func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	}
 }
 
-// pardon does that for a work that cannot be applied.
-func (r *reconciliation) pardon(ctx context.Context, w *desired.Work) error {
+// stopEviction does that for a work that cannot be applied.
+func (r *reconciliation) stopEviction(ctx context.Context, w *desired.Work) error {
 	r.mu.Lock()
-	running := r.strays.graces[r.key]
+	running := r.orphans.graces[r.key]
 	r.mu.Unlock()
 	if !running {
 		return nil
@@ -78,7 +78,7 @@ func (r *reconciliation) pardon(ctx context.Context, w *desired.Work) error {
 	if err := r.recorder.loadRecord(ctx); err != nil || r.record == nil {
 		return err
 	}
-	return r.recorder.reprieve(ctx, w)
+	return r.recorder.keepWanted(ctx, w)
 }
 
 // examine looks at an AppliedManifestWork of this agent that no work claims.
@@ -86,7 +86,7 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	o, _ := r.record.Origin()
 	name, named := r.workName(r.key)
 	r.mu.Lock()
-	now, first := r.strays.read(r.key, r.record)
+	now, first := r.orphans.read(r.key, r.record)
 	w := r.set.Get(o.WorkID)
 	renamed := named && w != nil && w.Name != name && !r.set.Unconfirmed(o.WorkID)
 	_, leaving := r.persister.gone[o.WorkID]
@@ -94,12 +94,12 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	switch {
 	case renamed: // the agent was restarted before it cleared the old name
 		return r.clearOldName(ctx, o.WorkID)
-	case now.state == ownerless:
+	case now.state == unowned:
 		if first {
 			r.log.WarnContext(ctx, "an AppliedManifestWork has no work and says no owner: nobody can say that it is not wanted any more, it stays until somebody deletes it, or an operator approves that")
 		}
-		return r.resolveStray(ctx)
-	case now.state == unproven:
+		return r.resolveOrphan(ctx)
+	case now.state == unverified:
 		return 0, nil
 	case leaving: // it would come back with the next process
 		return firstSaveRetry, nil
@@ -119,7 +119,7 @@ func (r *reconciliation) evict(ctx context.Context) (time.Duration, error) {
 	o, _ := r.record.Origin()
 	name, named := r.workName(r.key)
 	r.mu.Lock()
-	wanted := named && !r.set.ByName(name).Empty() || !r.strays.proven(o.Source)
+	wanted := named && !r.set.ByName(name).Empty() || !r.orphans.proven(o.Source)
 	r.mu.Unlock()
 	if wanted {
 		return 0, nil

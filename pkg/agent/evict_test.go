@@ -31,8 +31,8 @@ func (r *rig) evicting(name string) bool {
 	return a != nil && a.Status.EvictionStartTime != nil
 }
 
-// strayRig has an AppliedManifestWork of source hub, web, that no work claims.
-func strayRig(t *testing.T, journaled bool) *rig {
+// orphanRig has an AppliedManifestWork of source hub, web, that no work claims.
+func orphanRig(t *testing.T, journaled bool) *rig {
 	t.Helper()
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -46,7 +46,7 @@ func strayRig(t *testing.T, journaled bool) *rig {
 }
 
 func TestCore_EvictsWhatNobodyWants(t *testing.T) {
-	r := strayRig(t, true)
+	r := orphanRig(t, true)
 	var log bytes.Buffer
 	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))
 	r.settle(3 * time.Hour)
@@ -72,8 +72,8 @@ func TestCore_EvictsWhatNobodyWants(t *testing.T) {
 	if r.value("a") != "" || r.record("web") != nil || r.value("b") != "1" {
 		t.Fatal("exactly what nobody wants is to go after an hour")
 	}
-	if r.core.Counts().Evicting != 0 || len(r.core.strays.found) != 0 || len(r.core.states) != 1 {
-		t.Errorf("remembered: %v, %d states", r.core.strays.found, len(r.core.states))
+	if r.core.Counts().Evicting != 0 || len(r.core.orphans.found) != 0 || len(r.core.states) != 1 {
+		t.Errorf("remembered: %v, %d states", r.core.orphans.found, len(r.core.states))
 	}
 	if logged(&log, "evicting an AppliedManifestWork") != 1 || logged(&log, "no source has the work of this") != 1 {
 		t.Errorf("the log says\n%s", &log)
@@ -95,7 +95,7 @@ func TestCore_EvictsNothingWithoutProof(t *testing.T) {
 			return r.proof(nil, "hub"), false
 		},
 		"a work is not in it":       func(r *rig) (codec.Checkpoint, bool) { r.breakJournal(); return r.proof(nil, "hub"), false },
-		"the broker is a stock one": func(r *rig) (codec.Checkpoint, bool) { r.subscribe(stock); return r.proof(nil, "hub"), false },
+		"the broker is a stock one": func(r *rig) (codec.Checkpoint, bool) { r.subscribe(ocmAccepted); return r.proof(nil, "hub"), false },
 		"eviction is switched off": func(r *rig) (codec.Checkpoint, bool) {
 			r.core.config.EvictionGracePeriod = evictionOff
 			return r.proof(nil, "hub"), false
@@ -106,7 +106,7 @@ func TestCore_EvictsNothingWithoutProof(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := strayRig(t, true)
+			r := orphanRig(t, true)
 			cp, want := change(r)
 			r.checkpoint(cp)
 			r.settle(3 * time.Hour)
@@ -139,7 +139,7 @@ func (r *rig) breakJournal() {
 }
 
 func TestCore_EvictionGoesOnWhenTheStateDirectoryWorksAgain(t *testing.T) {
-	r := strayRig(t, true)
+	r := orphanRig(t, true)
 	r.breakJournal()
 	r.checkpoint(r.proof(nil, "hub"))
 	r.settle(time.Hour)
@@ -154,7 +154,7 @@ func TestCore_EvictionGoesOnWhenTheStateDirectoryWorksAgain(t *testing.T) {
 }
 
 func TestCore_OwnerlessRecordsAreCounted(t *testing.T) {
-	r := strayRig(t, false)
+	r := orphanRig(t, false)
 	var log bytes.Buffer
 	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))
 	ref := inventory.Ref(inventory.Name(testHubHash, "web"))
@@ -164,18 +164,18 @@ func TestCore_OwnerlessRecordsAreCounted(t *testing.T) {
 		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": r.now.String()}) })
 		r.checkpoint(r.proof(nil))
 	}
-	if n := r.core.Counts().Ownerless; n != 1 || logged(&log, "says no owner") != 1 {
+	if n := r.core.Counts().UnownedOrphans; n != 1 || logged(&log, "says no owner") != 1 {
 		t.Fatalf("%d are counted\n%s", n, &log)
 	}
 	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.f.Remove(ref)
-	if n := r.core.Counts().Ownerless; n != 0 {
+	if n := r.core.Counts().UnownedOrphans; n != 0 {
 		t.Fatalf("%d are counted", n)
 	}
 }
 
 func TestCore_EvictionIsCancelled(t *testing.T) {
-	r := strayRig(t, false)
+	r := orphanRig(t, false)
 	r.checkpoint(r.proof(nil, "hub"))
 	r.settle(30 * time.Minute)
 
@@ -201,7 +201,7 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 	r.expectValue("a", "1")
 
 	// Also if the work cannot be used.
-	r = strayRig(t, false)
+	r = orphanRig(t, false)
 	r.checkpoint(r.proof(nil, "hub"))
 	r.apply(hubWork("w-1", "web", 2))
 	if r.evicting("web") || r.core.Counts().Evicting != 0 {
@@ -223,7 +223,7 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 
 // An agent that is started anew goes on where the last one was, and does not believe its clock at once.
 func TestCore_EvictionOutlivesTheProcess(t *testing.T) {
-	r := strayRig(t, true)
+	r := orphanRig(t, true)
 	r.checkpoint(r.proof(nil, "hub"))
 	r.settle(50 * time.Minute)
 	r.start()
@@ -236,7 +236,7 @@ func TestCore_EvictionOutlivesTheProcess(t *testing.T) {
 	r.expectValue("a", "")
 
 	// A clock that goes back does not make the grace period longer.
-	r = strayRig(t, true)
+	r = orphanRig(t, true)
 	r.checkpoint(r.proof(nil, "hub"))
 	r.now = r.now.Add(-24 * time.Hour)
 	r.start()
@@ -372,7 +372,7 @@ func TestCore_OrphansWithNothingOnTheCluster(t *testing.T) {
 }
 
 func TestCore_EvictionThatIsSwitchedOff(t *testing.T) {
-	r := strayRig(t, false)
+	r := orphanRig(t, false)
 	r.checkpoint(r.proof(nil, "hub"))
 	if !r.evicting("web") {
 		t.Fatal("the grace period does not run")

@@ -83,8 +83,8 @@ func (h *hangs) ends(ref cluster.Ref, now time.Time) error {
 	return nil
 }
 
-// tell adds to the status of a live work what keeps the objects that have to go, once that takes long.
-func (h *hangs) tell(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
+// report adds to the status of a live work what keeps the objects that have to go, once that takes long.
+func (h *hangs) report(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
 	if w.Deleting || h.why == "" || now.Sub(h.since) < stuckAfter {
 		return status
 	}

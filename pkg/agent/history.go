@@ -72,7 +72,7 @@ func (c *Core) AnotherHistory() {
 	for key := range c.states {
 		keys[key] = true
 	}
-	for key := range maps.Keys(c.strays.found) {
+	for key := range maps.Keys(c.orphans.found) {
 		keys[key] = true
 	}
 	c.mu.Unlock()

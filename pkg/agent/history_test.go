@@ -18,8 +18,8 @@ func (r *rig) silently(change func()) {
 	r.f.Changed = told
 }
 
-// lose takes an object away, whatever finalizers it has.
-func (r *rig) lose(ref cluster.Ref) {
+// remove takes an object away, whatever finalizers it has.
+func (r *rig) remove(ref cluster.Ref) {
 	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.f.Remove(ref)
 }
@@ -31,10 +31,10 @@ func TestCore_AnotherHistory(t *testing.T) {
 		"an object is older": func(r *rig) {
 			r.f.Edit(r.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "old"} })
 		},
-		"an object is missing": func(r *rig) { r.lose(r.ref("ConfigMap", "b")) },
+		"an object is missing": func(r *rig) { r.remove(r.ref("ConfigMap", "b")) },
 		"all is missing": func(r *rig) {
 			for _, ref := range []cluster.Ref{r.ref("ConfigMap", "a"), r.ref("ConfigMap", "b"), inventory.Ref(inventory.Name(testHubHash, "w"))} {
-				r.lose(ref)
+				r.remove(ref)
 			}
 		},
 	} {
@@ -84,7 +84,7 @@ func TestCore_ReadsItsOwnWriteBack(t *testing.T) {
 	record := inventory.Ref(inventory.Name(testHubHash, "w"))
 	r.f.Edit(record, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"of": "another"}) })
 	shows("changed by another", false)
-	r.silently(func() { r.lose(record) })
+	r.silently(func() { r.remove(record) })
 	shows("missing", true)
 	r.core.AnotherHistory()
 	shows("known", false)

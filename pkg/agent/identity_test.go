@@ -95,7 +95,7 @@ func TestCore_CountsObjectsSharedWithOtherHubs(t *testing.T) {
 		t.Helper()
 		r.settle(time.Second)
 		r.core.mu.Lock()
-		got := r.core.strays.shared()
+		got := r.core.orphans.shared()
 		r.core.mu.Unlock()
 		if !slices.Equal(got, want) || r.core.Counts().Shared != len(want) {
 			t.Errorf("got %q, want %q", got, want)

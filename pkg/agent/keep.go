@@ -40,7 +40,7 @@ const (
 // persister does what is to be done on disk, and it alone knows what is not there.
 type persister struct {
 	*works
-	link *subscriptionState
+	subscription *subscriptionState
 
 	// disk is locked while a work is written or removed and what follows from that is
 	// noted, so that no record is older than what is held, and while the log is
@@ -50,7 +50,7 @@ type persister struct {
 
 	// unsaved are works that are not on disk as they should be, by id; gone are
 	// works that are to be removed.
-	unsaved map[string]conditions.Lapse
+	unsaved map[string]conditions.PersistError
 	gone    map[string]bool
 	// drop: the cursor on disk, if there is one, must go.
 	drop bool
@@ -69,11 +69,11 @@ type persister struct {
 
 	// reported is when accepted statuses are to be noted; zero if there are none.
 	reported time.Time
-	written  written
+	written  appliedHashes
 }
 
-func newKeeper(w *works, l *subscriptionState) *persister {
-	return &persister{works: w, link: l, unsaved: map[string]conditions.Lapse{}, gone: map[string]bool{}}
+func newPersister(w *works, l *subscriptionState) *persister {
+	return &persister{works: w, subscription: l, unsaved: map[string]conditions.PersistError{}, gone: map[string]bool{}}
 }
 
 // load reads what an earlier process left.
@@ -101,7 +101,7 @@ func (k *persister) load() error {
 			k.gone[lost.ResourceID] = true
 		}
 	}
-	k.link.move(s.Cursor)
+	k.subscription.move(s.Cursor)
 	maps.DeleteFunc(s.Reported.Accepted, func(id, _ string) bool { return k.set.Get(id) == nil })
 	err = k.outbox.Restore(s.Reported.Sequence, s.Reserved, s.Reported.Accepted)
 	names := k.set.Names()
@@ -139,7 +139,7 @@ func (k *persister) put(w *desired.Work) {
 	if _, known := k.unsaved[w.ResourceID]; err == nil {
 		delete(k.unsaved, w.ResourceID)
 	} else if !known {
-		k.unsaved[w.ResourceID] = conditions.Lapse{Reason: journal.Reason(err), Err: err, Since: k.config.Now()}
+		k.unsaved[w.ResourceID] = conditions.PersistError{Reason: journal.Reason(err), Err: err, Since: k.config.Now()}
 	}
 	k.mu.Unlock()
 	if err != nil {
@@ -278,10 +278,10 @@ func (k *persister) saveCursor() error {
 	if k.target == target {
 		k.target = nil
 	}
-	if k.link.acknowledge(serial, target) {
+	if k.subscription.acknowledge(serial, target) {
 		k.config.Sync(0)
 	}
-	if k.drop = k.drop || k.link.cursor == (codec.Cursor{}); k.drop { // a broker refused it meanwhile
+	if k.drop = k.drop || k.subscription.cursor == (codec.Cursor{}); k.drop { // a broker refused it meanwhile
 		k.save(0)
 	}
 	return nil
@@ -340,7 +340,7 @@ func (k *persister) saveNotes() (next time.Duration, err error) {
 }
 
 // noteUntil has an ack sent on the subscription when what it covers is on disk.
-func (k *persister) noteUntil(a *codec.Ack) { k.target, k.serial = a, k.link.serial }
+func (k *persister) noteUntil(a *codec.Ack) { k.target, k.serial = a, k.subscription.serial }
 
 // refused: the cursor on disk, if there is one, is of no use to the broker.
 func (k *persister) refused() {
@@ -349,7 +349,7 @@ func (k *persister) refused() {
 
 // awaited is the ack that is to be sent on this subscription; nil if there is none.
 func (k *persister) awaited() *codec.Ack {
-	if k.serial != k.link.serial {
+	if k.serial != k.subscription.serial {
 		return nil
 	}
 	return k.target

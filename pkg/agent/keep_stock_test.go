@@ -10,10 +10,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// applyStock delivers a work as a stock broker does, and runs for a moment.
-func (r *rig) applyStock(w *workv1.ManifestWork, action codec.Action) {
+// applyOCM delivers a work as a stock broker does, and runs for a moment.
+func (r *rig) applyOCM(w *workv1.ManifestWork, action codec.Action) {
 	r.t.Helper()
-	r.handle(r.stockEvent(w, action, nil))
+	r.handle(r.ocmEvent(w, action, nil))
 	r.settle(10 * time.Second)
 }
 
@@ -23,12 +23,12 @@ func TestCore_RestartWhileAStockBrokerIsAway(t *testing.T) {
 	for _, former := range []bool{false, true} {
 		r := newJournaledRig(t)
 		r.start()
-		r.subscribe(stock)
+		r.subscribe(ocmAccepted)
 		web, gone := hubWork("w-1", "web", 3, configMap("a", "1")), hubWork("w-2", "gone", 1, configMap("b", "1"))
-		r.applyStock(web, codec.CreateRequest)
-		r.applyStock(gone, codec.CreateRequest)
+		r.applyOCM(web, codec.CreateRequest)
+		r.applyOCM(gone, codec.CreateRequest)
 		r.core.Disconnected(errAway)
-		r.core.Handle(t.Context(), r.stockEvent(gone, codec.DeleteRequest, nil))
+		r.core.Handle(t.Context(), r.ocmEvent(gone, codec.DeleteRequest, nil))
 		if former {
 			for id, b := range r.journal.entries {
 				e, err := codec.Unmarshal(b)
@@ -52,10 +52,10 @@ func TestCore_RestartWhileAStockBrokerIsAway(t *testing.T) {
 		r.expectValue("b", "")
 
 		// It lists nothing, so that everything comes again, and is confirmed by that.
-		if l := r.subscribe(stock); len(l) != 0 {
+		if l := r.subscribe(ocmAccepted); len(l) != 0 {
 			t.Fatalf("listed %v", l)
 		}
-		r.applyStock(web, codec.CreateRequest)
+		r.applyOCM(web, codec.CreateRequest)
 		if n := r.core.Counts(); n.Live != 1 || n.Deleting != 0 || n.Unconfirmed != 0 || !r.statuses["w-2"].Deleted {
 			t.Fatalf("confirmed %+v", n)
 		}
@@ -70,11 +70,11 @@ func TestCore_RestartWhileAStockBrokerIsAway(t *testing.T) {
 func TestCore_RestartBetweenTwoWorksOfAStockBroker(t *testing.T) {
 	r := newJournaledRig(t)
 	r.start()
-	r.subscribe(stock)
+	r.subscribe(ocmAccepted)
 	for _, ids := range [][2]string{{"w-1", "w-2"}, {"w-4", "w-3"}} {
-		r.applyStock(hubWork(ids[0], "web", 7, configMap("a", "first")), codec.CreateRequest)
+		r.applyOCM(hubWork(ids[0], "web", 7, configMap("a", "first")), codec.CreateRequest)
 		kept := r.journal.entries[ids[0]]
-		r.applyStock(hubWork(ids[1], "web", 1, configMap("a", "second")), codec.CreateRequest)
+		r.applyOCM(hubWork(ids[1], "web", 1, configMap("a", "second")), codec.CreateRequest)
 		r.journal.entries[ids[0]] = kept
 		r.core.Disconnected(errAway)
 		r.start()
@@ -82,6 +82,6 @@ func TestCore_RestartBetweenTwoWorksOfAStockBroker(t *testing.T) {
 		r.settle(time.Minute)
 		r.expectValue("a", "second")
 		r.expectJournal(ids[1])
-		r.subscribe(stock)
+		r.subscribe(ocmAccepted)
 	}
 }

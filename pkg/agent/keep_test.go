@@ -47,7 +47,7 @@ func (r *rig) expectJournal(want ...string) {
 	}
 }
 
-// inSync hands over a checkpoint that finds what is held right.
+// needsInSync hands over a checkpoint that finds what is held right.
 func (r *rig) inSync(revision uint64) {
 	r.t.Helper()
 	d := r.core.set.Digest(nil)
@@ -69,7 +69,7 @@ func TestCore_JournalComesFirst(t *testing.T) {
 	if !slices.Equal(early, want) {
 		t.Fatalf("got %q, want %q", early, want)
 	}
-	expectSaid(t, r.synced, slices.Concat(acked(1, firstDigest(r), ""), acked(2, held(r, "w-1"), "")))
+	expectReported(t, r.synced, slices.Concat(acked(1, firstDigest(r), ""), acked(2, held(r, "w-1"), "")))
 	r.expectJournal("w-1")
 	if r.journal.cursor != at(2) {
 		t.Errorf("cursor %v", r.journal.cursor)
@@ -232,7 +232,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.settle(2 * time.Minute)
 	r.expectStatus("w-1", workApplied, workAvailable)
 	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: a work needs at least one manifest")
-	expectSaid(t, r.synced[told:], acked(2, held(r, "w-1", "w-2"), ""))
+	expectReported(t, r.synced[told:], acked(2, held(r, "w-1", "w-2"), ""))
 	r.expectJournal("w-1", "w-2")
 	if r.journal.cursor != at(2) || logged(&log, "the state directory fails") != 1 || logged(&log, "works again") != 1 || r.core.Counts().Unsaved != 0 {
 		t.Errorf("cursor %v\n%s", r.journal.cursor, &log)

@@ -18,13 +18,13 @@ type sourceSessions struct {
 	peer string
 }
 
-func newLine(c *CoreConfig) *sourceSessions {
+func newSourceSessions(c *CoreConfig) *sourceSessions {
 	return &sourceSessions{Tracker: plain.NewLine(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
 }
 
-// mark gives an event to a source its place.
-func (n *sourceSessions) mark(l *subscriptionState, source string, e *codec.Event) {
-	if l.plain {
+// stamp gives an event to a source its place.
+func (n *sourceSessions) stamp(l *subscriptionState, source string, e *codec.Event) {
+	if l.stateless {
 		n.Stamp(source).Put(e)
 	}
 }
@@ -36,8 +36,8 @@ const keepAliveEvery = time.Minute
 // when to call it next.
 func (c *Core) KeepAlive() (next time.Duration) {
 	c.mu.Lock()
-	due := c.connected && c.link.plain && c.sessions.Knows(c.sessions.peer)
-	c.link.alive(due)
+	due := c.connected && c.subscription.stateless && c.sessions.Knows(c.sessions.peer)
+	c.subscription.alive(due)
 	c.mu.Unlock()
 	if due {
 		c.config.Sync(0)
@@ -47,20 +47,20 @@ func (c *Core) KeepAlive() (next time.Duration) {
 
 // keepAlive is the event that says so.
 func (c *Core) keepAlive() (codec.Event, error) {
-	c.link.alive(false)
+	c.subscription.alive(false)
 	d := c.set.DigestOf(c.sessions.peer)
 	e, err := codec.NewAlive(codec.SyncParams{
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.sessions.peer,
 	}, d)
 	if err == nil {
-		c.sessions.mark(c.link, c.sessions.peer, &e)
+		c.sessions.stamp(c.subscription, c.sessions.peer, &e)
 	}
 	return e, err
 }
 
-// Farewell is the event that says that the agent is gone. A broker that keeps nothing has it from
+// Goodbye is the event that says that the agent is gone. A broker that keeps nothing has it from
 // the beginning of a connection, when the agent may not have heard of its source yet.
-func (c *Core) Farewell() (codec.Event, error) {
+func (c *Core) Goodbye() (codec.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, err := codec.NewFarewell(codec.SyncParams{
@@ -72,19 +72,19 @@ func (c *Core) Farewell() (codec.Event, error) {
 	return e, err
 }
 
-// tellEvery bounds how often a source is told what is held because it does not know this agent.
-const tellEvery = 5 * time.Second
+// keepaliveEvery bounds how often a source is told what is held because it does not know this agent.
+const keepaliveEvery = 5 * time.Second
 
 // counts reports whether an event of a source counts. The first of a session does, and the
 // source is told what is held; so it is when it has not heard of this agent yet. That is told
-// at once to a session that is new here, and else when tellEvery has passed, but never not at all:
+// at once to a session that is new here, and else when keepaliveEvery has passed, but never not at all:
 //
 //	t1  The agent lists what it holds; hub-source is about to subscribe, and does not get it.
 //	t2  hub-source publishes a spec, which names no session of the agent, and is dropped.
 //	t3  Only another list tells hub-source of the session, and that it has to publish again.
 func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	c.mu.Lock()
-	if !c.link.plain {
+	if !c.subscription.stateless {
 		c.mu.Unlock()
 		return true
 	}
@@ -104,9 +104,9 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	tell := false
 	switch v {
 	case plain.First, plain.Stranger:
-		after, tell = c.link.list(c.config.Now(), 0)
+		after, tell = c.subscription.list(c.config.Now(), 0)
 	case plain.Void, plain.Unaware:
-		after, tell = c.link.list(c.config.Now(), tellEvery)
+		after, tell = c.subscription.list(c.config.Now(), keepaliveEvery)
 	case plain.Stock, plain.Counts:
 	}
 	c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 		c.config.Sync(after)
 	}
 	if !v.Believed() {
-		c.drop(ctx, eventVoid, e)
+		c.drop(ctx, eventStaleSession, e)
 	}
 	return v.Believed()
 }
@@ -123,7 +123,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 func (c *Core) number(spec *manifestwork.Spec, e codec.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m, err := plain.MarksOf(e); c.link.plain && err == nil {
+	if m, err := plain.MarksOf(e); c.subscription.stateless && err == nil {
 		spec.Revision = 0
 		if m.Session != (codec.Session{}) {
 			spec.Revision = m.Fence

@@ -24,11 +24,11 @@ func plainly(t *testing.T) (r *rig, hub *plain.Tracker) {
 		t.Fatalf("%v, %v", events, err)
 	}
 	hub = plain.NewLine(100, "hub")
-	hub.Hear(testCluster, r.marks(events[0]))
+	hub.Hear(testCluster, r.stamp(events[0]))
 	return r, hub
 }
 
-func (r *rig) marks(e codec.Event) plain.Stamp {
+func (r *rig) stamp(e codec.Event) plain.Stamp {
 	r.t.Helper()
 	m, err := plain.MarksOf(e)
 	if err != nil {
@@ -39,7 +39,7 @@ func (r *rig) marks(e codec.Event) plain.Stamp {
 
 // placed is a spec of the source at a place in its line.
 func (r *rig) placed(m plain.Stamp, w *workv1.ManifestWork, action codec.Action) codec.Event {
-	return r.stockEvent(w, action, m.Put)
+	return r.ocmEvent(w, action, m.Put)
 }
 
 // lists takes the list that the agent has to send, and returns it with what it is stamped with.
@@ -50,7 +50,7 @@ func (r *rig) lists() (plain.Stamp, bool) {
 		return plain.Stamp{}, false
 	}
 	r.core.SyncDone(l, nil)
-	return r.marks(l.Event), true
+	return r.stamp(l.Event), true
 }
 
 func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
@@ -87,16 +87,16 @@ func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
 	}
 	r.now = r.now.Add(time.Second)
 	publish()
-	if _, ok := r.lists(); ok || r.syncIn != tellEvery-time.Second {
+	if _, ok := r.lists(); ok || r.syncIn != keepaliveEvery-time.Second {
 		t.Errorf("to the same it says it again, or in %v", r.syncIn)
 	}
 	r.now = r.now.Add(time.Second)
 	if publish(); r.syncIn != 0 {
 		t.Errorf("each event starts a timer of %v", r.syncIn)
 	}
-	r.now = r.now.Add(tellEvery - 2*time.Second)
+	r.now = r.now.Add(keepaliveEvery - 2*time.Second)
 	if m, ok := r.lists(); !ok || hub.Hear(testCluster, m) != plain.First {
-		t.Errorf("after %v it says %+v", tellEvery, m)
+		t.Errorf("after %v it says %+v", keepaliveEvery, m)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
 	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
 	r.expectValue("a", "2")
-	bad := r.stockEvent(hubWork("w-1", "web", 3, configMap("a", "3")), codec.UpdateRequest, func(e *codec.Event) { e.SetExtension(codec.ExtSession, "x") })
+	bad := r.ocmEvent(hubWork("w-1", "web", 3, configMap("a", "3")), codec.UpdateRequest, func(e *codec.Event) { e.SetExtension(codec.ExtSession, "x") })
 	r.handle(bad)
 	r.expectValue("a", "2")
 }
@@ -145,7 +145,7 @@ func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
 func TestCore_HasAFarewell(t *testing.T) {
 	r, hub := plainly(t)
 	for _, source := range []string{"", "hub"} {
-		e, err := r.core.Farewell()
+		e, err := r.core.Goodbye()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestCore_HasAFarewell(t *testing.T) {
 		if err != nil || !farewell || len(e.Data()) == 0 || original != source {
 			t.Errorf("to %q it says %v, %v", source, e, err)
 		}
-		if m := r.marks(e); m.Heard != (codec.Session{}) || m.Fence != 0 || !hub.Parts(testCluster, m) {
+		if m := r.stamp(e); m.Heard != (codec.Session{}) || m.Fence != 0 || !hub.Parts(testCluster, m) {
 			t.Errorf("to %q its place is %+v", source, m)
 		}
 		r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
@@ -181,7 +181,7 @@ func TestCore_SaysThatItIsThere(t *testing.T) {
 	if err != nil || d != r.core.set.DigestOf("hub") || d.Count != 1 {
 		t.Errorf("it holds %+v, %v", d, err)
 	}
-	if v := hub.Hear(testCluster, r.marks(l.Event)); !v.Believed() {
+	if v := hub.Hear(testCluster, r.stamp(l.Event)); !v.Believed() {
 		t.Errorf("that does not count: %d", v)
 	}
 	if r.core.SyncDone(l, &transport.Error{Code: transport.CodeUnavailable}) {

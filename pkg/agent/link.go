@@ -20,11 +20,11 @@ type subscriptionState struct {
 
 	subscription string
 	hawser       bool // the broker gives checkpoints
-	// plain: nobody keeps anything between the agent and its source. limit is the largest event
+	// stateless: nobody keeps anything between the agent and its source. limit is the largest event
 	// that fits, 0 if nobody knows. listedAt is when the source was told last what is held.
-	plain    bool
-	limit    int
-	listedAt time.Time
+	stateless bool
+	limit     int
+	listedAt  time.Time
 	// aliveDue: it is to hear that the agent is there.
 	aliveDue bool
 
@@ -47,18 +47,18 @@ type subscriptionState struct {
 	// ack is the latest that is to be sent, acked the latest that was.
 	ack, acked *codec.Ack
 
-	// lastUnexplained is what the broker was told last that no work explains;
-	// unexplainedDue says that there is another to tell. deaf: the broker is older
+	// lastOrphanReport is what the broker was told last that no work explains;
+	// orphanReportDue says that there is another to tell. deaf: the broker is older
 	// and does not take that.
-	lastUnexplained codec.Unexplained
-	unexplainedDue  bool
-	deaf            bool
+	lastOrphanReport   codec.Unexplained
+	orphanReportDue    bool
+	reportsUnsupported bool
 }
 
 // begin begins a subscription. resumed says that it goes on from the cursor; else there
 // is none any more, and everything is to be listed.
 func (l *subscriptionState) begin(a transport.Accepted) (resumed bool) {
-	*l = subscriptionState{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, plain: a.Plain, limit: a.MaxEventBytes}
+	*l = subscriptionState{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, stateless: a.Plain, limit: a.MaxEventBytes}
 	resumed = l.hawser && a.Resync == codec.ResyncCursor && l.cursor != (codec.Cursor{})
 	if !resumed {
 		l.cursor, l.state = codec.Cursor{}, listed
@@ -77,8 +77,8 @@ func (l *subscriptionState) end(err error) {
 // move says how far the broker's history is covered.
 func (l *subscriptionState) move(c codec.Cursor) { l.cursor = c }
 
-// heed lets a checkpoint count. own and late are those of classify.
-func (l *subscriptionState) heed(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
+// applyCheckpoint lets a checkpoint count. own and late are those of classify.
+func (l *subscriptionState) applyCheckpoint(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
 	event, gap := l.classify(cp, own, late)
 	v := l.step(event, gap)
 	l.orphans, l.compared, l.matched = orphans, cp.ComparedSources, event == equal
@@ -86,15 +86,15 @@ func (l *subscriptionState) heed(cp codec.Checkpoint, orphans []string, own code
 	return v
 }
 
-// tell reports whether it is to be logged that digests differ.
-func (l *subscriptionState) tell() bool {
+// shouldLog reports whether it is to be logged that digests differ.
+func (l *subscriptionState) shouldLog() bool {
 	tell := !l.matched && !l.logged
 	l.logged = l.logged || tell
 	return tell
 }
 
-// unexplained reports whether the broker knows nothing of a held work.
-func (l *subscriptionState) unexplained(id string) bool {
+// isOrphan reports whether the broker knows nothing of a held work.
+func (l *subscriptionState) isOrphan(id string) bool {
 	_, found := slices.BinarySearch(l.orphans, id)
 	return found
 }
@@ -159,24 +159,24 @@ func (l *subscriptionState) takeAck() *codec.Ack {
 	return l.acked
 }
 
-// telling says that the broker is about to be told what no work explains.
-func (l *subscriptionState) telling(u codec.Unexplained) {
-	l.unexplainedDue, l.lastUnexplained = false, u
+// reportPending says that the broker is about to be told what no work explains.
+func (l *subscriptionState) reportPending(u codec.Unexplained) {
+	l.orphanReportDue, l.lastOrphanReport = false, u
 }
 
-// retell has the broker told that, unless it was told the same.
-func (l *subscriptionState) retell(same func(codec.Unexplained) bool) bool {
-	due := l.hawser && !l.deaf && !l.unexplainedDue && !same(l.lastUnexplained)
-	l.unexplainedDue = l.unexplainedDue || due
+// requeueReport has the broker told that, unless it was told the same.
+func (l *subscriptionState) requeueReport(same func(codec.Unexplained) bool) bool {
+	due := l.hawser && !l.reportsUnsupported && !l.orphanReportDue && !same(l.lastOrphanReport)
+	l.orphanReportDue = l.orphanReportDue || due
 	return due
 }
 
-// told says what became of a letter.
-func (l *subscriptionState) told(s SyncLetter, err error) {
+// reportSent says what became of a letter.
+func (l *subscriptionState) reportSent(s SyncEvent, err error) {
 	switch retry := transport.Retryable(err); {
 	case err == nil:
-	case s.unexplained:
-		l.unexplainedDue, l.deaf = l.unexplainedDue || retry, !retry
+	case s.orphans:
+		l.orphanReportDue, l.reportsUnsupported = l.orphanReportDue || retry, !retry
 	case !retry:
 	case s.alive: // the next one says the same
 	case s.ack == nil:
@@ -188,5 +188,5 @@ func (l *subscriptionState) told(s SyncLetter, err error) {
 
 // due reports whether NextSync has something.
 func (l *subscriptionState) due(now time.Time) bool {
-	return l.lists(now) || l.ack != nil || l.unexplainedDue || l.aliveDue
+	return l.lists(now) || l.ack != nil || l.orphanReportDue || l.aliveDue
 }

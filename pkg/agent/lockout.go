@@ -32,8 +32,8 @@ const stuckAfter = 10 * time.Second
 // own writes.
 type lockout struct {
 	// since is when the record failed first, in a row; told is what works say of it.
-	since time.Time
-	told  error
+	since    time.Time
+	reported error
 	// tries counts the dry runs since an admission configuration was written, next is when
 	// the next one is due, refused is what the last one was refused with.
 	tries   int
@@ -58,7 +58,7 @@ type hindrance struct {
 	*works
 	*tools
 	*keyState
-	pass
+	reconcileInput
 	// unrecorded is why nothing that needs a new entry is made, withholds the same, explained;
 	// narrow says that only admission configurations are corrected and removed then. failed is
 	// the last failure of the record, or of a removal.
@@ -69,9 +69,9 @@ type hindrance struct {
 // over ends a reconciliation: without a failure there is nothing to tell any more.
 func (h *hindrance) over() {
 	if h.failed == nil {
-		h.lockout.since, h.lockout.told = time.Time{}, nil
+		h.lockout.since, h.lockout.reported = time.Time{}, nil
 	}
-	h.noteStuck(h.key, h.lockout.told != nil)
+	h.noteStuck(h.key, h.lockout.reported != nil)
 }
 
 // halted takes note that the record could not be read or written, or that its objects could not
@@ -84,7 +84,7 @@ func (h *hindrance) halted(err error) bool {
 	if !refused && !needsChange(err) && !errors.Is(err, errLimited) && h.now.Sub(h.lockout.since) < stuckAfter {
 		return false
 	}
-	h.lockout.told = err
+	h.lockout.reported = err
 	return true
 }
 
@@ -230,8 +230,8 @@ func configures(manifest []byte, by admission.Refusal) bool {
 	return slices.ContainsFunc(m.Webhooks, func(w struct{ Name string }) bool { return w.Name == by.Webhook })
 }
 
-// blame has the manifests of a work that brought what refuses the agent's writes say so.
-func (h *hindrance) blame(w *desired.Work, said []conditions.Manifest) {
+// setReason has the manifests of a work that brought what refuses the agent's writes say so.
+func (h *hindrance) setReason(w *desired.Work, said []conditions.Manifest) {
 	for _, err := range []error{h.lockout.refused, h.failed} {
 		by, refused := admission.Of(err)
 		if !refused {
@@ -246,10 +246,10 @@ func (h *hindrance) blame(w *desired.Work, said []conditions.Manifest) {
 	}
 }
 
-// tellFailed says in the status of a work that its record fails, if that lasts and no manifest
+// reportFailed says in the status of a work that its record fails, if that lasts and no manifest
 // says so.
-func (h *hindrance) tellFailed(w *desired.Work, status workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
-	if h.failed == nil || h.lockout.told == nil || apimeta.IsStatusConditionFalse(status.Conditions, workv1.WorkApplied) {
+func (h *hindrance) reportFailed(w *desired.Work, status workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
+	if h.failed == nil || h.lockout.reported == nil || apimeta.IsStatusConditionFalse(status.Conditions, workv1.WorkApplied) {
 		return status
 	}
 	return conditions.Rejected(status, w.SpecGeneration, h.why(h.failed).Error(), h.now)
@@ -266,16 +266,16 @@ func blocked(r *reconciliation, w *desired.Work, manifests []apply.Manifest, err
 	for _, m := range manifests {
 		list = append(list, unapplied(m, err))
 	}
-	r.hindrance.blame(w, list)
+	r.hindrance.setReason(w, list)
 	return r.report(w, conditions.Next(r.previous(w), w.SpecGeneration, list, r.now))
 }
 
 // hindered says in the status of a work that is being deleted what keeps it.
 func (h *hindrance) hindered(status workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
-	if h.lockout.told == nil {
+	if h.lockout.reported == nil {
 		return status
 	}
-	return conditions.Hindered(status, conditions.Reasoned(fmt.Sprintf("%v%s", explained(h.lockout.told), h.origin(h.lockout.told))))
+	return conditions.Hindered(status, conditions.Reasoned(fmt.Sprintf("%v%s", explained(h.lockout.reported), h.origin(h.lockout.reported))))
 }
 
 // unremoved reports what keeps a deleted work, if that is more than a passing trouble.
@@ -312,14 +312,14 @@ func limitedLook(ctx context.Context, r *reconciliation, limited error) (time.Du
 		return 0, err
 	}
 	if w := r.view.Live; owns && w.Spec != nil {
-		if backed, err := r.backed(ctx, w); err != nil || !backed {
+		if backed, err := r.mayEnforce(ctx, w); err != nil || !backed {
 			return 0, err
 		}
 		manifests := r.load(ctx, w)
 		if !r.hindrance.goesOn(ctx, w, limited) {
 			return 0, errors.Join(limited, blocked(r, w, manifests, limited))
 		}
-		return r.bringListed(ctx, w, manifests)
+		return r.applyListed(ctx, w, manifests)
 	}
 	if len(r.view.Deleted) == 0 {
 		return 0, nil
@@ -328,7 +328,7 @@ func limitedLook(ctx context.Context, r *reconciliation, limited error) (time.Du
 		return 0, err
 	}
 	owner := ownerOf(r.record, r.view.Deleted)
-	if owner == nil || !r.deletable(owner) {
+	if owner == nil || !r.mayDelete(owner) {
 		return 0, nil
 	}
 	r.recorder.takeBack(ctx, staysAfter(owner))

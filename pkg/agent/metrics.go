@@ -12,13 +12,13 @@ import (
 // Values of the label outcome of received events, besides those of
 // desired.Outcome.
 const (
-	eventIgnored     = "ignored"
-	eventElsewhere   = "other_cluster"
-	eventUndecodable = "undecodable"
-	eventAsked       = "status_request"
-	eventCheckpoint  = "checkpoint"
-	eventResolve     = "resolve"
-	eventVoid        = "void" // an earlier session of its sender, or said to one of ours
+	eventIgnored      = "ignored"
+	eventElsewhere    = "other_cluster"
+	eventUndecodable  = "undecodable"
+	eventRequested    = "status_request"
+	eventCheckpoint   = "checkpoint"
+	eventResolve      = "resolve"
+	eventStaleSession = "void" // an earlier session of its sender, or said to one of ours
 )
 
 // Values of the label result of reconciliations.
@@ -128,7 +128,7 @@ func (m *Metrics) observe(a *Agent) error {
 		count("hawser_agent_unsaved_works", "Works that are not in the state directory as they should be.", func(n Counts) int { return n.Unsaved }),
 		count("hawser_agent_evicting_works", "AppliedManifestWorks whose work no source has any more and whose grace period runs.", func(n Counts) int { return n.Evicting }),
 		count("hawser_agent_contested_objects", "Objects of works that are changed after each repair, so that they are repaired once a minute only.", func(n Counts) int { return n.Contested }),
-		count("hawser_agent_ownerless_works", "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.", func(n Counts) int { return n.Ownerless }),
+		count("hawser_agent_ownerless_works", "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.", func(n Counts) int { return n.UnownedOrphans }),
 		gauge("hawser_agent_late_works", "Works that the agent has been bringing in line for more than 30 s.", nil, func() int { return len(a.pool.late(false)) }),
 		count("hawser_agent_shared_works", "AppliedManifestWorks of other hubs that have objects which works of this hub have too.", func(n Counts) int { return n.Shared }),
 		count("hawser_agent_in_sync", "1 if the broker's last word was that exactly what it has is held, else 0.", func(n Counts) int {

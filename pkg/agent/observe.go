@@ -35,7 +35,7 @@ type observer struct {
 	rules  *rule.Evaluator
 	rights *rights
 	*keyState
-	pass
+	reconcileInput
 	// found is what was found, took how long the rules took.
 	found map[cluster.Ref]observation
 	took  time.Duration
@@ -100,13 +100,13 @@ func (r *observer) evaluate(ctx context.Context, res apply.Result) []rule.Outcom
 	return outcomes
 }
 
-// said is a result in the words of its status.
-func (r *reconciliation) said(ctx context.Context, i int, res apply.Result) conditions.Manifest {
+// reportedStatus is a result in the words of its status.
+func (r *reconciliation) reportedStatus(ctx context.Context, i int, res apply.Result) conditions.Manifest {
 	o := r.observer.observe(ctx, res)
 	m := conditions.Manifest{
 		Meta: res.Meta, ApplyErr: explained(ofKind(res.Manifest, res.Err)), Presence: res.Presence, ReadErr: explained(ofKind(res.Manifest, res.ReadErr)),
 		Missing:      res.Known.Missing(),
-		ApplySkipped: r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known), Contest: r.contests.said(res.Ref),
+		ApplySkipped: r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known), Contest: r.contests.conditionOf(res.Ref),
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
 		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
 	}

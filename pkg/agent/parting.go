@@ -17,11 +17,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
-// reportParting reports how the objects of a deleted work are while it waits for
+// reportDeletion reports how the objects of a deleted work are while it waits for
 // them, so that whoever waits on the hub sees which are still there, and what
 // holds them if the work asks for that. No object is read twice in a reconciliation, and
 // one that has gone is not looked for again.
-func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) error {
+func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) error {
 	last := r.previous(w)
 	if w.Spec == nil {
 		return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, nil, r.now), r.recorder.waitsFor(last)))
@@ -33,11 +33,11 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 	said := make([]conditions.Manifest, 0, len(manifests))
 	present := map[cluster.Ref]drift.Signature{}
 	for i, m := range manifests {
-		res := r.parting(ctx, m, last)
+		res := r.deletionStatus(ctx, m, last)
 		if res.Presence == conditions.Present {
 			present[res.Ref] = drift.Unknown
 		}
-		said = append(said, r.said(ctx, i, res))
+		said = append(said, r.reportedStatus(ctx, i, res))
 	}
 	r.rights.noteRefusals(nil)
 	if r.record != nil { // also what is not to be removed may change
@@ -53,14 +53,14 @@ func (r *reconciliation) reportParting(ctx context.Context, w *desired.Work) err
 	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, said, r.now), r.recorder.waitsFor(last)))
 }
 
-// parting is how the object of one manifest is.
-func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
+// deletionStatus is how the object of one manifest is.
+func (r *reconciliation) deletionStatus(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
 	res := apply.Result{Manifest: m, Action: apply.Refuse, Presence: conditions.Unidentified}
 	if res.ReadErr = m.Forbidden(); res.ReadErr != nil {
 		res.Presence = conditions.Unreadable
 		return res
 	}
-	before := saidOf(last, m.Meta)
+	before := reportedOf(last, m.Meta)
 	if before != nil {
 		res.Meta = before.ResourceMeta // its kind may have gone, and with it the name of the resource
 	}
@@ -76,7 +76,7 @@ func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last wor
 	case !m.Resolved || before != nil && wasGone(*before):
 		res.Presence = conditions.Absent
 	default:
-		readParting(ctx, r.config.Client, &res)
+		readDeletion(ctx, r.config.Client, &res)
 	}
 	if res.Err = nil; res.Live != nil && m.Resolved && observed(m.Config) {
 		if res.Err = r.config.Guard.Object(ctx, m.ID(), res.Live); res.Err == nil {
@@ -86,8 +86,8 @@ func (r *reconciliation) parting(ctx context.Context, m apply.Manifest, last wor
 	return res
 }
 
-// readParting reads the object of a manifest that nobody read in this reconciliation.
-func readParting(ctx context.Context, c cluster.Client, res *apply.Result) {
+// readDeletion reads the object of a manifest that nobody read in this reconciliation.
+func readDeletion(ctx context.Context, c cluster.Client, res *apply.Result) {
 	live, err := c.Get(ctx, res.Ref)
 	switch {
 	case err == nil:
@@ -99,9 +99,9 @@ func readParting(ctx context.Context, c cluster.Client, res *apply.Result) {
 	}
 }
 
-// saidOf returns what a status says of a manifest with a known resource; nil if
+// reportedOf returns what a status says of a manifest with a known resource; nil if
 // it says nothing.
-func saidOf(s workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *workv1.ManifestCondition {
+func reportedOf(s workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *workv1.ManifestCondition {
 	for i, e := range s.ResourceStatus.Manifests {
 		meta := e.ResourceMeta
 		if m.Resource == "" {

@@ -18,10 +18,10 @@ import (
 // The cases are those of the conformance list of the OCM protocol that concern
 // agents.
 
-var stock = transport.Accepted{SubscriptionID: "s"}
+var ocmAccepted = transport.Accepted{SubscriptionID: "s"}
 
-// stockEvent takes away what only a Hawser broker says.
-func (r *rig) stockEvent(w *workv1.ManifestWork, action codec.Action, change func(*codec.Event)) codec.Event {
+// ocmEvent takes away what only a Hawser broker says.
+func (r *rig) ocmEvent(w *workv1.ManifestWork, action codec.Action, change func(*codec.Event)) codec.Event {
 	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: "x", Now: r.now, Source: "hub", Action: action})
 	if err != nil {
 		r.t.Fatal(err)
@@ -104,9 +104,9 @@ func TestC13_WorkThatCannotBeUsed(t *testing.T) {
 
 func TestC14_VersionsFromAStockBroker(t *testing.T) {
 	r := newRig(t)
-	r.subscribe(stock)
+	r.subscribe(ocmAccepted)
 	deliver := func(version int64, value string) {
-		r.handle(r.stockEvent(hubWork("w-1", "web", version, configMap("a", value)), codec.UpdateRequest, nil))
+		r.handle(r.ocmEvent(hubWork("w-1", "web", version, configMap("a", value)), codec.UpdateRequest, nil))
 	}
 	expect := func(value string) {
 		t.Helper()
@@ -154,10 +154,10 @@ func TestC16_EventWithoutMetadata(t *testing.T) {
 
 func TestC17_C18_DeletedReport(t *testing.T) {
 	r := newRig(t)
-	r.subscribe(stock)
+	r.subscribe(ocmAccepted)
 	w := hubWork("w-9", "gone", 3)
 	r.refuse = func(codec.Event) error { return errAway }
-	r.core.Handle(t.Context(), r.stockEvent(w, codec.DeleteRequest, nil))
+	r.core.Handle(t.Context(), r.ocmEvent(w, codec.DeleteRequest, nil))
 	r.due["x"] = r.now.Add(time.Hour)
 	for range 3 { // refused three times
 		key := r.core.keyOf("gone")
@@ -180,8 +180,8 @@ func TestC17_C18_DeletedReport(t *testing.T) {
 // its end is on the way to it.
 func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
 	r := newRig(t)
-	r.subscribe(stock)
-	deletion := r.stockEvent(hubWork("w-9", "gone", 3), codec.DeleteRequest, nil)
+	r.subscribe(ocmAccepted)
+	deletion := r.ocmEvent(hubWork("w-9", "gone", 3), codec.DeleteRequest, nil)
 	r.core.Handle(t.Context(), deletion)
 	r.reconcile(r.core.keyOf("gone"))
 	l, ok := r.core.NextReport("w-9")
@@ -219,7 +219,7 @@ func TestC19_StatusEvent(t *testing.T) {
 	}
 }
 
-func (r *rig) askStatuses(cluster string, hashes ...codec.StatusHash) []received {
+func (r *rig) requestStatuses(cluster string, hashes ...codec.StatusHash) []received {
 	r.t.Helper()
 	e, err := codec.NewStatusResyncRequest(codec.ResyncParams{ID: "q", Time: r.now, Source: "hub", Cluster: cluster, DataType: codec.ManifestBundles}, hashes)
 	if err != nil {
@@ -251,7 +251,7 @@ func TestC23_C24_C25_StatusResync(t *testing.T) {
 		{"", nil, []string{"1 resync_response", "2 resync_response", "3 resync_response"}},
 		{"another", []codec.StatusHash{{ResourceID: "1", StatusHash: r.statuses["1"].Hash}, {ResourceID: "2", StatusHash: "x"}}, []string{"2 resync_response"}},
 	} {
-		if d := cmp.Diff(c.want, answered(r.askStatuses(c.cluster, c.hashes...))); d != "" {
+		if d := cmp.Diff(c.want, answered(r.requestStatuses(c.cluster, c.hashes...))); d != "" {
 			t.Errorf("(-want +got)\n%s", d)
 		}
 	}
@@ -281,16 +281,16 @@ func TestC26_ListOfWhatIsHeld(t *testing.T) {
 
 func TestCore_StockBrokerForeignSourcesChangeNothing(t *testing.T) {
 	r := newRig(t)
-	r.subscribe(stock)
+	r.subscribe(ocmAccepted)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
-	r.handle(r.stockEvent(w, codec.CreateRequest, nil))
+	r.handle(r.ocmEvent(w, codec.CreateRequest, nil))
 	foreign := func(e *codec.Event) { e.SetSource("source") }
-	r.handle(r.stockEvent(w, codec.DeleteRequest, foreign))
-	r.handle(r.stockEvent(hubWork("w-1", "web", 2, configMap("b", "1")), codec.UpdateRequest, foreign))
+	r.handle(r.ocmEvent(w, codec.DeleteRequest, foreign))
+	r.handle(r.ocmEvent(hubWork("w-1", "web", 2, configMap("b", "1")), codec.UpdateRequest, foreign))
 	if r.configMap("a") == nil || r.configMap("b") != nil {
 		t.Fatal("a source that does not own the work changed it")
 	}
-	r.handle(r.stockEvent(w, codec.DeleteRequest, nil))
+	r.handle(r.ocmEvent(w, codec.DeleteRequest, nil))
 	r.settle(time.Second)
 	if r.configMap("a") != nil || !r.statuses["w-1"].Deleted {
 		t.Fatal("the owner's deletion did not count")
@@ -402,7 +402,7 @@ func TestCore_StatusOfAnOutdatedSpecIsNotSent(t *testing.T) {
 	r.f.Refuse = nil
 	reconciliation := r.core.begin(r.core.keyOf("web"))
 	r.deliver(hubWork("w-1", "web", 2, configMap("a", "2"))) // arrives while the reconciliation runs
-	if _, err := reconciliation.bring(t.Context(), reconciliation.view.Live); err != nil {
+	if _, err := reconciliation.applyWork(t.Context(), reconciliation.view.Live); err != nil {
 		t.Fatal(err)
 	}
 	r.settle(time.Second)

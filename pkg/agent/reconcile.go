@@ -34,8 +34,8 @@ const (
 	renameWait = time.Second
 )
 
-// pass is which reconciliation it is, and when.
-type pass struct {
+// reconcileInput is which reconciliation it is, and when.
+type reconcileInput struct {
 	key string
 	now time.Time
 	// full: nothing that was remembered or seen by watches counts.
@@ -49,7 +49,7 @@ type reconciliation struct {
 	*works
 	*keyState
 	*tools
-	strays    *strays
+	orphans   *orphans
 	persister *persister
 	// policies is what is known of those of admission.
 	policies *roleState
@@ -60,18 +60,18 @@ type reconciliation struct {
 	completion completion
 	hindrance  hindrance
 
-	pass
+	reconcileInput
 	view desired.View
-	// doubted are works of the view that nobody has confirmed since the agent
+	// unconfirmed are works of the view that nobody has confirmed since the agent
 	// was started, by id.
-	doubted map[string]bool
+	unconfirmed map[string]bool
 
 	// paused: nothing is repaired for so long, only told of. postponed are the
 	// manifests that are not as wanted meanwhile, by place in the work.
 	paused    time.Duration
 	postponed map[int]bool
-	// anew: this spec of the work has not gone through a reconciliation yet.
-	anew bool
+	// recreate: this spec of the work has not gone through a reconciliation yet.
+	recreate bool
 	// contestEnds is when to look whether objects are contested still, 0: none is.
 	contestEnds time.Duration
 }
@@ -119,7 +119,7 @@ func (r *reconciliation) ownsName(ctx context.Context) (bool, error) {
 	if r.view.Live == nil || len(r.view.Deleted) == 0 {
 		return r.view.Live != nil, nil
 	}
-	return r.backed(ctx, r.view.Live)
+	return r.mayEnforce(ctx, r.view.Live)
 }
 
 func (c *Core) begin(key string) *reconciliation {
@@ -132,12 +132,12 @@ func (c *Core) begin(key string) *reconciliation {
 	}
 	kept.follow(c.history)
 	now := c.config.Now()
-	p := pass{key: key, now: now, full: !now.Before(kept.look), log: c.config.Log.With("applied_manifest_work", key)}
-	r := &reconciliation{works: c.works, keyState: kept, tools: c.tools.withOwn(c.config, key), strays: c.strays, persister: c.persister, policies: c.policies, pass: p}
-	r.recorder = recorder{config: c.config, tools: r.tools, strays: c.strays, keyState: kept, pass: p}
-	r.rights = rights{config: c.config, roles: c.roles, keyState: kept, pass: p}
-	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, keyState: kept, pass: p}
-	r.hindrance = hindrance{works: c.works, tools: r.tools, keyState: kept, pass: p}
+	p := reconcileInput{key: key, now: now, full: !now.Before(kept.look), log: c.config.Log.With("applied_manifest_work", key)}
+	r := &reconciliation{works: c.works, keyState: kept, tools: c.tools.withOwn(c.config, key), orphans: c.orphans, persister: c.persister, policies: c.policies, reconcileInput: p}
+	r.recorder = recorder{config: c.config, tools: r.tools, orphans: c.orphans, keyState: kept, reconcileInput: p}
+	r.rights = rights{config: c.config, roles: c.roles, keyState: kept, reconcileInput: p}
+	r.observer = observer{config: c.config, rules: &c.rules, rights: &r.rights, keyState: kept, reconcileInput: p}
+	r.hindrance = hindrance{works: c.works, tools: r.tools, keyState: kept, reconcileInput: p}
 	r.completion = completion{recorder: &r.recorder, observer: &r.observer}
 	if name, ours := c.workName(key); ours {
 		r.review(name)
@@ -148,12 +148,12 @@ func (c *Core) begin(key string) *reconciliation {
 // review looks what is wanted under the name, and what of it is doubted. r.mu is held.
 func (r *reconciliation) review(name string) {
 	r.view = r.set.ByName(name)
-	r.doubted = map[string]bool{}
+	r.unconfirmed = map[string]bool{}
 	for _, w := range r.view.Deleted {
-		r.doubted[w.ResourceID] = r.set.Unconfirmed(w.ResourceID)
+		r.unconfirmed[w.ResourceID] = r.set.Unconfirmed(w.ResourceID)
 	}
 	if w := r.view.Live; w != nil {
-		r.doubted[w.ResourceID] = r.set.Unconfirmed(w.ResourceID)
+		r.unconfirmed[w.ResourceID] = r.set.Unconfirmed(w.ResourceID)
 	}
 }
 
@@ -176,9 +176,9 @@ func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r.hindrance.over()
-	c.strays.noteOwn(r.key, r.record, !r.view.Empty())
+	c.orphans.noteOwn(r.key, r.record, !r.view.Empty())
 	if len(r.view.Deleted) == 0 && r.view.Live == nil {
-		c.strays.revise()
+		c.orphans.revise()
 	}
 	if over {
 		delete(c.states, r.key)
@@ -186,17 +186,17 @@ func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 	}
 }
 
-// bring applies a work.
-func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Duration, error) {
+// applyWork applies a work.
+func (r *reconciliation) applyWork(ctx context.Context, w *desired.Work) (time.Duration, error) {
 	if w.Spec == nil {
 		r.looked()
 		err := r.report(w, conditions.Rejected(r.previous(w), w.Generation, w.Problem, r.now))
-		return r.idle(), errors.Join(err, r.pardon(ctx, w))
+		return r.idle(), errors.Join(err, r.stopEviction(ctx, w))
 	}
-	if r.paused, r.anew = r.pause(w); r.paused > 0 && !r.observes {
+	if r.paused, r.recreate = r.pause(w); r.paused > 0 && !r.observes {
 		return r.paused, nil
 	}
-	if backed, err := r.backed(ctx, w); err != nil || !backed {
+	if backed, err := r.mayEnforce(ctx, w); err != nil || !backed {
 		return 0, err // what confirms it wakes the key
 	}
 	manifests := r.load(ctx, w)
@@ -206,11 +206,11 @@ func (r *reconciliation) bring(ctx context.Context, w *desired.Work) (time.Durat
 	} else if err == nil && !ready {
 		return awaitRecord(r, w)
 	}
-	return r.bringListed(ctx, w, manifests)
+	return r.applyListed(ctx, w, manifests)
 }
 
-// bringListed applies a work that has a record.
-func (r *reconciliation) bringListed(ctx context.Context, w *desired.Work, manifests []apply.Manifest) (time.Duration, error) {
+// applyListed applies a work that has a record.
+func (r *reconciliation) applyListed(ctx context.Context, w *desired.Work, manifests []apply.Manifest) (time.Duration, error) {
 	r.removed()
 	r.track(manifests)
 	r.rights.actFor(w.Spec.Executor)
@@ -254,7 +254,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	status := r.statusOf(ctx, w, results)
 	var reportErr error
 	if r.unsent.since.IsZero() || r.unsent.late(r.now) || r.about == w.ResourceID { // else it was never seen whole
-		reportErr = r.report(w, r.hindrance.tellFailed(w, status))
+		reportErr = r.report(w, r.hindrance.reportFailed(w, status))
 	}
 	if r.hindrance.unrecorded == nil {
 		reportErr = errors.Join(reportErr, r.recorder.forgetRecord(r.completion.noteComplete(ctx, w, manifests, status)))
@@ -382,7 +382,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 		}
 		definition, _ := definitionOf(steps[n].Ref)
 		steps[n].Redefined = redefined[definition]
-		results[i] = r.rights.heard(ctx, r.applier.Apply(ctx, steps[n], owner))
+		results[i] = r.rights.noteAnswer(ctx, r.applier.Apply(ctx, steps[n], owner))
 		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
 		if res := results[i]; writes(res.Action) {
 			redefined[res.Ref] = true
@@ -404,7 +404,7 @@ func writes(a apply.Action) bool { return a != apply.Unchanged && a != apply.Ref
 // at a time, and reading first would only tell that they are not there.
 func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.Step {
 	_, has := r.known[m.Ref]
-	if unheard && !has && !r.lacking[m.Ref] {
+	if unheard && !has && !r.missing[m.Ref] {
 		return r.applier.Suppose(ctx, m, r.record.Owner())
 	}
 	return r.applier.Plan(ctx, m, r.record.Owner(), r.recall(m.Ref))
@@ -414,7 +414,7 @@ func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unheard boo
 // and the watch has seen no change since. A new spec tries again what is contested.
 func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
 	k := r.known[m.Ref]
-	return k.Known, m.Err == nil && k.Same(m, owner) && !(r.anew && k.Contested()) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
+	return k.Known, m.Err == nil && k.Same(m, owner) && !(r.recreate && k.Contested()) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
 }
 
 // pruneAndRecord removes what the work no longer wants, and records what there is.
@@ -504,7 +504,7 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 	again := written && r.applied == specOf(w)
 	repaired := again && r.asWanted
 	r.noteSpec(specOf(w), asWanted)
-	if r.contestEnds = r.contests.expire(r.repairs.missing(repairRate, r.now) < enoughRepairs, r.now); r.anew {
+	if r.contestEnds = r.contests.expire(r.repairs.missing(repairRate, r.now) < enoughRepairs, r.now); r.recreate {
 		r.contests.renew()
 	}
 	exhausted := again && !r.unsent.before && r.repairs.spend(repairRate, r.now)
@@ -514,7 +514,7 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 		r.log.InfoContext(ctx, "drift repaired", "work", w.Name)
 	}
 	if exhausted {
-		tellContests(ctx, r, w.Name)
+		reportContests(ctx, r, w.Name)
 	}
 }
 
@@ -549,9 +549,9 @@ func describe(m apply.Manifest) string {
 func (r *reconciliation) statusOf(ctx context.Context, w *desired.Work, results []apply.Result) workv1.ManifestWorkStatus {
 	manifests := make([]conditions.Manifest, 0, len(results))
 	for i, res := range results {
-		manifests = append(manifests, r.said(ctx, i, res))
+		manifests = append(manifests, r.reportedStatus(ctx, i, res))
 	}
-	r.hindrance.blame(w, manifests)
+	r.hindrance.setReason(w, manifests)
 	status := conditions.Next(r.previous(w), w.SpecGeneration, manifests, r.now)
 	if w.Problem != "" { // what is in force is an earlier spec
 		status = conditions.Rejected(status, w.Generation, w.Problem, r.now)
@@ -572,8 +572,8 @@ func needsChange(err error) bool {
 // report puts a status into the outbox.
 func (r *reconciliation) report(w *desired.Work, status workv1.ManifestWorkStatus) error {
 	status = r.hindrance.hindered(status)
-	r.say(w, status)
-	return r.put(w, r.unsent.tell(w, r.hangs.tell(w, status, r.now), r.now), false)
+	r.setReported(w, status)
+	return r.put(w, r.unsent.report(w, r.hangs.report(w, status, r.now), r.now), false)
 }
 
 func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) error {

@@ -18,9 +18,9 @@ import (
 type recorder struct {
 	config *CoreConfig
 	*tools
-	strays *strays
+	orphans *orphans
 	*keyState
-	pass
+	reconcileInput
 	// seen are the objects that were about to be removed as they were read, by what
 	// names them whatever the version; nil for those that there are not.
 	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured
@@ -39,7 +39,7 @@ func (r *recorder) took(rec *inventory.Record, err error) error {
 // that is being deleted: its objects go first, and are made anew after.
 func (r *recorder) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
 	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
-	if r.unheardOf() {
+	if r.hasNoReport() {
 		err := r.createRecord(ctx, w, origin)
 		if err == nil || !apierrors.IsAlreadyExists(err) {
 			return err == nil, err
@@ -63,20 +63,20 @@ func (r *recorder) claim(ctx context.Context, w *desired.Work) (ready bool, err 
 		return false, r.forgetRecord(err)
 	}
 	r.claimed(rec)
-	return true, r.reprieve(ctx, w)
+	return true, r.keepWanted(ctx, w)
 }
 
-// unheardOf reports whether there is likely no AppliedManifestWork: nobody has
+// hasNoReport reports whether there is likely no AppliedManifestWork: nobody has
 // asked, and the watch has told of none.
-func (r *recorder) unheardOf() bool {
-	r.strays.mu.Lock()
-	defer r.strays.mu.Unlock()
-	_, told := r.strays.found[r.key]
-	return r.record == nil && !r.asked && !told
+func (r *recorder) hasNoReport() bool {
+	r.orphans.mu.Lock()
+	defer r.orphans.mu.Unlock()
+	_, told := r.orphans.found[r.key]
+	return r.record == nil && !r.requested && !told
 }
 
 func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin inventory.Origin) error {
-	r.asked = true
+	r.requested = true
 	r.forgetObjects()
 	rec, err := r.store.Create(ctx, w.Name, w.Labels, origin)
 	if err != nil {
@@ -89,15 +89,15 @@ func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin inv
 // claimed notes that a record is that of the work.
 func (r *recorder) claimed(rec *inventory.Record) {
 	r.record = rec
-	r.strays.mu.Lock()
-	defer r.strays.mu.Unlock()
-	r.strays.drop(r.key)
+	r.orphans.mu.Lock()
+	defer r.orphans.mu.Unlock()
+	r.orphans.drop(r.key)
 }
 
 // loadRecord reads the AppliedManifestWork, unless the watch says that it is as
 // it was.
 func (r *recorder) loadRecord(ctx context.Context) error {
-	r.asked = true
+	r.requested = true
 	if r.record != nil && !r.full {
 		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
 			return nil
@@ -207,10 +207,10 @@ func (r *recorder) removeAll(ctx context.Context, orphan func(inventory.Entry) b
 		return false, r.forgetRecord(err)
 	}
 	r.config.Tracker.Track(r.key, nil)
-	r.strays.mu.Lock()
+	r.orphans.mu.Lock()
 	r.noteSpec("", false)
-	r.strays.drop(r.key)
-	r.strays.mu.Unlock()
+	r.orphans.drop(r.key)
+	r.orphans.mu.Unlock()
 	return true, r.took(nil, nil)
 }
 
@@ -219,7 +219,7 @@ func (r *recorder) graceLeft(ctx context.Context) (left time.Duration, err error
 	start := r.record.EvictionStart()
 	switch {
 	case r.config.EvictionGracePeriod >= evictionOff:
-		return evictionOff, r.endGrace(ctx)
+		return evictionOff, r.stopGracePeriod(ctx)
 	case start.IsZero() || start.After(r.now) && !start.Equal(r.grace.start): // or the clock went back
 		if err := r.took(r.store.SetEvictionStart(ctx, r.record, r.now)); err != nil {
 			return 0, r.forgetRecord(err)
@@ -253,8 +253,8 @@ func (g grace) left(period time.Duration, now time.Time) time.Duration {
 	return max(0, period-g.before-passed, min(period, trustClock)-passed)
 }
 
-// endGrace stops the grace period, if one runs.
-func (r *recorder) endGrace(ctx context.Context) error {
+// stopGracePeriod stops the grace period, if one runs.
+func (r *recorder) stopGracePeriod(ctx context.Context) error {
 	before := r.record
 	if err := r.took(r.store.SetEvictionStart(ctx, r.record, time.Time{})); err != nil {
 		return r.forgetRecord(err)
@@ -265,16 +265,16 @@ func (r *recorder) endGrace(ctx context.Context) error {
 	return nil
 }
 
-// reprieve stops the grace period of a work that is wanted.
-func (r *recorder) reprieve(ctx context.Context, w *desired.Work) error {
+// keepWanted stops the grace period of a work that is wanted.
+func (r *recorder) keepWanted(ctx context.Context, w *desired.Work) error {
 	if r.record.EvictionStart().IsZero() {
 		return nil
 	}
-	r.strays.mu.Lock()
-	vouched := r.strays.vouched(w.ResourceID)
-	r.strays.mu.Unlock()
+	r.orphans.mu.Lock()
+	vouched := r.orphans.isVerifiedWanted(w.ResourceID)
+	r.orphans.mu.Unlock()
 	if !vouched && r.config.EvictionGracePeriod < evictionOff {
 		return nil
 	}
-	return r.endGrace(ctx)
+	return r.stopGracePeriod(ctx)
 }

@@ -15,7 +15,7 @@ import (
 
 var configMaps = schema.GroupResource{Resource: "configmaps"}
 
-func inLost(name string) string {
+func inDeleted(name string) string {
 	return strings.Replace(configMap(name, "1"), `"default"`, `"lost"`, 1)
 }
 
@@ -47,7 +47,7 @@ func TestCore_RefusedByItsNamespace(t *testing.T) {
 					return nil
 				}
 			}
-			r.apply(hubWork("w-1", "web", 1, inLost("a")))
+			r.apply(hubWork("w-1", "web", 1, inDeleted("a")))
 			r.settle(time.Hour)
 			if n := len(r.requests()); n > 40 {
 				t.Errorf("%d requests in the first hour", n)
@@ -70,7 +70,7 @@ func TestCore_RefusedByItsNamespace(t *testing.T) {
 			r.settle(time.Second)
 			r.expectStatus("w-1", workApplied, workAvailable)
 			r.expectListed("web", "configmaps lost/a")
-			r.delete(hubWork("w-1", "web", 1, inLost("a")))
+			r.delete(hubWork("w-1", "web", 1, inDeleted("a")))
 			r.expectStatus("w-1", workApplied, workAvailable, workDeleting, workDeleted)
 		})
 	}
@@ -79,7 +79,7 @@ func TestCore_RefusedByItsNamespace(t *testing.T) {
 // A refused create leaves nothing that would hold the deletion of its work.
 func TestCore_RefusedWorkIsDeleted(t *testing.T) {
 	r := newRig(t)
-	w := hubWork("w-1", "web", 1, inLost("a"))
+	w := hubWork("w-1", "web", 1, inDeleted("a"))
 	r.apply(w)
 	r.settle(time.Minute)
 	r.delete(w)

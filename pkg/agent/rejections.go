@@ -20,11 +20,11 @@ import (
 // noticed; but some checks depend on other things.
 //
 // A write that it accepted without all fields is tried again in the same way. If it said nothing
-// about them, the waits begin as if there had been silentTries before, at about a minute: then
+// about them, the waits begin as if there had been quietTries before, at about a minute: then
 // something on the cluster removes them.
 const (
 	firstRejectedWait = 100 * time.Millisecond
-	silentTries       = 9
+	quietTries        = 9
 )
 
 // rejections say when rejected writes of a key are tried again; without any,
@@ -45,7 +45,7 @@ func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 		return r.persister.writtenBefore(r.key, ref).Retry()
 	}
 	switch { // about fields of other managers
-	case r.anew:
+	case r.recreate:
 		k.Known = k.Forget()
 	case r.full:
 		k.Known = k.Forgive()
@@ -118,14 +118,14 @@ func (r *reconciliation) noteRejected(results []apply.Result) time.Duration {
 			rejected, silent, tried, wait = true, false, true, firstRejectedWait
 		}
 	}
-	if !rejected || r.anew {
+	if !rejected || r.recreate {
 		r.rejections.tries = 0
 	}
 	if !rejected {
 		return 0
 	}
 	if silent {
-		r.rejections.tries = max(r.rejections.tries, silentTries)
+		r.rejections.tries = max(r.rejections.tries, quietTries)
 	}
 	if tried || r.rejections.tries == 0 {
 		r.rejections.next = r.now.Add(min(last, wait<<min(r.rejections.tries, 20)))

@@ -211,27 +211,27 @@ const (
 	rope        = `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"a","namespace":"default"},"spec":{"f1":"x","f2":"x"}}`
 	ropeDropped = "Applied=False/AppliedManifestFailed: Failed to apply manifest: the cluster does not know spec.f2, and dropped what it does not know; all else was applied " +
 		"(correct the manifest, or the definition of the kind on the cluster: it is tried again when that changes, and about every hour)"
-	ropeSilent = "Applied=True/AppliedManifestComplete: Apply manifest complete, but the cluster did not keep spec.f2, and did not say why: a webhook may remove it, or a feature of the cluster be off"
+	ropeQuiet = "Applied=True/AppliedManifestComplete: Apply manifest complete, but the cluster did not keep spec.f2, and did not say why: a webhook may remove it, or a feature of the cluster be off"
 )
 
 // A field that the cluster drops is not applied, however often somebody looks, and it costs less and less
 // to find out; a new definition, or a restart, has it tried at once.
 func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 	for name, tc := range map[string]struct {
-		says          bool
-		said          string
+		reports       bool
+		reported      string
 		second, hours int
 	}{
 		"the server says so": {true, ropeDropped, 6, 13},
-		"without a word":     {false, ropeSilent, 3, 9},
+		"without a word":     {false, ropeQuiet, 3, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newJournaledRig(t)
 			r.f.Put(ropeDefinition())
-			known := r.prunes(tc.says)
+			known := r.prunes(tc.reports)
 			r.apply(hubWork("w-1", "web", 1, rope, configMap("b", "1")))
 			r.settle(time.Second)
-			r.expectManifest("w-1", 0, tc.said, resourceThere, noFeedback)
+			r.expectManifest("w-1", 0, tc.reported, resourceThere, noFeedback)
 			if n := r.writes("ropes"); n < 1 || n > tc.second {
 				t.Errorf("%d writes in the first second", n)
 			}
@@ -250,10 +250,10 @@ func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 			if n := r.writes("ropes"); n > 1 {
 				t.Errorf("%d writes for the neighbour", n)
 			}
-			r.expectManifest("w-1", 0, tc.said, resourceThere, noFeedback)
+			r.expectManifest("w-1", 0, tc.reported, resourceThere, noFeedback)
 			r.restart()
 			r.settle(time.Minute)
-			r.expectManifest("w-1", 0, tc.said, resourceThere, noFeedback)
+			r.expectManifest("w-1", 0, tc.reported, resourceThere, noFeedback)
 
 			*known = true
 			r.f.Edit(r.f.Ref("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "ropes.example.com"), func(o *unstructured.Unstructured) {

@@ -18,7 +18,7 @@ func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work)
 		return 0, errors.Join(err, unremoved(r, onlyOne(works), err))
 	}
 	owner := ownerOf(r.record, works)
-	if owner != nil && !r.deletable(owner) {
+	if owner != nil && !r.mayDelete(owner) {
 		return r.forgetUnrepeated(ctx, owner), nil // what confirms it wakes the key
 	}
 	if owner != nil {
@@ -30,7 +30,7 @@ func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work)
 			if err != nil {
 				r.hindrance.halted(err)
 			}
-			err = errors.Join(err, r.reportParting(ctx, owner))
+			err = errors.Join(err, r.reportDeletion(ctx, owner))
 		}
 		if err != nil {
 			return 0, err
@@ -82,7 +82,7 @@ func staysAfter(w *desired.Work) func(inventory.Entry) bool {
 
 // confirm reports that nothing of a deleted work is left.
 func (r *reconciliation) confirm(w *desired.Work) error {
-	return r.put(w, r.unsay(w), true)
+	return r.put(w, r.clearReported(w), true)
 }
 
 // clearOldName removes what a work left behind under a name it no longer has,
@@ -128,9 +128,9 @@ func (r *reconciliation) finish(ctx context.Context) (time.Duration, error) {
 	}
 	ours := r.record != nil && r.record.AgentID() == r.config.AgentID
 	r.mu.Lock()
-	r.strays.noteForeign(r.key, r.record)
+	r.orphans.noteForeign(r.key, r.record)
 	if !ours {
-		r.strays.ignore(r.key, r.record)
+		r.orphans.ignore(r.key, r.record)
 	}
 	r.mu.Unlock()
 	if !ours {

@@ -40,9 +40,9 @@ const (
 	// differed before the answer was complete.
 	listed
 	awaiting
-	// agreed: the digests are equal, and everything was listed before. Where they differ
+	// needsInSync: the digests are equal, and everything was listed before. Where they differ
 	// once more, that is news, and what it is shows another list.
-	agreed
+	inSync
 	// relisted: the digests differed by a known gap, and everything was listed for that.
 	relisted
 	relisting
@@ -62,14 +62,14 @@ const (
 type resyncEvent int
 
 const (
-	equal          resyncEvent = iota // the digests are equal
-	silent                            // no digest, before the answer to the list
-	silentAnswered                    // no digest, after it
-	early                             // the digests differ, before the answer
-	same                              // they differ after it, by the gap that is known
-	other                             // by another gap, or none was known
-	lateSame                          // as same, and something was received after the list
-	lateOther                         // as other, and something was received after the list
+	equal               resyncEvent = iota // the digests are equal
+	noAnswer                               // no digest, before the answer to the list
+	noAnswerAnswered                       // no digest, after it
+	beforeAnswer                           // the digests differ, before the answer
+	same                                   // they differ after it, by the gap that is known
+	other                                  // by another gap, or none was known
+	sameGapAfterReceive                    // as same, and something was received after the list
+	newGapAfterReceive                     // as other, and something was received after the list
 
 	resyncEvents
 )
@@ -96,36 +96,36 @@ type transition struct {
 // resyncTable says for each state and event which state follows, and what is done.
 var resyncTable = [resyncStates][resyncEvents]transition{
 	continued: {
-		equal: {continued, advance}, silent: {continued, advance}, silentAnswered: {continued, advance}, early: {relisting, list},
-		same: {relisting, list}, other: {relisting, list}, lateSame: {relisting, list}, lateOther: {relisting, list},
+		equal: {continued, advance}, noAnswer: {continued, advance}, noAnswerAnswered: {continued, advance}, beforeAnswer: {relisting, list},
+		same: {relisting, list}, other: {relisting, list}, sameGapAfterReceive: {relisting, list}, newGapAfterReceive: {relisting, list},
 	},
 	listed: {
-		equal: {agreed, advance}, silent: {listed, advance}, silentAnswered: {listed, advance}, early: {awaiting, await},
-		same: {relisted, advanceAndList}, other: {relisted, advanceAndList}, lateSame: {repeated, list}, lateOther: {repeated, list},
+		equal: {inSync, advance}, noAnswer: {listed, advance}, noAnswerAnswered: {listed, advance}, beforeAnswer: {awaiting, await},
+		same: {relisted, advanceAndList}, other: {relisted, advanceAndList}, sameGapAfterReceive: {repeated, list}, newGapAfterReceive: {repeated, list},
 	},
 	awaiting: {
-		equal: {agreed, advance}, silent: {awaiting, await}, silentAnswered: {awaiting, advance}, early: {awaiting, await},
-		same: {relisting, advanceAndList}, other: {relisting, advanceAndList}, lateSame: {repeating, list}, lateOther: {repeating, list},
+		equal: {inSync, advance}, noAnswer: {awaiting, await}, noAnswerAnswered: {awaiting, advance}, beforeAnswer: {awaiting, await},
+		same: {relisting, advanceAndList}, other: {relisting, advanceAndList}, sameGapAfterReceive: {repeating, list}, newGapAfterReceive: {repeating, list},
 	},
-	agreed: {
-		equal: {agreed, advance}, silent: {agreed, advance}, silentAnswered: {agreed, advance}, early: {relisted, list},
-		same: {relisted, list}, other: {relisted, list}, lateSame: {relisted, list}, lateOther: {relisted, list},
+	inSync: {
+		equal: {inSync, advance}, noAnswer: {inSync, advance}, noAnswerAnswered: {inSync, advance}, beforeAnswer: {relisted, list},
+		same: {relisted, list}, other: {relisted, list}, sameGapAfterReceive: {relisted, list}, newGapAfterReceive: {relisted, list},
 	},
 	relisted: {
-		equal: {agreed, advance}, silent: {relisted, advance}, silentAnswered: {relisted, advance}, early: {relisting, await},
-		same: {relisted, advance}, other: {relisted, list}, lateSame: {repeated, list}, lateOther: {repeated, list},
+		equal: {inSync, advance}, noAnswer: {relisted, advance}, noAnswerAnswered: {relisted, advance}, beforeAnswer: {relisting, await},
+		same: {relisted, advance}, other: {relisted, list}, sameGapAfterReceive: {repeated, list}, newGapAfterReceive: {repeated, list},
 	},
 	relisting: {
-		equal: {agreed, advance}, silent: {relisting, await}, silentAnswered: {relisting, advance}, early: {relisting, await},
-		same: {relisting, advance}, other: {relisting, list}, lateSame: {repeating, list}, lateOther: {repeating, list},
+		equal: {inSync, advance}, noAnswer: {relisting, await}, noAnswerAnswered: {relisting, advance}, beforeAnswer: {relisting, await},
+		same: {relisting, advance}, other: {relisting, list}, sameGapAfterReceive: {repeating, list}, newGapAfterReceive: {repeating, list},
 	},
 	repeated: {
-		equal: {agreed, advance}, silent: {repeated, advance}, silentAnswered: {repeated, advance}, early: {repeating, await},
-		same: {repeated, advance}, other: {repeated, list}, lateSame: {repeated, advance}, lateOther: {repeated, list},
+		equal: {inSync, advance}, noAnswer: {repeated, advance}, noAnswerAnswered: {repeated, advance}, beforeAnswer: {repeating, await},
+		same: {repeated, advance}, other: {repeated, list}, sameGapAfterReceive: {repeated, advance}, newGapAfterReceive: {repeated, list},
 	},
 	repeating: {
-		equal: {agreed, advance}, silent: {repeating, await}, silentAnswered: {repeating, advance}, early: {repeating, await},
-		same: {repeating, advance}, other: {repeating, list}, lateSame: {repeating, advance}, lateOther: {repeating, list},
+		equal: {inSync, advance}, noAnswer: {repeating, await}, noAnswerAnswered: {repeating, advance}, beforeAnswer: {repeating, await},
+		same: {repeating, advance}, other: {repeating, list}, sameGapAfterReceive: {repeating, advance}, newGapAfterReceive: {repeating, list},
 	},
 }
 
@@ -140,9 +140,9 @@ type resyncProgress struct {
 func (r *resyncProgress) classify(cp codec.Checkpoint, own codec.Digest, late bool) (e resyncEvent, gap *codec.Digest) {
 	switch {
 	case cp.Digest == nil && cp.Listed:
-		return silentAnswered, nil
+		return noAnswerAnswered, nil
 	case cp.Digest == nil:
-		return silent, nil
+		return noAnswer, nil
 	case *cp.Digest == own:
 		return equal, nil
 	}
@@ -150,11 +150,11 @@ func (r *resyncProgress) classify(cp codec.Checkpoint, own codec.Digest, late bo
 	known := r.gap != nil && *r.gap == *gap
 	switch {
 	case !cp.Listed:
-		return early, gap
+		return beforeAnswer, gap
 	case late && known:
-		return lateSame, gap
+		return sameGapAfterReceive, gap
 	case late:
-		return lateOther, gap
+		return newGapAfterReceive, gap
 	case known:
 		return same, gap
 	}

@@ -17,13 +17,13 @@ type resyncFlags struct {
 }
 
 func (f resyncFlags) step(e resyncEvent) (resyncFlags, resyncAction) {
-	late, known := e == lateSame || e == lateOther, e == same || e == lateSame
+	late, known := e == sameGapAfterReceive || e == newGapAfterReceive, e == same || e == sameGapAfterReceive
 	switch {
 	case e == equal:
 		return resyncFlags{listed: f.listed, agreed: f.listed}, advance
-	case e == silentAnswered, e == silent && !f.waiting:
+	case e == noAnswerAnswered, e == noAnswer && !f.waiting:
 		return f, advance
-	case e == silent:
+	case e == noAnswer:
 		return f, await
 	case f.agreed:
 		f.agreed = false
@@ -31,7 +31,7 @@ func (f resyncFlags) step(e resyncEvent) (resyncFlags, resyncAction) {
 		f.retried = true
 	case !f.listed:
 		f.listed, f.waiting = true, true
-	case e == early:
+	case e == beforeAnswer:
 		f.waiting = true
 		return f, await
 	case !f.gap:
@@ -45,7 +45,7 @@ func (f resyncFlags) step(e resyncEvent) (resyncFlags, resyncAction) {
 }
 
 var flagsOf = [resyncStates]resyncFlags{
-	continued: {}, listed: {listed: true}, awaiting: {listed: true, waiting: true}, agreed: {listed: true, agreed: true},
+	continued: {}, listed: {listed: true}, awaiting: {listed: true, waiting: true}, inSync: {listed: true, agreed: true},
 	relisted: {listed: true, gap: true}, relisting: {listed: true, waiting: true, gap: true},
 	repeated: {listed: true, retried: true, gap: true}, repeating: {listed: true, waiting: true, retried: true, gap: true},
 }
@@ -78,7 +78,7 @@ func TestResync_StatesAreReached(t *testing.T) {
 		if !reached[s] {
 			t.Errorf("state %d is never reached", s)
 		}
-		if to := resyncTable[s][equal].to; s != continued && to != agreed {
+		if to := resyncTable[s][equal].to; s != continued && to != inSync {
 			t.Errorf("state %d: equal digests lead to %d", s, to)
 		}
 	}
@@ -92,19 +92,19 @@ func TestResync_Classify(t *testing.T) {
 		late bool
 		want resyncEvent
 	}{
-		{codec.Checkpoint{}, true, silent},
-		{codec.Checkpoint{Listed: true}, true, silentAnswered},
+		{codec.Checkpoint{}, true, noAnswer},
+		{codec.Checkpoint{Listed: true}, true, noAnswerAnswered},
 		{codec.Checkpoint{Digest: &own}, true, equal},
 		{codec.Checkpoint{Digest: &own, Listed: true}, false, equal},
-		{codec.Checkpoint{Digest: &more}, true, early},
+		{codec.Checkpoint{Digest: &more}, true, beforeAnswer},
 		{codec.Checkpoint{Digest: &more, Listed: true}, false, same},
-		{codec.Checkpoint{Digest: &more, Listed: true}, true, lateSame},
+		{codec.Checkpoint{Digest: &more, Listed: true}, true, sameGapAfterReceive},
 		{codec.Checkpoint{Digest: &less, Listed: true}, false, other},
-		{codec.Checkpoint{Digest: &less, Listed: true}, true, lateOther},
+		{codec.Checkpoint{Digest: &less, Listed: true}, true, newGapAfterReceive},
 	} {
 		r := resyncProgress{gap: &codec.Digest{Count: 1}}
 		got, gap := r.classify(c.cp, own, c.late)
-		if got != c.want || (gap != nil) != (got >= early) {
+		if got != c.want || (gap != nil) != (got >= beforeAnswer) {
 			t.Errorf("%+v, late %t: event %d, gap %v, want %d", c.cp, c.late, got, gap, c.want)
 		}
 	}

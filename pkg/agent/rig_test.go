@@ -47,20 +47,20 @@ type rig struct {
 	now  time.Time
 	*watches
 
-	due      map[string]time.Time // keys, and when
-	failures map[string]int
-	lastErr  map[string]error
-	sends    map[string]bool
-	refuse   func(codec.Event) error // of the broker
-	outcome  string                  // of what it does not refuse
-	syncs    bool                    // Core has something about the subscription
-	syncIn   time.Duration           // it has something after that time
-	synced   []agentSync             // what it told
-	told     codec.Unexplained       // that it told last
-	statuses map[string]manifestwork.StatusReport
-	sent     []manifestwork.StatusReport
-	revision uint64
-	other    []func() // what others on the cluster are about to do
+	due          map[string]time.Time // keys, and when
+	failures     map[string]int
+	lastErr      map[string]error
+	sends        map[string]bool
+	refuse       func(codec.Event) error // of the broker
+	outcome      string                  // of what it does not refuse
+	syncs        bool                    // Core has something about the subscription
+	syncIn       time.Duration           // it has something after that time
+	synced       []agentSync             // what it told
+	orphanReport codec.Unexplained       // that it told last
+	statuses     map[string]manifestwork.StatusReport
+	sent         []manifestwork.StatusReport
+	revision     uint64
+	other        []func() // what others on the cluster are about to do
 
 	journal *memoryJournal // nil: none
 	files   Journal        // instead of it
@@ -190,7 +190,7 @@ func (r *rig) settle(within time.Duration) {
 			r.publish(id)
 		}
 		for r.syncs {
-			if said, ok := r.sync(); ok && said.unexplained == nil {
+			if said, ok := r.sync(); ok && said.orphanReport == nil {
 				r.synced = append(r.synced, said)
 			}
 		}
@@ -262,7 +262,7 @@ func (r *rig) publish(id string) {
 type agentSync struct {
 	ack          *codec.Ack
 	list         []codec.ResourceVersion
-	unexplained  *codec.Unexplained
+	orphanReport *codec.Unexplained
 	subscription string
 }
 
@@ -278,8 +278,8 @@ func (r *rig) sync() (said agentSync, ok bool) {
 	if a, err := codec.ParseAck(l.Event); err == nil {
 		said.ack = &a
 	} else if u, err := codec.ParseUnexplained(l.Event); err == nil {
-		said.unexplained = &u
-		r.told = u
+		said.orphanReport = &u
+		r.orphanReport = u
 	} else if said.list, err = codec.DecodeVersions(l.Event.Data()); err != nil {
 		r.t.Fatal(err)
 	}
@@ -310,10 +310,10 @@ type watches struct {
 	own      drift.Own
 	wake     func(key string)
 	core     func() *Core
-	// asked, if set, is called once after the next answer of Seen about a kind of
+	// requested, if set, is called once after the next answer of Seen about a kind of
 	// the resource.
-	asked     func()
-	askedKind string
+	requested     func()
+	requestedKind string
 }
 
 func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
@@ -385,8 +385,8 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 
 func (w *watches) Seen(ref cluster.Ref) (drift.ObservedObject, bool) {
 	s, ok := w.seen[ref]
-	if f := w.asked; f != nil && ref.Resource == w.askedKind {
-		w.asked = nil
+	if f := w.requested; f != nil && ref.Resource == w.requestedKind {
+		w.requested = nil
 		f()
 	}
 	return s, ok && ref.Resource != w.denied

@@ -48,8 +48,8 @@ type roleState struct {
 	changed time.Time
 	// waiting are the keys to which roles matter, with the number of their objects;
 	// told are those of them that are to come back at look.
-	waiting map[string]int
-	told    map[string]bool
+	waiting  map[string]int
+	reported map[string]bool
 	// look is when the changes are, or were, looked at; sweeps bound how often.
 	look   time.Time
 	sweeps tokenBucket
@@ -87,11 +87,11 @@ func (s *roleState) change(now time.Time) (keys []string, after time.Duration) {
 		r := s.sweepRate()
 		s.look = now.Add(max(rolePause, s.sweeps.wait(r, now)))
 		s.sweeps.spend(r, s.look)
-		s.told = map[string]bool{}
+		s.reported = map[string]bool{}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.waiting)) {
-		if !s.told[key] {
-			s.told[key] = true
+		if !s.reported[key] {
+			s.reported[key] = true
 			keys = append(keys, key)
 		}
 	}

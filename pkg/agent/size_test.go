@@ -11,15 +11,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
-// errNoRoom is what an API server hands on of an etcd that does not take an object of that size.
-var errNoRoom = apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
+// errTooLarge is what an API server hands on of an etcd that does not take an object of that size.
+var errTooLarge = apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
 
 // TestCore_ARecordThatDoesNotFit is told at once in the condition of the work, and holds up no other.
 func TestCore_ARecordThatDoesNotFit(t *testing.T) {
 	r := newRig(t)
 	r.f.Refuse = func(c clustertest.Call) error {
 		if c.Write() && c.Ref.Resource == "appliedmanifestworks" && c.Ref.Name == inventory.Name(testHubHash, "large") {
-			return errNoRoom
+			return errTooLarge
 		}
 		return nil
 	}
@@ -39,7 +39,7 @@ func TestCore_AnObjectThatDoesNotFit(t *testing.T) {
 	r.f.Refuse = func(c clustertest.Call) error {
 		if c.Verb == "create" && c.Ref.Name == "a" {
 			tries++
-			return errNoRoom
+			return errTooLarge
 		}
 		return nil
 	}

@@ -21,13 +21,13 @@ type keyState struct {
 	// record is the AppliedManifestWork as last read or written; nil if there is
 	// none, or nobody knows.
 	record *inventory.Record
-	// asked: the cluster was asked whether there is one.
-	asked bool
-	known map[cluster.Ref]remembered
+	// requested: the cluster was asked whether there is one.
+	requested bool
+	known     map[cluster.Ref]remembered
 	// permits are what the executor was allowed when it was asked for last.
 	permits map[cluster.Ref]permit
-	// lacking are the objects for which the agent lacked a right.
-	lacking map[cluster.Ref]bool
+	// missing are the objects for which the agent lacked a right.
+	missing map[cluster.Ref]bool
 	// status is the status of the work with the id about.
 	status workv1.ManifestWorkStatus
 	about  string
@@ -79,13 +79,13 @@ func (s *keyState) previous(w *desired.Work) workv1.ManifestWorkStatus {
 	return s.status
 }
 
-// say notes what is reported of a work.
-func (s *keyState) say(w *desired.Work, status workv1.ManifestWorkStatus) {
+// setReported notes what is reported of a work.
+func (s *keyState) setReported(w *desired.Work, status workv1.ManifestWorkStatus) {
 	s.status, s.about = status, w.ResourceID
 }
 
-// unsay forgets that: what is made anew begins anew.
-func (s *keyState) unsay(w *desired.Work) (last workv1.ManifestWorkStatus) {
+// clearReported forgets that: what is made anew begins anew.
+func (s *keyState) clearReported(w *desired.Work) (last workv1.ManifestWorkStatus) {
 	if last = s.previous(w); s.about == w.ResourceID {
 		s.status, s.about = workv1.ManifestWorkStatus{}, ""
 	}

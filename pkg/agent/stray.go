@@ -6,16 +6,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// stray is an AppliedManifestWork that no work claims. Guarded by works.mu.
-type stray struct {
+// orphan is an AppliedManifestWork that no work claims. Guarded by works.mu.
+type orphan struct {
 	uid    types.UID
 	source string // its owner, "" if it says none
-	state  strayState
+	state  orphanState
 	// Of one that was read and is nobody's: what the broker is told of it.
-	told codec.UnexplainedRecord
+	report codec.UnexplainedRecord
 }
 
-// strayState is what is known of a stray, and with that what its eviction waits for.
+// orphanState is what is known of a stray, and with that what its eviction waits for.
 //
 //	discovered ──says no owner──► nameless ──read──► ownerless: stays until an operator
 //	    │                                             says what becomes of it
@@ -31,68 +31,68 @@ type stray struct {
 // Each reading says anew which it is, and one that was made anew, or says another owner,
 // begins anew. That the grace period runs is recorded in the AppliedManifestWork: it goes
 // on after a restart.
-type strayState int
+type orphanState int
 
 const (
-	nameless strayState = iota
+	foundUnowned orphanState = iota
 	unread
-	unproven
-	graced
-	ownerless
-	anothers
+	unverified
+	gracePeriod
+	unowned
+	otherAgent
 
-	strayStates
+	numOrphanStates
 )
 
-// strayEvent is what is found out about a stray.
-type strayEvent int
+// orphanEvent is what is found out about a stray.
+type orphanEvent int
 
 const (
-	foundNameless strayEvent = iota // discovered, or anew, without an owner
-	foundOwned                      // discovered, or anew, with one
-	readOwnerless                   // it was read: it says no owner
-	readUnproven                    // it was read: nobody has proved that its owner lacks it
-	readProven                      // it was read: that is proved
-	readAnothers                    // it was read: another agent looks after it
+	discoveredUnowned orphanEvent = iota // discovered, or anew, without an owner
+	foundOwned                           // discovered, or anew, with one
+	readUnowned                          // it was read: it says no owner
+	readUnverified                       // it was read: nobody has proved that its owner lacks it
+	readVerified                         // it was read: that is proved
+	readOtherAgent                       // it was read: another agent looks after it
 
-	strayEvents
+	numOrphanEvents
 )
 
-// strayTransitions says which state follows from each event, whatever was before: the
+// orphanTransitions says which state follows from each event, whatever was before: the
 // latest reading counts.
-var strayTransitions = [strayEvents]strayState{
-	foundNameless: nameless, foundOwned: unread, readOwnerless: ownerless, readUnproven: unproven, readProven: graced, readAnothers: anothers,
+var orphanTransitions = [numOrphanEvents]orphanState{
+	discoveredUnowned: foundUnowned, foundOwned: unread, readUnowned: unowned, readUnverified: unverified, readVerified: gracePeriod, readOtherAgent: otherAgent,
 }
 
 // evidence is what has to be certain before a stray is looked at.
 type evidence int
 
 const (
-	never    evidence = iota
-	inSync            // exactly what the broker has is held
-	compared          // and the owner has compared
+	needsNothing evidence = iota
+	needsInSync           // exactly what the broker has is held
+	needsSynced           // and the owner has compared
 )
 
-// strayRules says for each state when the stray is looked at.
-var strayRules = [strayStates]struct {
+// orphanRules says for each state when the stray is looked at.
+var orphanRules = [numOrphanStates]struct {
 	needs evidence
 	// byItself: it is looked at when its grace period is over, so that a change of it is
 	// no reason.
 	byItself bool
 }{
-	nameless:  {needs: inSync}, // to count it
-	unread:    {needs: compared},
-	unproven:  {needs: compared},
-	graced:    {needs: compared, byItself: true},
-	ownerless: {needs: never},
-	anothers:  {needs: never},
+	foundUnowned: {needs: needsInSync}, // to count it
+	unread:       {needs: needsSynced},
+	unverified:   {needs: needsSynced},
+	gracePeriod:  {needs: needsSynced, byItself: true},
+	unowned:      {needs: needsNothing},
+	otherAgent:   {needs: needsNothing},
 }
 
 // after lets an event count.
-func (s stray) after(e strayEvent) stray {
-	s.state = strayTransitions[e]
+func (s orphan) after(e orphanEvent) orphan {
+	s.state = orphanTransitions[e]
 	return s
 }
 
 // read: it was read since it was discovered.
-func (s stray) read() bool { return s.state != nameless && s.state != unread }
+func (s orphan) read() bool { return s.state != foundUnowned && s.state != unread }

@@ -10,36 +10,36 @@ import (
 // soon as the broker agrees, or its owner has compared.
 func TestStray_EachPair(t *testing.T) {
 	type looked struct{ read, inSync, compared, changed bool }
-	want := [strayEvents]looked{
-		foundNameless: {inSync: true, compared: true, changed: true}, // whoever compared
-		foundOwned:    {compared: true, changed: true},
-		readOwnerless: {read: true},
-		readUnproven:  {read: true, compared: true, changed: true},
-		readProven:    {read: true, compared: true},
-		readAnothers:  {read: true},
+	want := [numOrphanEvents]looked{
+		discoveredUnowned: {inSync: true, compared: true, changed: true}, // whoever compared
+		foundOwned:        {compared: true, changed: true},
+		readUnowned:       {read: true},
+		readUnverified:    {read: true, compared: true, changed: true},
+		readVerified:      {read: true, compared: true},
+		readOtherAgent:    {read: true},
 	}
-	for state := range strayStates {
-		for event := range strayEvents {
+	for state := range numOrphanStates {
+		for event := range numOrphanEvents {
 			r := newRig(t)
-			s := stray{source: "hub", state: state, told: codec.UnexplainedRecord{UID: "u"}}.after(event)
-			if event == foundNameless || event == readOwnerless {
+			s := orphan{source: "hub", state: state, report: codec.UnexplainedRecord{UID: "u"}}.after(event)
+			if event == discoveredUnowned || event == readUnowned {
 				s.source = ""
 			}
 			key := r.core.keyOf("web")
 			got := looked{read: s.read()}
-			if r.core.strays.evictable(key, s) {
+			if r.core.orphans.evictable(key, s) {
 				t.Errorf("state %d, event %d: without any evidence", state, event)
 			}
-			r.core.link.matched = true
-			got.inSync = r.core.strays.evictable(key, s)
-			r.core.link.compared = []string{"hub"}
-			got.compared = r.core.strays.evictable(key, s)
-			got.changed = got.compared && !strayRules[s.state].byItself
-			if got != want[event] || s.told.UID != "u" {
+			r.core.subscription.matched = true
+			got.inSync = r.core.orphans.evictable(key, s)
+			r.core.subscription.compared = []string{"hub"}
+			got.compared = r.core.orphans.evictable(key, s)
+			got.changed = got.compared && !orphanRules[s.state].byItself
+			if got != want[event] || s.report.UID != "u" {
 				t.Errorf("state %d, event %d: %+v, want %+v", state, event, got, want[event])
 			}
 			r.core.persister.failing = true
-			if r.core.strays.evictable(key, s) {
+			if r.core.orphans.evictable(key, s) {
 				t.Errorf("state %d, event %d: the state directory fails", state, event)
 			}
 		}

@@ -12,25 +12,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// strays are the AppliedManifestWorks that no work claims, with what is to become of
+// orphans are the AppliedManifestWorks that no work claims, with what is to become of
 // them. Guarded by works.mu.
-type strays struct {
+type orphans struct {
 	*works
-	link      *subscriptionState
-	persister *persister
+	subscription *subscriptionState
+	persister    *persister
 
-	found map[string]stray // by name, as the rest
+	found map[string]orphan // by name, as the rest
 	// graces are those whose grace period runs.
 	graces map[string]bool
 	// resolves are what operators want of those that are nobody's.
 	resolves map[string]codec.Resolve
-	neighbours
+	sharedObjects
 }
 
-func newStrays(w *works, l *subscriptionState, k *persister) *strays {
-	return &strays{
-		works: w, link: l, persister: k, found: map[string]stray{}, graces: map[string]bool{}, resolves: map[string]codec.Resolve{},
-		neighbours: neighbours{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
+func newOrphans(w *works, l *subscriptionState, k *persister) *orphans {
+	return &orphans{
+		works: w, subscription: l, persister: k, found: map[string]orphan{}, graces: map[string]bool{}, resolves: map[string]codec.Resolve{},
+		sharedObjects: sharedObjects{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
 	}
 }
 
@@ -40,21 +40,21 @@ func newStrays(w *works, l *subscriptionState, k *persister) *strays {
 func (c *Core) Discovered(m metav1.Object) (due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.strays.discovered(m)
+	return c.orphans.discovered(m)
 }
 
 // Vanished is told that one of those is gone.
 func (c *Core) Vanished(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.strays.vanished(name)
+	c.orphans.vanished(name)
 }
 
-func (s *strays) discovered(m metav1.Object) (due bool) {
+func (s *orphans) discovered(m metav1.Object) (due bool) {
 	key := m.GetName()
-	now := stray{uid: m.GetUID(), source: m.GetAnnotations()[inventory.AnnotationSource]}.after(foundOwned)
+	now := orphan{uid: m.GetUID(), source: m.GetAnnotations()[inventory.AnnotationSource]}.after(foundOwned)
 	if now.source == "" {
-		now = now.after(foundNameless)
+		now = now.after(discoveredUnowned)
 	}
 	if old := s.found[key]; old.uid == now.uid && old.source == now.source {
 		now = old
@@ -66,13 +66,13 @@ func (s *strays) discovered(m metav1.Object) (due bool) {
 	if _, ours := s.workName(key); !ours {
 		return true // whose objects it has is in its status
 	}
-	if now.told.UID != "" {
+	if now.report.UID != "" {
 		return true // what the broker was told of it may be out of date
 	}
-	return !strayRules[now.state].byItself && s.evictable(key, now)
+	return !orphanRules[now.state].byItself && s.evictable(key, now)
 }
 
-func (s *strays) vanished(name string) {
+func (s *orphans) vanished(name string) {
 	delete(s.found, name)
 	delete(s.graces, name)
 	delete(s.foreign, name)
@@ -81,72 +81,72 @@ func (s *strays) vanished(name string) {
 }
 
 // drop: this AppliedManifestWork is claimed by a work, or gone.
-func (s *strays) drop(key string) {
+func (s *orphans) drop(key string) {
 	delete(s.found, key)
 	delete(s.resolves, key)
 	s.revise()
 }
 
 // ignore remembers of one that was read that it is gone, or another agent's.
-func (s *strays) ignore(key string, rec *inventory.Record) {
+func (s *orphans) ignore(key string, rec *inventory.Record) {
 	if rec == nil {
 		delete(s.found, key)
 		return
 	}
-	s.found[key] = stray{uid: rec.Metadata().GetUID(), source: s.found[key].source}.after(readAnothers)
+	s.found[key] = orphan{uid: rec.Metadata().GetUID(), source: s.found[key].source}.after(readOtherAgent)
 }
 
 // read lets a reading of one count that no work claims. first says that it was not
 // read before.
-func (s *strays) read(key string, rec *inventory.Record) (now stray, first bool) {
+func (s *orphans) read(key string, rec *inventory.Record) (now orphan, first bool) {
 	o, _ := rec.Origin()
-	event := readUnproven
+	event := readUnverified
 	switch {
 	case o.Source == "":
-		event = readOwnerless
+		event = readUnowned
 	case s.proven(o.Source):
-		event = readProven
+		event = readVerified
 	}
 	old := s.found[key]
-	now = stray{uid: rec.Metadata().GetUID(), source: o.Source, told: old.told}.after(event)
+	now = orphan{uid: rec.Metadata().GetUID(), source: o.Source, report: old.report}.after(event)
 	s.found[key] = now
 	return now, old.uid != now.uid || !old.read()
 }
 
 // evictable reports whether something is to be done about a stray.
-func (s *strays) evictable(key string, one stray) bool {
-	if name, named := s.workName(key); !s.link.matched || s.persister.degraded() || named && !s.set.ByName(name).Empty() {
+func (s *orphans) evictable(key string, one orphan) bool {
+	if name, named := s.workName(key); !s.subscription.matched || s.persister.degraded() || named && !s.set.ByName(name).Empty() {
 		return false
 	}
-	needs := strayRules[one.state].needs
-	return needs == inSync || needs == compared && s.proven(one.source)
+	needs := orphanRules[one.state].needs
+	return needs == needsInSync || needs == needsSynced && s.proven(one.source)
 }
 
 // proven reports whether it is certain that a source wants nothing here but
 // what is held and no orphan.
-func (s *strays) proven(source string) bool {
-	return source != "" && s.link.matched && !s.persister.degraded() && slices.Contains(s.link.compared, source)
+func (s *orphans) proven(source string) bool {
+	return source != "" && s.subscription.matched && !s.persister.degraded() && slices.Contains(s.subscription.compared, source)
 }
 
-// condemned reports whether a held work is one that certainly nobody wants.
-func (s *strays) condemned(w *desired.Work) bool {
-	return s.link.unexplained(w.ResourceID) && s.proven(w.Source)
+// isVerifiedOrphan reports whether a held work is one that certainly nobody wants.
+func (s *orphans) isVerifiedOrphan(w *desired.Work) bool {
+	return s.subscription.isOrphan(w.ResourceID) && s.proven(w.Source)
 }
 
-// vouched reports whether a held work is certainly wanted.
-func (s *strays) vouched(id string) bool {
+// isVerifiedWanted reports whether a held work is certainly wanted.
+func (s *orphans) isVerifiedWanted(id string) bool {
 	switch {
 	case s.set.Unconfirmed(id):
 		return false
-	case !s.link.hawser:
+	case !s.subscription.hawser:
 		return s.connected
 	}
-	return s.link.matched && !s.link.unexplained(id) || len(s.set.Lacks([]string{id}, s.link.listClock)) == 0
+	return s.subscription.matched && !s.subscription.isOrphan(id) || len(s.set.Lacks([]string{id}, s.subscription.listClock)) == 0
 }
 
-// suspects returns the keys whose eviction begins, goes on or ends now that the
+// keysToRecheck returns the keys whose eviction begins, goes on or ends now that the
 // evidence is another.
-func (s *strays) suspects() []string {
+func (s *orphans) keysToRecheck() []string {
 	keys := map[string]bool{}
 	for key, one := range s.found {
 		if s.evictable(key, one) {
@@ -156,12 +156,12 @@ func (s *strays) suspects() []string {
 	for key := range s.graces {
 		keys[key] = true
 	}
-	for _, id := range s.link.orphans {
+	for _, id := range s.subscription.orphans {
 		if w := s.set.Get(id); w != nil && s.proven(w.Source) {
 			keys[s.keyOf(w.Name)] = true
 		}
 	}
-	if s.link.matched {
+	if s.subscription.matched {
 		s.set.Each(func(w *desired.Work, unconfirmed bool) {
 			if unconfirmed && w.Deleting {
 				keys[s.keyOf(w.Name)] = true

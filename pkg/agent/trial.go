@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
-// rehearsalName ends the name of an AppliedManifestWork that is never made.
-const rehearsalName = "rehearsal.hawser.dev"
+// dryRunName ends the name of an AppliedManifestWork that is never made.
+const dryRunName = "rehearsal.hawser.dev"
 
 // try goes through what the agent itself must write, without writing it, after the work wrote an
 // admission configuration, at each full look, and while that is refused. It returns when to do so
@@ -34,7 +34,7 @@ func (h *hindrance) try(ctx context.Context, results []apply.Result) (next time.
 	}
 	due := !l.next.IsZero() && !h.now.Before(l.next)
 	if due || h.full || l.refused != nil {
-		l.refused = h.rehearse(ctx)
+		l.refused = h.dryRun(ctx)
 	}
 	if due {
 		l.next = time.Time{}
@@ -52,9 +52,9 @@ func wrote(res apply.Result) bool {
 	return res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Refuse
 }
 
-// rehearse returns the refusal of one of the agent's own writes. A failure for another reason
+// dryRun returns the refusal of one of the agent's own writes. A failure for another reason
 // tells nothing of the work.
-func (h *hindrance) rehearse(ctx context.Context) error {
+func (h *hindrance) dryRun(ctx context.Context) error {
 	for _, w := range h.ownWrites() {
 		err := h.config.Client.RehearseOwn(ctx, w)
 		if _, refused := admission.Of(err); refused {
@@ -73,11 +73,11 @@ func (h *hindrance) ownWrites() []cluster.Write {
 	at := inventory.Ref(h.key)
 	anew := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": inventory.Resource.GroupVersion().String(), "kind": "AppliedManifestWork",
-		"metadata": map[string]any{"name": h.config.HubHash + "-" + rehearsalName},
-		"spec":     map[string]any{"hubHash": h.config.HubHash, "agentID": h.config.AgentID, "manifestWorkName": rehearsalName},
+		"metadata": map[string]any{"name": h.config.HubHash + "-" + dryRunName},
+		"spec":     map[string]any{"hubHash": h.config.HubHash, "agentID": h.config.AgentID, "manifestWorkName": dryRunName},
 	}}
 	return append(writes,
-		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"metadata":{"annotations":{"` + rehearsalName + `":"1"}}}`)},
+		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"metadata":{"annotations":{"` + dryRunName + `":"1"}}}`)},
 		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"status":{}}`), Subresource: "status"},
 		cluster.Write{Verb: cluster.Create, Ref: inventory.Ref(anew.GetName()), Object: anew},
 		cluster.Write{Verb: cluster.Delete, Ref: at},

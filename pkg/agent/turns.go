@@ -13,16 +13,16 @@ import (
 
 // Works are brought in line by a number of workers. One that takes long, because the cluster
 // does not answer, because there is much to do, or because its rules take their time, keeps
-// its worker for longTurn only: then it goes on in a place beside the workers, if there is one. A
+// its worker for slowAfter only: then it goes on in a place beside the workers, if there is one. A
 // work that took long last time takes no worker, and waits for a place. So works that take long
 // wait for each other, and all else goes on.
 const (
-	longTurn = 2 * time.Second
-	// longPlaces is how many works that take long go on at a time, for each worker.
-	longPlaces = 3
-	// A work that takes lateTurn is told of; it is looked for such every lookForLate.
-	lateTurn    = 30 * time.Second
-	lookForLate = 10 * time.Second
+	slowAfter = 2 * time.Second
+	// overflowSlots is how many works that take long go on at a time, for each worker.
+	overflowSlots = 3
+	// A work that takes veryslowAfter is told of; it is looked for such every lookForLate.
+	veryslowAfter = 30 * time.Second
+	lookForLate   = 10 * time.Second
 )
 
 // workerPool gives works their turns.
@@ -46,12 +46,12 @@ type workRun struct {
 	key   string
 	since time.Time
 	waits cluster.Progress
-	// placed: it has no worker. told: somebody has heard that it takes long.
-	placed, told bool
+	// placed: it has no worker. reported: somebody has heard that it takes long.
+	placed, reported bool
 }
 
-func newTurns(workers int, work func(ctx context.Context, q *queue, key string)) *workerPool {
-	return &workerPool{work: work, slots: workers * longPlaces, running: map[string]*workRun{}, long: map[string]bool{}}
+func newWorkerPool(workers int, work func(ctx context.Context, q *queue, key string)) *workerPool {
+	return &workerPool{work: work, slots: workers * overflowSlots, running: map[string]*workRun{}, long: map[string]bool{}}
 }
 
 // serve gives the keys of a queue to n workers until ctx ends.
@@ -91,7 +91,7 @@ func (t *workerPool) give(ctx context.Context, q *queue, key string) {
 		}
 	})
 	for !placed {
-		long := time.NewTimer(longTurn)
+		long := time.NewTimer(slowAfter)
 		select {
 		case <-done:
 			placed = true // as good as
@@ -144,7 +144,7 @@ func (t *workerPool) end(u *workRun, q *queue) (next *workRun) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.running, u.key)
-	if t.long[u.key] = time.Since(u.since) >= longTurn; !t.long[u.key] {
+	if t.long[u.key] = time.Since(u.since) >= slowAfter; !t.long[u.key] {
 		delete(t.long, u.key)
 	}
 	if !u.placed {
@@ -192,11 +192,11 @@ func (t *workerPool) late(tell bool) []slowWork {
 	defer t.mu.Unlock()
 	var late []slowWork
 	for key, u := range t.running {
-		if time.Since(u.since) < lateTurn {
+		if time.Since(u.since) < veryslowAfter {
 			continue
 		}
-		late = append(late, slowWork{key: key, since: u.since, waits: u.waits.Waits(), news: !u.told})
-		u.told = u.told || tell
+		late = append(late, slowWork{key: key, since: u.since, waits: u.waits.Waits(), news: !u.reported})
+		u.reported = u.reported || tell
 	}
 	slices.SortFunc(late, func(a, b slowWork) int {
 		if c := a.since.Compare(b.since); c != 0 {

@@ -68,7 +68,7 @@ func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 		if last, _ := r.b.statuses(); condition(last["w-1"].Status.Conditions, "Applied") == nil {
 			t.Error("a work waits for others that take long")
 		}
-		r.after(lateTurn + lookForLate)
+		r.after(veryslowAfter + lookForLate)
 		if late := r.a.Late(); strings.Count(late, "stuck-") != stuck || r.value("hawser_agent_late_works") != stuck || r.a.ClusterReady() != nil {
 			t.Errorf("got %q", late)
 		}
@@ -97,7 +97,7 @@ func TestTurns_LongOnesWaitForEachOther(t *testing.T) {
 		const long = 30
 		var mu sync.Mutex
 		ended := map[string]int{}
-		turns := newTurns(2, func(ctx context.Context, _ *queue, key string) {
+		turns := newWorkerPool(2, func(ctx context.Context, _ *queue, key string) {
 			if strings.HasPrefix(key, "long") {
 				select {
 				case <-time.After(10 * time.Second):

@@ -19,17 +19,17 @@ import (
 // adopted.
 
 // find returns what there is.
-func (s *strays) find() codec.Unexplained {
+func (s *orphans) find() codec.Unexplained {
 	var found []codec.UnexplainedRecord
 	for _, name := range slices.Sorted(maps.Keys(s.found)) {
-		if one := s.found[name]; one.told.UID != "" && one.state == ownerless {
-			found = append(found, one.told)
+		if one := s.found[name]; one.report.UID != "" && one.state == unowned {
+			found = append(found, one.report)
 		}
 	}
 	for _, name := range s.shared() {
-		r := toldOf(s.foreign[name])
+		r := reportOf(s.foreign[name])
 		r.Shared = true
-		if s.found[name].told.UID == "" {
+		if s.found[name].report.UID == "" {
 			found = append(found, r)
 		}
 	}
@@ -40,8 +40,8 @@ func (s *strays) find() codec.Unexplained {
 	return u
 }
 
-// toldOf is what the broker is told of an AppliedManifestWork.
-func toldOf(rec *inventory.Record) codec.UnexplainedRecord {
+// reportOf is what the broker is told of an AppliedManifestWork.
+func reportOf(rec *inventory.Record) codec.UnexplainedRecord {
 	m := rec.Metadata()
 	return codec.UnexplainedRecord{
 		UID: string(m.GetUID()), Name: m.GetName(), Created: m.GetCreationTimestamp().Time, Objects: uint64(len(rec.Entries())),
@@ -49,27 +49,27 @@ func toldOf(rec *inventory.Record) codec.UnexplainedRecord {
 }
 
 // revise has the broker told if it was told something else last.
-func (s *strays) revise() {
-	if s.link.retell(func(last codec.Unexplained) bool { return reflect.DeepEqual(s.find(), last) }) {
+func (s *orphans) revise() {
+	if s.subscription.requeueReport(func(last codec.Unexplained) bool { return reflect.DeepEqual(s.find(), last) }) {
 		s.config.Sync(0)
 	}
 }
 
 // ordered returns what an operator wants of one that was just read, once.
-func (s *strays) ordered(key, uid string) (order codec.Resolve, ok bool) {
+func (s *orphans) ordered(key, uid string) (order codec.Resolve, ok bool) {
 	order, ok = s.resolves[key]
 	delete(s.resolves, key)
 	return order, ok && order.UID == uid
 }
 
-// tell notes what the broker is told of one. What became of the last order is told
+// report notes what the broker is told of one. What became of the last order is told
 // until there is another.
-func (s *strays) tell(key string, told codec.UnexplainedRecord, anew bool) {
+func (s *orphans) report(key string, told codec.UnexplainedRecord, anew bool) {
 	one := s.found[key]
-	if !anew && one.told.UID == told.UID {
-		told.Outcome = one.told.Outcome
+	if !anew && one.report.UID == told.UID {
+		told.Outcome = one.report.Outcome
 	}
-	one.told = told
+	one.report = told
 	s.found[key] = one
 }
 
@@ -82,10 +82,10 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 		return
 	}
 	c.mu.Lock()
-	s, known := c.strays.found[r.Name]
-	known = known && string(s.uid) == r.UID && s.told.UID == r.UID
+	s, known := c.orphans.found[r.Name]
+	known = known && string(s.uid) == r.UID && s.report.UID == r.UID
 	if known {
-		c.strays.resolves[r.Name] = r
+		c.orphans.resolves[r.Name] = r
 	}
 	c.mu.Unlock()
 	if !known {
@@ -96,18 +96,18 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 	c.config.Wake(r.Name, true)
 }
 
-// resolveStray sees to an AppliedManifestWork that was just read and is nobody's:
+// resolveOrphan sees to an AppliedManifestWork that was just read and is nobody's:
 // it is told of, and removed or adopted if an operator wants this one to be.
-func (r *reconciliation) resolveStray(ctx context.Context) (time.Duration, error) {
-	told := toldOf(r.record)
+func (r *reconciliation) resolveOrphan(ctx context.Context) (time.Duration, error) {
+	told := reportOf(r.record)
 	r.mu.Lock()
-	order, ordered := r.strays.ordered(r.key, told.UID)
+	order, ordered := r.orphans.ordered(r.key, told.UID)
 	r.mu.Unlock()
 	if ordered && order.Adopt {
-		told.Outcome = r.adoptStray(ctx)
+		told.Outcome = r.adoptOrphan(ctx)
 	}
 	r.mu.Lock()
-	r.strays.tell(r.key, told, ordered)
+	r.orphans.report(r.key, told, ordered)
 	r.mu.Unlock()
 	if !ordered || order.Adopt {
 		return 0, nil
@@ -120,11 +120,11 @@ func (r *reconciliation) resolveStray(ctx context.Context) (time.Duration, error
 	return r.removalWait(), nil
 }
 
-// adoptStray has the work of the same name own an AppliedManifestWork that is
+// adoptOrphan has the work of the same name own an AppliedManifestWork that is
 // nobody's, and says why not if there is none. One under the name that the work
 // itself would use was its own already; under the name of another hub, or a former
 // identity, it is evicted from then on as one of that work: what both have stays.
-func (r *reconciliation) adoptStray(ctx context.Context) (outcome string) {
+func (r *reconciliation) adoptOrphan(ctx context.Context) (outcome string) {
 	_, name, _ := hubs.Split(r.key)
 	r.mu.Lock()
 	w := r.set.ByName(name).Live

@@ -39,7 +39,7 @@ func (r *rig) leftBehind(hash, work, object string) codec.UnexplainedRecord {
 	if rec, err = store.SetEntries(r.t.Context(), rec, entries); err != nil {
 		r.t.Fatal(err)
 	}
-	return toldOf(rec)
+	return reportOf(rec)
 }
 
 // order is an operator's word, as the broker sends it.
@@ -60,8 +60,8 @@ func TestCore_RemovesWhatIsNobodysOnOrderOnly(t *testing.T) {
 	left := r.leftBehind(testHubHash, "old", "a")
 	r.inSync(0)
 	r.settle(2 * time.Hour)
-	if len(r.told.Records) != 1 || r.told.Records[0].UID != left.UID || r.told.Records[0].Objects != 1 || r.configMap("a") == nil {
-		t.Fatalf("told %+v", r.told)
+	if len(r.orphanReport.Records) != 1 || r.orphanReport.Records[0].UID != left.UID || r.orphanReport.Records[0].Objects != 1 || r.configMap("a") == nil {
+		t.Fatalf("told %+v", r.orphanReport)
 	}
 	r.order("another-uid", left.Name, false)
 	r.order(left.UID, "another-name", false)
@@ -69,8 +69,8 @@ func TestCore_RemovesWhatIsNobodysOnOrderOnly(t *testing.T) {
 		t.Fatal("it was removed for another one's order")
 	}
 	r.order(left.UID, left.Name, false)
-	if r.configMap("a") != nil || r.record("old") != nil || len(r.told.Records) != 0 {
-		t.Fatalf("it is still there, told %+v", r.told)
+	if r.configMap("a") != nil || r.record("old") != nil || len(r.orphanReport.Records) != 0 {
+		t.Fatalf("it is still there, told %+v", r.orphanReport)
 	}
 }
 
@@ -81,8 +81,8 @@ func TestCore_TellsHowWhatIsNobodysIsNow(t *testing.T) {
 	left := r.leftBehind(testHubHash, "old", "")
 	r.inSync(0)
 	r.settle(time.Minute)
-	if len(r.told.Records) != 1 || r.told.Records[0].Objects != 0 {
-		t.Fatalf("told %+v", r.told)
+	if len(r.orphanReport.Records) != 1 || r.orphanReport.Records[0].Objects != 0 {
+		t.Fatalf("told %+v", r.orphanReport)
 	}
 	store := inventory.Store{Objects: r.f}
 	rec, err := store.Load(t.Context(), left.Name)
@@ -95,8 +95,8 @@ func TestCore_TellsHowWhatIsNobodysIsNow(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.settle(time.Minute)
-	if len(r.told.Records) != 1 || r.told.Records[0].Objects != 1 {
-		t.Fatalf("told %+v", r.told)
+	if len(r.orphanReport.Records) != 1 || r.orphanReport.Records[0].Objects != 1 {
+		t.Fatalf("told %+v", r.orphanReport)
 	}
 }
 
@@ -109,8 +109,8 @@ func TestCore_RemovesNothingThatHasBecomeSomebodys(t *testing.T) {
 	uid := r.configMap("a").GetUID()
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.order(left.UID, left.Name, false)
-	if live := r.configMap("a"); live == nil || live.GetUID() != uid || r.record("web") == nil || len(r.told.Records) != 0 {
-		t.Fatalf("got %v, told %+v", live, r.told)
+	if live := r.configMap("a"); live == nil || live.GetUID() != uid || r.record("web") == nil || len(r.orphanReport.Records) != 0 {
+		t.Fatalf("got %v, told %+v", live, r.orphanReport)
 	}
 }
 
@@ -125,12 +125,12 @@ func TestCore_AdoptsWhatIsNobodys(t *testing.T) {
 	alone := r.leftBehind(former, "db", "b")
 	r.inSync(1)
 	r.settle(time.Minute)
-	if len(r.told.Records) != 2 {
-		t.Fatalf("told %+v", r.told)
+	if len(r.orphanReport.Records) != 2 {
+		t.Fatalf("told %+v", r.orphanReport)
 	}
 	r.order(alone.UID, alone.Name, true)
-	if len(r.told.Records) != 2 || !strings.Contains(r.told.Records[0].Outcome+r.told.Records[1].Outcome, "there is no work db") || r.configMap("b") == nil {
-		t.Errorf("told %+v", r.told)
+	if len(r.orphanReport.Records) != 2 || !strings.Contains(r.orphanReport.Records[0].Outcome+r.orphanReport.Records[1].Outcome, "there is no work db") || r.configMap("b") == nil {
+		t.Errorf("told %+v", r.orphanReport)
 	}
 	r.order(left.UID, left.Name, true)
 	r.checkpoint(r.proof(nil, "hub"))

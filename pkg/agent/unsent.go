@@ -46,8 +46,8 @@ func (u *unsent) note(results []apply.Result, now time.Time) {
 	}
 }
 
-// tell adds to a status that the work waits for long, if the cluster has no answers.
-func (u *unsent) tell(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
+// report adds to a status that the work waits for long, if the cluster has no answers.
+func (u *unsent) report(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
 	if u.late(now) {
 		return conditions.Late(status, w.Generation, u.since, u.fails)
 	}
@@ -55,7 +55,7 @@ func (u *unsent) tell(w *desired.Work, status workv1.ManifestWorkStatus, now tim
 }
 
 // late reports whether the work waits for long, and the cluster has no answers.
-func (u *unsent) late(now time.Time) bool { return u.fails != "" && now.Sub(u.since) >= lateTurn }
+func (u *unsent) late(now time.Time) bool { return u.fails != "" && now.Sub(u.since) >= veryslowAfter }
 
 // slow reports whether an object was left alone because the cluster does not answer for its
 // kind. That is no failure of the work, whose next try must not be put off further and further.

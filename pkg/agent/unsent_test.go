@@ -20,12 +20,12 @@ func TestUnsent(t *testing.T) {
 		return []apply.Result{{}, {Err: &cluster.SlowError{What: "ropes.example.com", Fails: fails}}}
 	}
 	late := func(u *unsent) bool {
-		s := u.tell(&desired.Work{}, workv1.ManifestWorkStatus{}, now)
+		s := u.report(&desired.Work{}, workv1.ManifestWorkStatus{}, now)
 		return len(s.Conditions) == 1 && s.Conditions[0].Type == "InTime"
 	}
 	var u unsent
 	u.note(waits(false), now)
-	now = now.Add(lateTurn)
+	now = now.Add(veryslowAfter)
 	if u.note(waits(false), now); !u.before || late(&u) {
 		t.Error("a turn that has not come is told")
 	}

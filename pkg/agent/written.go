@@ -8,11 +8,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
-// written says how the objects of works were left when they were as wanted, so that
+// appliedHashes says how the objects of works were left when they were as wanted, so that
 // a process that follows need not write what the server has completed since. It
 // is true of an object whatever happens to it: it says how it was when it was
 // right.
-type written struct {
+type appliedHashes struct {
 	// objects are texts of apply.Known by key and name of the object. A map of a key
 	// is never changed, but replaced.
 	objects map[string]map[string]string
@@ -44,7 +44,7 @@ func (k *persister) writtenBefore(key string, ref cluster.Ref) apply.Known {
 }
 
 // take returns what is about to be saved; nil if that is as it was saved last.
-func (w *written) take() map[string]map[string]string {
+func (w *appliedHashes) take() map[string]map[string]string {
 	if !w.changed {
 		return nil
 	}
@@ -54,13 +54,13 @@ func (w *written) take() map[string]map[string]string {
 
 // restore accepts what an earlier process saved, of keys that still are wanted. It is
 // written anew with the log.
-func (w *written) restore(saved map[string]map[string]string, wanted func(key string) bool) {
+func (w *appliedHashes) restore(saved map[string]map[string]string, wanted func(key string) bool) {
 	w.objects = saved
 	maps.DeleteFunc(w.objects, func(key string, _ map[string]string) bool { return !wanted(key) })
 }
 
 // put notes how the objects of a key are now; none forgets the key.
-func (w *written) put(key string, known map[cluster.Ref]remembered) {
+func (w *appliedHashes) put(key string, known map[cluster.Ref]remembered) {
 	objects := make(map[string]string, len(known))
 	for ref, k := range known {
 		if k.UID != "" && (!k.rejected || k.Incomplete()) {

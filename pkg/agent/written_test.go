@@ -107,7 +107,7 @@ func TestCore_HowObjectsWereLeftIsSavedAgain(t *testing.T) {
 
 // What is on the journal of works that are not wanted any more is dropped.
 func TestWritten_Restore(t *testing.T) {
-	var w written
+	var w appliedHashes
 	w.restore(map[string]map[string]string{"k": {"a": "x"}, "gone": {"a": "x"}}, func(key string) bool { return key == "k" })
 	if len(w.objects) != 1 || w.objects["k"]["a"] != "x" {
 		t.Fatalf("got %+v", w)

@@ -167,7 +167,7 @@ var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o op
 		// Of one that is gone or not, in time or on a later session.
 		agent := w.agents[int(a)%len(w.agents)]
 		if agent.will == nil || b%2 == 0 {
-			e, err := agent.core.Farewell()
+			e, err := agent.core.Goodbye()
 			if err == nil {
 				agent.will, err = codec.Marshal(e)
 			}

@@ -9,12 +9,12 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TypeJournaled is the condition of a work that is not in the agent's state
+// TypePersistFailed is the condition of a work that is not in the agent's state
 // directory as it should be. It is only there while it is False.
-const TypeJournaled = "Journaled"
+const TypePersistFailed = "Journaled"
 
-// Lapse is why a work is not in the state directory.
-type Lapse struct {
+// PersistError is why a work is not in the state directory.
+type PersistError struct {
 	// Reason is one of journal.ReasonFull and journal.ReasonFailed.
 	Reason string
 	Err    error
@@ -25,10 +25,10 @@ const formatJournaled = "What the work says now is applied, but the agent could 
 
 // Lapsed returns the status with the condition about a lapse; nothing else
 // differs, and status is not modified.
-func Lapsed(status workv1.ManifestWorkStatus, generation int64, l Lapse) workv1.ManifestWorkStatus {
+func Lapsed(status workv1.ManifestWorkStatus, generation int64, l PersistError) workv1.ManifestWorkStatus {
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: TypeJournaled, Status: metav1.ConditionFalse, Reason: l.Reason, Message: format(formatJournaled, l.Err),
+		Type: TypePersistFailed, Status: metav1.ConditionFalse, Reason: l.Reason, Message: format(formatJournaled, l.Err),
 		ObservedGeneration: generation, LastTransitionTime: stamp(l.Since),
 	})
 	return status

@@ -18,7 +18,7 @@ func TestLapsed_AddsOneConditionAndTouchesNothing(t *testing.T) {
 	list := make([]metav1.Condition, 1, 4)
 	list[0] = metav1.Condition{Type: "Applied", Status: metav1.ConditionTrue}
 	before := workv1.ManifestWorkStatus{Conditions: list}
-	l := conditions.Lapse{Reason: "StateDirectoryFull", Err: errors.New("no room"), Since: since}
+	l := conditions.PersistError{Reason: "StateDirectoryFull", Err: errors.New("no room"), Since: since}
 	got := conditions.Lapsed(before, 3, l)
 	want := metav1.Condition{
 		Type: "Journaled", Status: metav1.ConditionFalse, Reason: "StateDirectoryFull", ObservedGeneration: 3,

@@ -9,9 +9,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TypeInTime is the condition of a work that the agent cannot bring in line in a
+// TypeReconcileSlow is the condition of a work that the agent cannot bring in line in a
 // reasonable time. It is only there while it is False.
-const TypeInTime = "InTime"
+const TypeReconcileSlow = "InTime"
 
 // ReasonTakesLong is its reason.
 const ReasonTakesLong = "TakesLong"
@@ -39,7 +39,7 @@ func RemovalWaits(status workv1.ManifestWorkStatus, generation int64, since time
 func notInTime(status workv1.ManifestWorkStatus, generation int64, since time.Time, reason, message string) workv1.ManifestWorkStatus {
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: TypeInTime, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		Type: TypeReconcileSlow, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 		ObservedGeneration: generation, LastTransitionTime: stamp(since),
 	})
 	return status
