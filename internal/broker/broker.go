@@ -46,7 +46,7 @@ type Broker struct {
 	*admin.Admin
 
 	cfg    Config
-	claims *claims.State
+	sync   *claims.State
 	intake *intake.Intake
 	feed   *feed.Feed
 	// registration is nil where no source serves it.
@@ -72,7 +72,7 @@ func New(cfg Config) (*Broker, error) {
 	cfg.Times = call.NewTimes(&cfg)
 	b := &Broker{
 		cfg:             cfg,
-		claims:          claims.New(&cfg),
+		sync:            claims.New(&cfg),
 		reading:         call.NewBudget(cfg.QueueBytes),
 		publishes:       meter.Counters("publishes_total", "Publish calls by kind of event and result.", "kind", "result"),
 		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
@@ -88,10 +88,10 @@ func New(cfg Config) (*Broker, error) {
 		}
 		return 0
 	})
-	b.intake = intake.New(&cfg, b.claims.Sources)
+	b.intake = intake.New(&cfg, b.sync.Sources)
 	known := peers.New(&cfg)
-	b.feed = feed.New(&cfg, b.claims, b.intake, known)
-	if b.Admin, err = admin.New(&cfg, b.claims, b.feed, b.intake, known); err != nil {
+	b.feed = feed.New(&cfg, b.sync, b.intake, known)
+	if b.Admin, err = admin.New(&cfg, b.sync, b.feed, b.intake, known); err != nil {
 		return nil, err
 	}
 	if cfg.Registration != "" {
@@ -101,8 +101,8 @@ func New(cfg Config) (*Broker, error) {
 	}
 	known.Connect(b.feed)
 	cfg.Audit.OnRefused(known.Refused)
-	b.claims.Connect(b.feed, b.intake)
-	b.intake.Connect(b.claims.Deletions, b.feed)
+	b.sync.Connect(b.feed, b.intake)
+	b.intake.Connect(b.sync.Deletions, b.feed)
 	return b, nil
 }
 

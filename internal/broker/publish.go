@@ -134,7 +134,7 @@ func (b *Broker) compared(ctx context.Context, e *call.Event) error {
 	if f == nil {
 		return call.NoSubscription(e.From)
 	}
-	return b.claims.Sources.Compared(ctx, e, f)
+	return b.sync.Sources.Compared(ctx, e, f)
 }
 
 // registers reports whether an event is about registration, and registration is served.

@@ -41,7 +41,7 @@ type Hub interface {
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
 	cfg     *call.Config
-	claims  *claims.State
+	sync    *claims.State
 	agents  Agents
 	writer  claims.Writer
 	denials *denials.List
@@ -58,7 +58,7 @@ func New(cfg *call.Config, c *claims.State, a Agents, w claims.Writer, p *peers.
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{cfg: cfg, claims: c, agents: a, writer: w, denials: d, peers: p, limiter: newTurns(cfg)}, nil
+	return &Admin{cfg: cfg, sync: c, agents: a, writer: w, denials: d, peers: p, limiter: newTurns(cfg)}, nil
 }
 
 // Show has the lists show what the hub says of clusters. It is called once, before anybody asks.
@@ -71,7 +71,7 @@ func (a *Admin) Warnings() (all []string) {
 		all = append(all, fmt.Sprintf("the broker takes no specs and statuses: %v; give its volume more room, and where the store is damaged restore a backup", err))
 	}
 	for _, row := range a.cfg.Store.Rows(quota.Source, "", partRows) {
-		if hub, err := a.claims.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !slices.Contains(a.agents.Sources(), row.Name) {
+		if hub, err := a.sync.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !slices.Contains(a.agents.Sources(), row.Name) {
 			all = append(all, fmt.Sprintf("the hub-source of source %s is not connected: changes of its %d works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub", row.Name, row.Works))
 		}
 	}

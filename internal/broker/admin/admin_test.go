@@ -112,7 +112,7 @@ func recordKey(cluster, id string) store.Key {
 }
 
 func (d *desk) vouches(cluster, owner string) bool {
-	return d.claims.Sources.Vouches(placed(cluster), owner)
+	return d.sync.Sources.IsSynced(placed(cluster), owner)
 }
 
 // put makes live records of source "src"; a name is that of its id, backwards in the alphabet.
@@ -143,7 +143,7 @@ func (d *desk) compare(cluster string, lacks ...string) (withheld []*hawserv1.Wi
 	}
 	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
 	e := must(codec.NewCompared(p, codec.Compared{Clusters: []codec.ClusterComparison{c}}))(d.T)
-	if err := d.claims.Sources.Compared(d.Context(), &call.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
+	if err := d.sync.Sources.Compared(d.Context(), &call.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
 		d.Fatal(err)
 	}
 	return withheld

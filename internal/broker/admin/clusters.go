@@ -48,7 +48,7 @@ func (a *Admin) describe(scope store.Scope, agents []feed.Agent) *hawserv1.ListC
 	c := &hawserv1.ListClustersResponse{
 		Cluster: scope.Cluster, DataType: scope.DataType.String(), Uid: uid, Known: known,
 		Live: head.Digest.Count, Tombstones: uint64(head.Tombstones), Revision: head.SpecRevision,
-		ComparedSources: a.claims.Sources.Vouching(scope),
+		ComparedSources: a.sync.Sources.SyncedSources(scope),
 		State:           clusterStates[state], Failing: uint64(max(head.Failing, 0)), BrokerSince: timestamppb.New(a.peers.Began()),
 		Address: facts.Address, AgentVersion: facts.Version, LastTransport: facts.Transport,
 		CertificateEnds: timeOf(facts.CertificateEnds), RefusedAt: timeOf(facts.RefusedAt), Refusal: facts.Refusal,
@@ -122,7 +122,7 @@ func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *haws
 			return resp, err
 		}
 	}
-	uid, err := a.claims.Names.Rename(ctx, cluster)
+	uid, err := a.sync.Names.Rename(ctx, cluster)
 	if err != nil {
 		return resp, err
 	}
@@ -141,7 +141,7 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 			if m.State != store.ConfirmedTombstone {
 				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.cfg.Now()})
 				// What vanishes is not its source's word that it does not exist.
-				a.claims.Sources.Revoke(scope, m.Owner)
+				a.sync.Sources.Revoke(scope, m.Owner)
 			}
 			return nil
 		})

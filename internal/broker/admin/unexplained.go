@@ -30,7 +30,7 @@ func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest,
 				a.addApplied(p, at, agents)
 				continue
 			}
-			for _, f := range a.claims.Findings(at.scope) {
+			for _, f := range a.sync.Findings(at.scope) {
 				o, err := a.explain(ctx, f)
 				if err != nil {
 					return err
@@ -48,7 +48,7 @@ const applied = 1
 
 // orphanPlaces are where something does not fit together, in the order of the list.
 func (a *Admin) orphanPlaces(cluster string, agents []feed.Agent) (all []position) {
-	for _, at := range a.claims.Scopes() {
+	for _, at := range a.sync.Scopes() {
 		if cluster == "" || at.Cluster == cluster {
 			all = append(all, position{scope: at})
 		}
@@ -63,18 +63,18 @@ func (a *Admin) orphanPlaces(cluster string, agents []feed.Agent) (all []positio
 }
 
 // explain is what is sent of a finding.
-func (a *Admin) explain(ctx context.Context, f claims.Finding) (*hawserv1.ListOrphansResponse, error) {
+func (a *Admin) explain(ctx context.Context, f claims.Discrepancy) (*hawserv1.ListOrphansResponse, error) {
 	o := &hawserv1.ListOrphansResponse{
 		Cluster: f.Scope.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
 	}
 	switch f.Cause {
-	case claims.Unexplained:
+	case claims.Orphan:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_NO_RECORD
 		o.Detail = "the agent holds it, the broker knows nothing of it"
 		if f.Omitted > 0 {
 			o.Detail = fmt.Sprintf("and %d more, which are counted and not named", f.Omitted)
 		}
-	case claims.Newer:
+	case claims.Ahead:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
 		o.Detail = "the agent holds a newer version, its source has to publish it again"
 		switch r, err := a.cfg.Store.Get(ctx, store.Key{DataType: f.Scope.DataType, Cluster: f.Scope.Cluster, ResourceID: f.ResourceID}); {

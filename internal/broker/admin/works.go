@@ -154,7 +154,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 		case store.Accepted, store.Confirmed:
 			found = true
 			if before.Owner != "" {
-				a.claims.Sources.Revoke(store.Scope{DataType: d, Cluster: cluster}, before.Owner)
+				a.sync.Sources.Revoke(store.Scope{DataType: d, Cluster: cluster}, before.Owner)
 			}
 			a.cfg.Log.Info("an operator changed a work", "operator", by.Name, "cluster", cluster, "resource_id", id, "change", change, "revision", o.Revision)
 		case store.Unchanged:
@@ -208,14 +208,14 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 	}
 	a.cfg.Log.Info("deletions approved that a source withheld",
 		"operator", by.Name, "source", r.GetSource(), "cluster", r.GetCluster(), "count", len(deleted))
-	a.claims.Sources.Approved(scope, r.GetSource(), deleted)
+	a.sync.Sources.Approved(scope, r.GetSource(), deleted)
 	return &hawserv1.ApproveResponse{}, nil
 }
 
 // deletionOf is the deletion of one work that is withheld.
 func (a *Admin) deletionOf(ctx context.Context, scope store.Scope, source string, w *hawserv1.WithheldDeletion) (store.Op, error) {
 	key := store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: w.GetResourceId()}
-	if !a.claims.Sources.Withholds(key, source, w.GetRevision()) {
+	if !a.sync.Sources.Withholds(key, source, w.GetRevision()) {
 		return store.Op{}, notWithheld(w.GetResourceId(), w.GetRevision())
 	}
 	r, err := a.cfg.Store.Get(ctx, key)

@@ -9,7 +9,7 @@
 //
 // All of it lives in memory and comes again with the next connection, but for the names
 // and the positions of hubs, which the store keeps. Nothing here is deleted because it
-// is missing: [Decide], the one rule about a record of which an agent holds a newer
+// is missing: [ResolveConflict], the one rule about a record of which an agent holds a newer
 // version, sends it, lets it wait for its source, or forces it upon the agent.
 //
 // The package knows no subscription and no queue. Who does is asked through [Agents] and
@@ -64,12 +64,12 @@ func New(cfg *call.Config) *State {
 		},
 		Lists: &Lists{
 			cfg: cfg, budget: call.NewBudget(cfg.QueueBytes), byScope: map[store.Scope][]*List{},
-			unexplained: m.Counter("orphans_total", "Works that agents listed and no record explains."),
-			newer:       m.Counter("newer_versions_total", "Works that agents listed in a newer version than the broker's."),
+			orphans: m.Counter("orphans_total", "Works that agents listed and no record explains."),
+			newer:   m.Counter("newer_versions_total", "Works that agents listed in a newer version than the broker's."),
 		},
-		Deletions: &Deletions{cfg: cfg, repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*absence{}},
+		Deletions: &Deletions{cfg: cfg, repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*offlineChanges{}},
 		Names: &Names{
-			cfg: cfg, quarantined: map[store.Scope]stranger{},
+			cfg: cfg, quarantined: map[store.Scope]quarantinedCluster{},
 			refused: m.Counter("refused_clusters_total", "Agents refused because another cluster is known under their name."),
 		},
 	}
@@ -139,42 +139,42 @@ const (
 	Force
 )
 
-// Case is a record beside what an agent listed of it.
-type Case struct {
+// Conflict is a record beside what an agent listed of it.
+type Conflict struct {
 	// Listed is the version that the agent listed.
 	Listed int64
 	// Version of the record; Supersedes: it replaced a newer one on its source's word.
 	Version    int64
 	Supersedes bool
-	// Vouched: the owner has compared what it owns on the cluster with this store.
-	Vouched bool
+	// Synced: the owner has compared what it owns on the cluster with this store.
+	Synced bool
 	// InForce: the record is a deletion that came since the store was opened, or was
 	// published again since.
 	InForce bool
 }
 
-// Decide is the one rule about records of which an agent may hold a newer version.
-func Decide(c Case) DeliveryDecision {
+// ResolveConflict is the one rule about records of which an agent may hold a newer version.
+func ResolveConflict(c Conflict) DeliveryDecision {
 	switch {
 	case !resync.Newer(c.Listed, c.Version, c.Supersedes):
 		return Send
-	case c.Vouched, c.InForce:
+	case c.Synced, c.InForce:
 		return Force
 	}
 	return Wait
 }
 
 // About returns the case of a record of which an agent listed a version.
-func (c *State) About(m *store.Meta, listed int64) Case {
-	return Case{
+func (c *State) About(m *store.Meta, listed int64) Conflict {
+	return Conflict{
 		Listed: listed, Version: m.Version, Supersedes: m.SpecSupersedes,
-		Vouched: c.Sources.Vouches(scopeOf(m.Key), m.Owner),
+		Synced:  c.Sources.IsSynced(scopeOf(m.Key), m.Owner),
 		InForce: m.State != store.Live && c.Deletions.inForce(m.Key, m.SpecRevision),
 	}
 }
 
-// Finding is something that does not fit together and is left alone.
-type Finding struct {
+// Discrepancy is something that does not fit together and is left alone.
+type Discrepancy struct {
 	Cause      Cause
 	Scope      store.Scope
 	ResourceID string // "" of a quarantined cluster
@@ -192,10 +192,10 @@ type Cause uint8
 
 // The causes, in the order in which they are shown.
 const (
-	// Unexplained: an agent lists the work, and no record explains it.
-	Unexplained Cause = iota + 1
-	// Newer: an agent lists a newer version of the work than the record's.
-	Newer
+	// Orphan: an agent lists the work, and no record explains it.
+	Orphan Cause = iota + 1
+	// Ahead: an agent lists a newer version of the work than the record's.
+	Ahead
 	// Withheld: the source of the record lacks the work, and does not dare to delete it.
 	Withheld
 	// Quarantined: an agent of another cluster comes under the name.
@@ -214,9 +214,9 @@ func (c *State) Scopes() []store.Scope {
 }
 
 // Findings returns what does not fit together at a place, by cause, source and id.
-func (c *State) Findings(scope store.Scope) []Finding {
+func (c *State) Findings(scope store.Scope) []Discrepancy {
 	found := slices.Concat(c.Lists.findings(scope), c.Sources.findings(scope), c.Names.findings(scope))
-	slices.SortFunc(found, func(a, b Finding) int {
+	slices.SortFunc(found, func(a, b Discrepancy) int {
 		return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
 	})
 	return found

@@ -33,11 +33,11 @@ type Deletions struct {
 	// repeated are revisions of deletions from before the store was opened that their
 	// sources have published again. There are at most as many as the store had then.
 	repeated map[store.Key]uint64
-	clusters map[store.Scope]*absence
+	clusters map[store.Scope]*offlineChanges
 }
 
-// absence is what was committed while a cluster had no agent.
-type absence struct {
+// offlineChanges is what was committed while a cluster had no agent.
+type offlineChanges struct {
 	agents int // that are subscribed now
 	// left is the head of the store when the last agent left.
 	left      uint64
@@ -50,10 +50,10 @@ type absence struct {
 }
 
 // cluster returns what is known of a cluster, to change it. The caller holds mu.
-func (d *Deletions) cluster(scope store.Scope) *absence {
+func (d *Deletions) cluster(scope store.Scope) *offlineChanges {
 	a := d.clusters[scope]
 	if a == nil {
-		a = &absence{deletions: map[string]store.UnsentDeletion{}}
+		a = &offlineChanges{deletions: map[string]store.UnsentDeletion{}}
 		d.clusters[scope] = a
 	}
 	return a
@@ -98,19 +98,19 @@ func (d *Deletions) Begin(ctx context.Context, op *store.Op, env *codec.Envelope
 	if op.Kind != store.PutSpec {
 		return nil, nil
 	}
-	met, err := d.meets(ctx, op, env)
+	met, err := d.deletedRecord(ctx, op, env)
 	if err != nil {
 		return nil, err
 	}
 	return func(o store.Outcome) error {
-		d.noteUnheard(op.Key, o, met)
+		d.noteUnsentDeletion(op.Key, o, met)
 		return d.noteRepeated(ctx, op, o)
 	}, nil
 }
 
-// meets looks up what a deletion is about to meet; nil: some agent hears of it, or it is
+// deletedRecord looks up what a deletion is about to meet; nil: some agent hears of it, or it is
 // no deletion, or there is nothing.
-func (d *Deletions) meets(ctx context.Context, op *store.Op, env *codec.Envelope) (*store.DeletedRecord, error) {
+func (d *Deletions) deletedRecord(ctx context.Context, op *store.Op, env *codec.Envelope) (*store.DeletedRecord, error) {
 	if !op.Deleting || d.hasAgent(scopeOf(op.Key)) {
 		return nil, nil
 	}
@@ -136,9 +136,9 @@ func (d *Deletions) hasAgent(scope store.Scope) bool {
 	return a != nil && a.agents > 0
 }
 
-// noteUnheard notes what became of a spec; met is what a deletion met that no agent hears
+// noteUnsentDeletion notes what became of a spec; met is what a deletion met that no agent hears
 // of, else nil.
-func (d *Deletions) noteUnheard(k store.Key, o store.Outcome, met *store.DeletedRecord) {
+func (d *Deletions) noteUnsentDeletion(k store.Key, o store.Outcome, met *store.DeletedRecord) {
 	if met == nil && o.Result != store.Queued {
 		return
 	}
@@ -209,10 +209,10 @@ func (d *Deletions) inForce(k store.Key, revision uint64) bool {
 	return revision != 0 && d.repeated[k] == revision
 }
 
-// Arrive lets works that wait behind deletions which no agent has heard of take over,
+// ReplaceTombstones lets works that wait behind deletions which no agent has heard of take over,
 // before anything is sent to the agent that has just entered. cursor is up to where that
 // has everything safe, 0 if it does not say.
-func (d *Deletions) Arrive(ctx context.Context, scope store.Scope, from identity.Identity, cursor uint64) error {
+func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, from identity.Identity, cursor uint64) error {
 	a, deletions, wait := d.arrive(scope, cursor)
 	if wait != nil {
 		select {

@@ -32,7 +32,7 @@ func FuzzLastPosition(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := sources.notePosition(t.Context(), &statement{owner: store.Scope{Owner: "src"}}, p); err != nil {
+		if err := sources.notePosition(t.Context(), &syncReport{owner: store.Scope{Owner: "src"}}, p); err != nil {
 			t.Fatal(err)
 		}
 		if again, err := sources.LastPosition("src"); err != nil || !cmp.Equal(p, again) || p == (*codec.HubPosition)(nil) {

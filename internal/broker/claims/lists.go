@@ -23,9 +23,9 @@ const shownIDs = 10
 // Lists knows what agents listed last, as far as it does not fit the records. It stays
 // after the agent left, for whoever looks, until an agent of the cluster lists anew.
 type Lists struct {
-	cfg                *call.Config
-	budget             *call.Budget
-	unexplained, newer prometheus.Counter
+	cfg            *call.Config
+	budget         *call.Budget
+	orphans, newer prometheus.Counter
 
 	mu      sync.Mutex
 	byScope map[store.Scope][]*List
@@ -39,16 +39,16 @@ type List struct {
 	bytes  int
 	// closed: its subscription is over.
 	closed bool
-	// unexplained are ids of which there is no record, with the versions that were listed.
+	// orphans are ids of which there is no record, with the versions that were listed.
 	// explained are those of which there is a record by now that was not sent yet.
-	unexplained, explained map[string]int64
+	orphans, explained map[string]int64
 	// newer are the records of which a newer version was listed; they wait.
-	newer   map[string]NewerWork
+	newer   map[string]AheadWork
 	omitted int // unexplained ids that are not named
 }
 
-// NewerWork is a record of which an agent holds a newer version.
-type NewerWork struct {
+// AheadWork is a record of which an agent holds a newer version.
+type AheadWork struct {
 	Owner    string
 	Version  int64
 	Revision uint64
@@ -57,18 +57,18 @@ type NewerWork struct {
 }
 
 // NewerOf is a record of which an agent listed a version.
-func NewerOf(m *store.Meta, listed int64) NewerWork {
-	w := NewerWork{Owner: m.Owner, Version: m.Version, Revision: m.SpecRevision, Listed: listed}
+func NewerOf(m *store.Meta, listed int64) AheadWork {
+	w := AheadWork{Owner: m.Owner, Version: m.Version, Revision: m.SpecRevision, Listed: listed}
 	if m.State != store.Live {
 		w.Flags = route.Deletion
 	}
 	return w
 }
 
-// Odd is what does not fit of what an agent lists.
-type Odd struct {
-	Unexplained map[string]int64     // versions by id
-	Newer       map[string]NewerWork // by id
+// Mismatch is what does not fit of what an agent lists.
+type Mismatch struct {
+	Orphans map[string]int64     // versions by id
+	Newer   map[string]AheadWork // by id
 	// MaxBytes bounds the unexplained ids.
 	MaxBytes int
 }
@@ -80,8 +80,8 @@ func (x *Lists) Open(at store.Scope, owner identity.Identity) *List {
 
 // Replace keeps what does not fit of what the agent lists anew. It holds up no router while it
 // goes through a long list.
-func (l *List) Replace(o Odd) {
-	x, ids := l.lists, slices.Sorted(maps.Keys(o.Unexplained))
+func (l *List) Replace(o Mismatch) {
+	x, ids := l.lists, slices.Sorted(maps.Keys(o.Orphans))
 	l.note(o, ids)
 	x.forget(l)
 	named, bytes := map[string]int64{}, 0
@@ -90,7 +90,7 @@ func (l *List) Replace(o Odd) {
 			break
 		}
 		bytes += len(id)
-		named[id] = o.Unexplained[id]
+		named[id] = o.Orphans[id]
 	}
 	if !x.budget.Reserve(l.client, bytes) {
 		clear(named)
@@ -98,7 +98,7 @@ func (l *List) Replace(o Odd) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	l.unexplained, l.explained, l.newer = named, map[string]int64{}, o.Newer
+	l.orphans, l.explained, l.newer = named, map[string]int64{}, o.Newer
 	l.bytes, l.omitted = bytes, len(ids)-len(named)
 	if len(ids)+len(o.Newer) > 0 {
 		x.byScope[l.scope] = append(x.byScope[l.scope], l)
@@ -119,10 +119,10 @@ func (x *Lists) forget(mine *List) {
 
 // note counts and logs what does not fit. Nothing is done about the unexplained works:
 // absence is no deletion. The newer ones wait until their sources have compared.
-func (l *List) note(o Odd, ids []string) {
+func (l *List) note(o Mismatch, ids []string) {
 	x := l.lists
 	if len(ids) > 0 {
-		x.unexplained.Add(float64(len(ids)))
+		x.orphans.Add(float64(len(ids)))
 		x.cfg.Log.Warn("agent holds works that no record explains, they stay as they are",
 			"cluster", l.scope.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
 	}
@@ -156,7 +156,7 @@ func (l *List) Close() {
 
 // tidy forgets a closed list in which nothing is left to show.
 func (l *List) tidy() {
-	if l.closed && len(l.unexplained)+len(l.newer)+l.omitted == 0 {
+	if l.closed && len(l.orphans)+len(l.newer)+l.omitted == 0 {
 		l.lists.drop(l)
 	}
 }
@@ -167,13 +167,13 @@ func (x *Lists) changed(c *store.Change) {
 	defer x.mu.Unlock()
 	id := c.Key.ResourceID
 	for _, l := range slices.Clone(x.byScope[scopeOf(c.Key)]) {
-		version, unexplained := l.unexplained[id]
+		version, unexplained := l.orphans[id]
 		switch {
 		case c.Gone:
 			delete(l.newer, id)
 			delete(l.explained, id)
 		case unexplained:
-			delete(l.unexplained, id)
+			delete(l.orphans, id)
 			if !l.closed {
 				l.explained[id] = version
 			}
@@ -182,10 +182,10 @@ func (x *Lists) changed(c *store.Change) {
 	}
 }
 
-// Unexplained returns, sorted, the ids that no record explains.
-func (l *List) Unexplained() []string {
+// Orphans returns, sorted, the ids that no record explains.
+func (l *List) Orphans() []string {
 	l.lists.mu.Lock()
-	ids := slices.Collect(maps.Keys(l.unexplained))
+	ids := slices.Collect(maps.Keys(l.orphans))
 	l.lists.mu.Unlock()
 	slices.Sort(ids)
 	return ids
@@ -198,9 +198,9 @@ func (l *List) HasNewer() bool {
 	return len(l.newer) > 0
 }
 
-// Agrees takes note that the agent holds exactly what the records say, and the unexplained
+// MarkInSync takes note that the agent holds exactly what the records say, and the unexplained
 // works: none waits.
-func (l *List) Agrees() {
+func (l *List) MarkInSync() {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	clear(l.newer)
@@ -218,7 +218,7 @@ func (l *List) about(id string) (listed int64, ok bool) {
 }
 
 // decided takes a record out that is sent or forced, or puts it to those that wait.
-func (l *List) decided(id string, d DeliveryDecision, w NewerWork) {
+func (l *List) decided(id string, d DeliveryDecision, w AheadWork) {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	delete(l.explained, id)
@@ -229,29 +229,29 @@ func (l *List) decided(id string, d DeliveryDecision, w NewerWork) {
 	}
 }
 
-// Judge decides about a record that is about to be sent to the agent of a list.
-func (c *State) Judge(l *List, m *store.Meta) (DeliveryDecision, NewerWork) {
+// Classify decides about a record that is about to be sent to the agent of a list.
+func (c *State) Classify(l *List, m *store.Meta) (DeliveryDecision, AheadWork) {
 	listed, ok := l.about(m.ResourceID)
 	if !ok {
-		return Send, NewerWork{}
+		return Send, AheadWork{}
 	}
 	w := NewerOf(m, listed)
-	d := Decide(c.About(m, listed))
+	d := ResolveConflict(c.About(m, listed))
 	l.decided(m.ResourceID, d, w)
 	return d, w
 }
 
 // Forced takes out, and returns by id, those of the waiting records that their sources have
 // turned out to vouch for.
-func (c *State) Forced(l *List) map[string]NewerWork {
+func (c *State) Forced(l *List) map[string]AheadWork {
 	l.lists.mu.Lock()
 	waiting := maps.Clone(l.newer)
 	l.lists.mu.Unlock()
-	owners := c.Sources.Vouching(l.scope)
+	owners := c.Sources.SyncedSources(l.scope)
 	for id, w := range waiting {
 		key := store.Key{DataType: l.scope.DataType, Cluster: l.scope.Cluster, ResourceID: id}
-		d := Decide(Case{
-			Listed: w.Listed, Version: w.Version, Vouched: slices.Contains(owners, w.Owner),
+		d := ResolveConflict(Conflict{
+			Listed: w.Listed, Version: w.Version, Synced: slices.Contains(owners, w.Owner),
 			InForce: w.Flags&route.Deletion != 0 && c.Deletions.inForce(key, w.Revision),
 		})
 		if d == Force {
@@ -273,22 +273,22 @@ func (x *Lists) scopes(all map[store.Scope]struct{}) {
 }
 
 // findings are what does not fit on a cluster.
-func (x *Lists) findings(scope store.Scope) []Finding {
+func (x *Lists) findings(scope store.Scope) []Discrepancy {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	omitted := 0
-	seen := map[Finding]struct{}{} // several agents of a cluster may list the same
+	seen := map[Discrepancy]struct{}{} // several agents of a cluster may list the same
 	for _, l := range x.byScope[scope] {
 		omitted += l.omitted
-		for id := range l.unexplained {
-			seen[Finding{Cause: Unexplained, Scope: scope, ResourceID: id}] = struct{}{}
+		for id := range l.orphans {
+			seen[Discrepancy{Cause: Orphan, Scope: scope, ResourceID: id}] = struct{}{}
 		}
 		for id := range l.newer {
-			seen[Finding{Cause: Newer, Scope: scope, ResourceID: id}] = struct{}{}
+			seen[Discrepancy{Cause: Ahead, Scope: scope, ResourceID: id}] = struct{}{}
 		}
 	}
 	if omitted > 0 {
-		seen[Finding{Cause: Unexplained, Scope: scope, Omitted: omitted}] = struct{}{}
+		seen[Discrepancy{Cause: Orphan, Scope: scope, Omitted: omitted}] = struct{}{}
 	}
 	return slices.Collect(maps.Keys(seen))
 }

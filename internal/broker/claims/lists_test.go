@@ -16,7 +16,7 @@ import (
 // shownIn is what there is to show of a cluster, one line each.
 func shownIn(c *State, cluster string) (lines []string) {
 	for _, f := range everyFinding(c, cluster) {
-		name := map[Cause]string{Unexplained: "unexplained", Newer: "newer", Withheld: "withheld", Quarantined: "quarantined"}[f.Cause]
+		name := map[Cause]string{Orphan: "unexplained", Ahead: "newer", Withheld: "withheld", Quarantined: "quarantined"}[f.Cause]
 		line := fmt.Sprint(name, " ", f.ResourceID, f.Detail)
 		if f.Omitted > 0 {
 			line = fmt.Sprint("omitted ", f.Omitted)
@@ -26,7 +26,7 @@ func shownIn(c *State, cluster string) (lines []string) {
 	return lines
 }
 
-func everyFinding(c *State, cluster string) (all []Finding) {
+func everyFinding(c *State, cluster string) (all []Discrepancy) {
 	for _, scope := range c.Scopes() {
 		if cluster == "" || scope.Cluster == cluster {
 			all = append(all, c.Findings(scope)...)
@@ -38,7 +38,7 @@ func everyFinding(c *State, cluster string) (all []Finding) {
 var agent = identity.Identity{Role: identity.Agent, Name: "c1"}
 
 // listed is what an agent of a cluster lists that subscribes now.
-func listed(c *State, cluster string, o Odd) *List {
+func listed(c *State, cluster string, o Mismatch) *List {
 	l := c.Lists.Open(placed(cluster), agent)
 	l.Replace(o)
 	return l
@@ -52,16 +52,16 @@ func versions(ids ...string) map[string]int64 {
 	return all
 }
 
-func newer(ids ...string) map[string]NewerWork {
-	all := map[string]NewerWork{}
+func newer(ids ...string) map[string]AheadWork {
+	all := map[string]AheadWork{}
 	for _, id := range ids {
-		all[id] = NewerWork{Owner: "s", Revision: 3, Listed: 5}
+		all[id] = AheadWork{Owner: "s", Revision: 3, Listed: 5}
 	}
 	return all
 }
 
 func TestLists_EntriesGoWithTheirCause(t *testing.T) {
-	c := newClaims(1000)
+	c := newState(1000)
 	expect := func(what string, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, shownIn(c, "c1")); diff != "" {
@@ -69,20 +69,20 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 		}
 	}
 	expect("nothing")
-	l := listed(c, "c1", Odd{versions("o1", "o2"), newer("a1", "a2", "a3"), 100})
-	listed(c, "c2", Odd{versions("o1"), nil, 100})
+	l := listed(c, "c1", Mismatch{versions("o1", "o2"), newer("a1", "a2", "a3"), 100})
+	listed(c, "c2", Mismatch{versions("o1"), nil, 100})
 	expect("all", "unexplained o1", "unexplained o2", "newer a1", "newer a2", "newer a3")
 	c.Lists.changed(&store.Change{Key: recordKey("c1", "o1"), Revision: 9})
 	c.Lists.changed(&store.Change{Key: recordKey("c1", "a1"), Revision: 9, Gone: true})
-	l.decided("a3", Force, NewerWork{})
+	l.decided("a3", Force, AheadWork{})
 	expect("changed", "unexplained o2", "newer a2")
-	if diff := cmp.Diff([]string{"o2"}, l.Unexplained()); diff != "" || !l.HasNewer() {
+	if diff := cmp.Diff([]string{"o2"}, l.Orphans()); diff != "" || !l.HasNewer() {
 		t.Error(diff)
 	}
-	l.Agrees()
+	l.MarkInSync()
 	l.Close()
 	expect("when its agent has left", "unexplained o2")
-	if l = listed(c, "c1", Odd{nil, nil, 100}); len(c.Lists.byScope[placed("c1")]) != 0 || len(l.Unexplained()) != 0 || l.HasNewer() {
+	if l = listed(c, "c1", Mismatch{nil, nil, 100}); len(c.Lists.byScope[placed("c1")]) != 0 || len(l.Orphans()) != 0 || l.HasNewer() {
 		t.Error("a list of which everything fits is remembered")
 	}
 	l.Close()
@@ -94,13 +94,13 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 
 // TestLists_OfTwoAgents: each is told what it listed itself, and whoever looks sees both.
 func TestLists_OfTwoAgents(t *testing.T) {
-	c := newClaims(1000)
-	one := listed(c, "c1", Odd{versions("o1", "both"), nil, 100})
-	listed(c, "c1", Odd{versions("o2", "both"), nil, 100})
+	c := newState(1000)
+	one := listed(c, "c1", Mismatch{versions("o1", "both"), nil, 100})
+	listed(c, "c1", Mismatch{versions("o2", "both"), nil, 100})
 	if diff := cmp.Diff([]string{"unexplained both", "unexplained o1", "unexplained o2"}, shownIn(c, "c1")); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"both", "o1"}, one.Unexplained()); diff != "" {
+	if diff := cmp.Diff([]string{"both", "o1"}, one.Orphans()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -111,16 +111,16 @@ func TestLists_AreBounded(t *testing.T) {
 	for i := range 2000 {
 		ids[strings.Repeat("x", 1000)+fmt.Sprint(i)] = 1
 	}
-	c := newClaims(3 * MaxListBytes)
+	c := newState(3 * MaxListBytes)
 	l := c.Lists.Open(placed("c0"), agent)
 	for range 3 {
-		l.Replace(Odd{ids, nil, MaxListBytes})
+		l.Replace(Mismatch{ids, nil, MaxListBytes})
 	}
-	if named := len(l.Unexplained()); named < 1000 || named+l.omitted != len(ids) || c.Lists.budget.Used() > MaxListBytes {
+	if named := len(l.Orphans()); named < 1000 || named+l.omitted != len(ids) || c.Lists.budget.Used() > MaxListBytes {
 		t.Errorf("%d are named, %d omitted, %d bytes are remembered", named, l.omitted, c.Lists.budget.Used())
 	}
 	for i := range 4 {
-		listed(c, fmt.Sprint("c", i+1), Odd{ids, nil, MaxListBytes})
+		listed(c, fmt.Sprint("c", i+1), Mismatch{ids, nil, MaxListBytes})
 	}
 	if shown := shownIn(c, "c4"); !slices.Equal(shown, []string{"omitted 2000"}) {
 		t.Errorf("%q", shown)
@@ -130,27 +130,27 @@ func TestLists_AreBounded(t *testing.T) {
 // TestJudge_ExplainedByAnOlderRecord: a record that came after the list, and is older than what
 // was listed, waits for its source; a newer one does not.
 func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
-	c := newClaims(1000)
-	l := listed(c, "c1", Odd{versions("w"), newer(), 100})
+	c := newState(1000)
+	l := listed(c, "c1", Mismatch{versions("w"), newer(), 100})
 	record := &store.Meta{Key: recordKey("c1", "w"), State: store.Live, Owner: "s", Version: 4, SpecRevision: 7}
-	if d, _ := c.Judge(l, record); d != Send {
+	if d, _ := c.Classify(l, record); d != Send {
 		t.Errorf("decision %d about what the list does not explain yet", d)
 	}
 	c.Lists.changed(&store.Change{Key: record.Key, Revision: 7})
-	if d, _ := c.Judge(l, record); d != Wait || !l.HasNewer() {
+	if d, _ := c.Classify(l, record); d != Wait || !l.HasNewer() {
 		t.Errorf("decision %d about the older one", d)
 	}
-	c.Sources.say(t, statement{owner: owned("s"), clusters: compares("c1")})
-	if d, w := c.Judge(l, record); d != Force || l.HasNewer() || w != (NewerWork{Owner: "s", Version: 4, Revision: 7, Listed: 5}) {
+	c.Sources.report(t, syncReport{owner: owned("s"), clusters: compares("c1")})
+	if d, w := c.Classify(l, record); d != Force || l.HasNewer() || w != (AheadWork{Owner: "s", Version: 4, Revision: 7, Listed: 5}) {
 		t.Errorf("decision %d when its source has compared: %+v", d, w)
 	}
-	if d, _ := c.Judge(l, record); d != Send {
+	if d, _ := c.Classify(l, record); d != Send {
 		t.Errorf("decision %d about what is decided", d)
 	}
 }
 
 func TestNames_ForgetQuarantinedThatStayAway(t *testing.T) {
-	c := newClaims(0)
+	c := newState(0)
 	now := time.Unix(1000, 0)
 	c.Names.cfg.Now = func() time.Time { return now }
 	c.Names.quarantine(placed("c1"), "uid")

@@ -32,18 +32,18 @@ type Names struct {
 	mu sync.Mutex
 	// listing guards quarantined, so that whoever looks does not wait for a disk.
 	listing     sync.Mutex
-	quarantined map[store.Scope]stranger
+	quarantined map[store.Scope]quarantinedCluster
 }
 
-// stranger is a cluster that came under the name of another one.
-type stranger struct {
+// quarantinedCluster is a cluster that came under the name of another one.
+type quarantinedCluster struct {
 	uid string
 	at  time.Time
 }
 
-// Enter lets an agent of the cluster with this uid in, "" if it does not say, and calls add:
+// Bind lets an agent of the cluster with this uid in, "" if it does not say, and calls add:
 // no agent of the cluster before slips in behind the one that gets its name.
-func (n *Names) Enter(ctx context.Context, scope store.Scope, uid string, add func() error) error {
+func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	known, ok := n.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
@@ -100,7 +100,7 @@ func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err err
 func (n *Names) quarantine(scope store.Scope, uid string) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
-	n.quarantined[scope] = stranger{uid: uid, at: n.cfg.Now()}
+	n.quarantined[scope] = quarantinedCluster{uid: uid, at: n.cfg.Now()}
 }
 
 // quarantinedAt returns the uid of the cluster whose agent was refused under a name, "" if
@@ -136,12 +136,12 @@ func (n *Names) scopes(all map[store.Scope]struct{}) {
 }
 
 // findings is the cluster that is quarantined under a name.
-func (n *Names) findings(scope store.Scope) []Finding {
+func (n *Names) findings(scope store.Scope) []Discrepancy {
 	uid := n.quarantinedAt(scope)
 	if uid == "" {
 		return nil
 	}
-	return []Finding{{Cause: Quarantined, Scope: scope, Detail: uid}}
+	return []Discrepancy{{Cause: Quarantined, Scope: scope, Detail: uid}}
 }
 
 // anotherCluster is the answer to an agent whose name is another cluster's.

@@ -37,31 +37,31 @@ const maxNamed = 1 << 16
 type sourceState uint8
 
 const (
-	unsaid sourceState = iota
-	// vouched: the records of its works there are as it wants them.
-	vouched
-	// withheld: all but the deletions that it withholds.
-	withheld
+	unknown sourceState = iota
+	// synced: the records of its works there are as it wants them.
+	synced
+	// blocked: all but the deletions that it withholds.
+	blocked
 )
 
-// said is what may be said of a cluster.
-type said uint8
+// sourceEvent is what may be said of a cluster.
+type sourceEvent uint8
 
 const (
-	compared   said = iota // the source names it as compared
-	withholds              // the source names it with deletions that it withholds
-	allHere                // it has finished with all clusters, on the subscription of the claim
-	allElse                // the same, on another subscription
-	revoked                // something left the store without the source's doing
-	approved               // an operator decided about the last deletion that it withholds
-	everything             // number of the above
+	compared                   sourceEvent = iota // the source names it as compared
+	withholds                                     // the source names it with deletions that it withholds
+	allSyncedHere                                 // it has finished with all clusters, on the subscription of the claim
+	allSyncedOtherSubscription                    // the same, on another subscription
+	revoked                                       // something left the store without the source's doing
+	approved                                      // an operator decided about the last deletion that it withholds
+	sourceEventCount                              // number of the above
 )
 
 // transitions: what was said before × what is said now.
-var transitions = [...][everything]sourceState{
-	unsaid:   {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: unsaid},
-	vouched:  {compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: vouched},
-	withheld: {compared: vouched, withholds: withheld, allHere: withheld, allElse: vouched, revoked: unsaid, approved: vouched},
+var transitions = [...][sourceEventCount]sourceState{
+	unknown: {compared: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: unknown},
+	synced:  {compared: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
+	blocked: {compared: synced, withholds: blocked, allSyncedHere: blocked, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
 }
 
 // Sources knows what sources have said of their comparisons. Its methods may be called
@@ -138,15 +138,15 @@ func (o *source) stateOf(cluster string) *clusterState {
 }
 
 // move makes one transition, and reports whether the source vouches other than before.
-func (s *Sources) move(o *source, cluster string, what said) bool {
+func (s *Sources) move(o *source, cluster string, what sourceEvent) bool {
 	c := o.stateOf(cluster)
 	before := c.state
 	c.state = transitions[before][what]
-	if what == compared || what == allElse {
+	if what == compared || what == allSyncedOtherSubscription {
 		s.withhold(c, nil)
 	}
 	o.tidy(cluster)
-	return (before == vouched) != (c.state == vouched)
+	return (before == synced) != (c.state == synced)
 }
 
 // withhold replaces the deletions that are withheld.
@@ -162,20 +162,20 @@ func (o *source) tidy(cluster string) {
 	}
 }
 
-// statement is what a source says at once.
-type statement struct {
+// syncReport is what a source says at once.
+type syncReport struct {
 	owner        store.Scope
 	subscription string
 	// serial is what begin returned, before anything was done about it.
 	serial   uint64
-	clusters []word // about each cluster once
+	clusters []clusterReport // about each cluster once
 	// all: the others are compared too, but for what is withheld on this subscription.
 	all bool
 }
 
-// word is what a source says of one cluster: that it is compared, or all but the works that
+// clusterReport is what a source says of one cluster: that it is compared, or all but the works that
 // it withholds.
-type word struct {
+type clusterReport struct {
 	cluster  string
 	withheld bool
 	reason   string
@@ -191,7 +191,7 @@ func (s *Sources) now(owner store.Scope) uint64 {
 
 // begin is called when a source says something, with what now returned: it counts only
 // if nothing else is said or revoked until it is applied.
-func (s *Sources) begin(st *statement, before uint64) bool {
+func (s *Sources) begin(st *syncReport, before uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.of(st.owner)
@@ -204,7 +204,7 @@ func (s *Sources) begin(st *statement, before uint64) bool {
 }
 
 // apply makes a statement count; false: something else was said meanwhile.
-func (s *Sources) apply(st *statement) (ch Change, ok bool, err error) {
+func (s *Sources) apply(st *syncReport) (ch Change, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.of(st.owner)
@@ -215,7 +215,7 @@ func (s *Sources) apply(st *statement) (ch Change, ok bool, err error) {
 		return ch, false, errTooManyNamed
 	}
 	ch.DataType = st.owner.DataType
-	move := func(cluster string, what said) {
+	move := func(cluster string, what sourceEvent) {
 		if s.move(o, cluster, what) {
 			ch.Clusters = append(ch.Clusters, cluster)
 		}
@@ -231,13 +231,13 @@ func (s *Sources) apply(st *statement) (ch Change, ok bool, err error) {
 		s.withhold(c, w.works)
 	}
 	if st.all {
-		ch.Everywhere = o.rest != vouched
-		o.rest = vouched
+		ch.Everywhere = o.rest != synced
+		o.rest = synced
 		for cluster, c := range o.named {
 			if c.subscription == st.subscription {
-				move(cluster, allHere)
+				move(cluster, allSyncedHere)
 			} else {
-				move(cluster, allElse)
+				move(cluster, allSyncedOtherSubscription)
 			}
 		}
 	}
@@ -245,7 +245,7 @@ func (s *Sources) apply(st *statement) (ch Change, ok bool, err error) {
 }
 
 // sizeWith is how many clusters there would be to remember with a statement.
-func (o *source) sizeWith(st *statement) int {
+func (o *source) sizeWith(st *syncReport) int {
 	n := len(o.named)
 	for _, w := range st.clusters {
 		if o.named[w.cluster] == nil {
@@ -293,21 +293,21 @@ func (s *Sources) Release(owner, cluster string) (tell func()) {
 	}
 }
 
-// Vouches reports whether a source has compared what it owns on a cluster.
-func (s *Sources) Vouches(scope store.Scope, owner string) bool {
+// IsSynced reports whether a source has compared what it owns on a cluster.
+func (s *Sources) IsSynced(scope store.Scope, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.all[store.Scope{DataType: scope.DataType, Owner: owner}]
-	return o != nil && o.at(scope.Cluster) == vouched
+	return o != nil && o.at(scope.Cluster) == synced
 }
 
-// Vouching returns, sorted, the sources that have compared what they own on a cluster.
-func (s *Sources) Vouching(at store.Scope) []string {
+// SyncedSources returns, sorted, the sources that have compared what they own on a cluster.
+func (s *Sources) SyncedSources(at store.Scope) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var owners []string
 	for scope, o := range s.all {
-		if scope.DataType == at.DataType && o.at(at.Cluster) == vouched {
+		if scope.DataType == at.DataType && o.at(at.Cluster) == synced {
 			owners = append(owners, scope.Owner)
 		}
 	}
@@ -393,7 +393,7 @@ func (s *Sources) scopes(all map[store.Scope]struct{}) {
 }
 
 // findings are the deletions that are withheld on a cluster.
-func (s *Sources) findings(at store.Scope) (found []Finding) {
+func (s *Sources) findings(at store.Scope) (found []Discrepancy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for scope, o := range s.all {
@@ -402,7 +402,7 @@ func (s *Sources) findings(at store.Scope) (found []Finding) {
 			continue
 		}
 		for id, w := range c.works {
-			found = append(found, Finding{
+			found = append(found, Discrepancy{
 				Cause: Withheld, Scope: at, ResourceID: id, Name: w.Name, Source: scope.Owner, Revision: w.Revision, Detail: c.reason,
 			})
 		}
@@ -426,7 +426,7 @@ func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription)
 	if err != nil {
 		return err
 	}
-	st := &statement{owner: sub.Scope(), subscription: e.Subscription, all: c.AllClusters}
+	st := &syncReport{owner: sub.Scope(), subscription: e.Subscription, all: c.AllClusters}
 	if st.owner.Owner == "" {
 		return call.NotOfSource()
 	}
@@ -449,7 +449,7 @@ func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription)
 		return call.Store(err)
 	}
 	for i := range c.Clusters {
-		w, err := s.word(ctx, st.owner, &c.Clusters[i])
+		w, err := s.reportOf(ctx, st.owner, &c.Clusters[i])
 		if err != nil {
 			return call.Store(err)
 		}
@@ -480,10 +480,10 @@ func check(d codec.DataType, clusters []codec.ClusterComparison) error {
 	return nil
 }
 
-// word is what is said of one cluster. A deletion is withheld only as long as there still is
+// reportOf is what is said of one cluster. A deletion is withheld only as long as there still is
 // such a record.
-func (s *Sources) word(ctx context.Context, owner store.Scope, cl *codec.ClusterComparison) (word, error) {
-	w := word{cluster: cl.Cluster, withheld: len(cl.Withheld) > 0, reason: cl.Reason, works: map[string]codec.WithheldDeletion{}}
+func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.ClusterComparison) (clusterReport, error) {
+	w := clusterReport{cluster: cl.Cluster, withheld: len(cl.Withheld) > 0, reason: cl.Reason, works: map[string]codec.WithheldDeletion{}}
 	if !w.withheld {
 		return w, nil
 	}
@@ -511,7 +511,7 @@ func (s *Sources) word(ctx context.Context, owner store.Scope, cl *codec.Cluster
 }
 
 // conclude makes a statement count, and tells the agents whom it concerns.
-func (s *Sources) conclude(st *statement) error {
+func (s *Sources) conclude(st *syncReport) error {
 	changed, ok, err := s.apply(st)
 	switch {
 	case err != nil:
@@ -533,7 +533,7 @@ type hubPosition struct {
 }
 
 // notePosition remembers which hub a source serves; nil changes nothing.
-func (s *Sources) notePosition(ctx context.Context, st *statement, p *codec.HubPosition) error {
+func (s *Sources) notePosition(ctx context.Context, st *syncReport, p *codec.HubPosition) error {
 	if p == nil {
 		return nil
 	}

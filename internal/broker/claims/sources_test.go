@@ -16,21 +16,21 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// nobody is no agent.
-type nobody struct{}
+// noAgents is no agent.
+type noAgents struct{}
 
-func (nobody) Recheck(Change)                            {}
-func (nobody) End(store.Scope, string, *transport.Error) {}
+func (noAgents) Recheck(Change)                            {}
+func (noAgents) End(store.Scope, string, *transport.Error) {}
 
-// newClaims returns claims that may remember half of so many bytes for one party.
-func newClaims(room int) *State {
+// newState returns claims that may remember half of so many bytes for one party.
+func newState(room int) *State {
 	c := New(&call.Config{QueueBytes: room, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
-	c.Connect(nobody{}, nil)
+	c.Connect(noAgents{}, nil)
 	return c
 }
 
 func newSources() *Sources {
-	return newClaims(0).Sources
+	return newState(0).Sources
 }
 
 func placed(cluster string) store.Scope {
@@ -55,19 +55,19 @@ func works(ids ...string) map[string]codec.WithheldDeletion {
 }
 
 // compares is that clusters are compared, lacks that works of one are withheld.
-func compares(clusters ...string) (said []word) {
+func compares(clusters ...string) (said []clusterReport) {
 	for _, c := range clusters {
-		said = append(said, word{cluster: c})
+		said = append(said, clusterReport{cluster: c})
 	}
 	return said
 }
 
-func lacks(cluster, reason string, works map[string]codec.WithheldDeletion) []word {
-	return []word{{cluster, true, reason, works}}
+func hasUnsynced(cluster, reason string, works map[string]codec.WithheldDeletion) []clusterReport {
+	return []clusterReport{{cluster, true, reason, works}}
 }
 
-// say makes a statement count.
-func (s *Sources) say(t *testing.T, st statement) Change {
+// report makes a statement count.
+func (s *Sources) report(t *testing.T, st syncReport) Change {
 	t.Helper()
 	st.serial = s.now(st.owner)
 	ch, ok, err := s.apply(&st)
@@ -79,14 +79,14 @@ func (s *Sources) say(t *testing.T, st statement) Change {
 
 // TestTransitions is the picture in sources.go, arrow by arrow.
 func TestTransitions(t *testing.T) {
-	for from := unsaid; from <= withheld; from++ {
-		for what := compared; what < everything; what++ {
-			want := map[said]sourceState{compared: vouched, withholds: withheld, allHere: vouched, allElse: vouched, revoked: unsaid, approved: from}[what]
+	for from := unknown; from <= blocked; from++ {
+		for what := compared; what < sourceEventCount; what++ {
+			want := map[sourceEvent]sourceState{compared: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: from}[what]
 			switch {
-			case from == withheld && what == allHere:
-				want = withheld
-			case from == withheld && what == approved:
-				want = vouched
+			case from == blocked && what == allSyncedHere:
+				want = blocked
+			case from == blocked && what == approved:
+				want = synced
 			}
 			if got := transitions[from][what]; got != want {
 				t.Errorf("%d after %d: %d, want %d", what, from, got, want)
@@ -99,13 +99,13 @@ func TestTransitions(t *testing.T) {
 // counts no more.
 func TestSources_WhatIsSaidMeanwhile(t *testing.T) {
 	s := newSources()
-	st := &statement{owner: owned("s"), clusters: compares("c1")}
+	st := &syncReport{owner: owned("s"), clusters: compares("c1")}
 	before := s.now(st.owner)
 	if !s.begin(st, before) || s.begin(st, before) {
 		t.Error("of two at the same time not the first one is begun")
 	}
 	s.Release("s", "c2")()
-	if _, ok, err := s.apply(st); ok || err != nil || s.Vouches(placed("c1"), "s") {
+	if _, ok, err := s.apply(st); ok || err != nil || s.IsSynced(placed("c1"), "s") {
 		t.Errorf("it counts although a cluster was released meanwhile: %v", err)
 	}
 }
@@ -113,7 +113,7 @@ func TestSources_WhatIsSaidMeanwhile(t *testing.T) {
 // TestSources_AreBounded: a source names so many clusters and no more.
 func TestSources_AreBounded(t *testing.T) {
 	s := newSources()
-	st := &statement{owner: owned("s"), clusters: make([]word, maxNamed+1)}
+	st := &syncReport{owner: owned("s"), clusters: make([]clusterReport, maxNamed+1)}
 	for i := range st.clusters {
 		st.clusters[i].cluster = "c" + string(rune(i))
 	}
@@ -136,8 +136,8 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 		}
 	}
 	expect("nothing")
-	s.say(t, statement{owner: owned("s"), subscription: "a", clusters: lacks("c1", "why", works("w1", "w2", "w3"))})
-	s.say(t, statement{owner: owned("r"), subscription: "a", clusters: lacks("c1", "other", works("w1"))})
+	s.report(t, syncReport{owner: owned("s"), subscription: "a", clusters: hasUnsynced("c1", "why", works("w1", "w2", "w3"))})
+	s.report(t, syncReport{owner: owned("r"), subscription: "a", clusters: hasUnsynced("c1", "other", works("w1"))})
 	expect("all", "r w1 other", "s w1 why", "s w2 why", "s w3 why")
 	s.changed(&store.Change{Key: recordKey("c1", "w1"), Revision: 1, Part: store.SpecPart}) // it was seen like this
 	s.changed(&store.Change{Key: recordKey("c1", "w2"), Revision: 9, Part: store.SpecPart})
@@ -146,18 +146,18 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 	if s.Withholds(recordKey("c1", "w1"), "s", 2) || !s.Withholds(recordKey("c1", "w1"), "s", 1) {
 		t.Error("withheld at another revision")
 	}
-	s.say(t, statement{owner: owned("s"), subscription: "a", all: true})
-	s.say(t, statement{owner: owned("r"), subscription: "a later one", all: true})
+	s.report(t, syncReport{owner: owned("s"), subscription: "a", all: true})
+	s.report(t, syncReport{owner: owned("r"), subscription: "a later one", all: true})
 	expect("all clusters are compared", "s w1 why")
-	if s.Vouches(placed("c1"), "s") || !s.Vouches(placed("c1"), "r") {
+	if s.IsSynced(placed("c1"), "s") || !s.IsSynced(placed("c1"), "r") {
 		t.Error("what is withheld on the same subscription is forgotten, or that of an earlier one is not")
 	}
 	s.Approved(placed("c1"), "s", []string{"w1"})
 	expect("approved")
-	if !s.Vouches(placed("c1"), "s") {
+	if !s.IsSynced(placed("c1"), "s") {
 		t.Error("nothing is withheld any more, and the cluster is not compared")
 	}
-	s.say(t, statement{owner: owned("s"), subscription: "b", clusters: lacks("c1", "why", works("w1"))})
+	s.report(t, syncReport{owner: owned("s"), subscription: "b", clusters: hasUnsynced("c1", "why", works("w1"))})
 	s.Revoke(placed("c1"), "s")
 	expect("what an operator changed revokes nothing of it", "s w1 why")
 	s.Release("s", "c1")()
@@ -197,7 +197,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			owner := rapid.SampledFrom([]string{"s0", "s1"}).Draw(t, "owner")
-			o := &statement{owner: store.Scope{DataType: codec.ManifestBundles, Owner: owner}, subscription: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "subscription")}
+			o := &syncReport{owner: store.Scope{DataType: codec.ManifestBundles, Owner: owner}, subscription: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "subscription")}
 			before := set()
 			var changed Change
 			if rapid.IntRange(0, 4).Draw(t, "revoke") == 0 {
@@ -213,7 +213,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 				open = slices.DeleteFunc(open, func(n string) bool { return slices.Contains(closed, n) })
 				o.all = rapid.Bool().Draw(t, "all")
 				for _, n := range open {
-					o.clusters = append(o.clusters, lacks(n, "", works("w"))...)
+					o.clusters = append(o.clusters, hasUnsynced(n, "", works("w"))...)
 					said[owner][n] = last{withheld: true, subscription: o.subscription}
 				}
 				for _, n := range closed {
@@ -238,7 +238,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 			}
 			after := set()
 			for _, n := range names {
-				if diff := cmp.Diff(after[n], c.Vouching(placed(n))); diff != "" {
+				if diff := cmp.Diff(after[n], c.SyncedSources(placed(n))); diff != "" {
 					t.Fatalf("%s: %s", n, diff)
 				}
 				told := changed.Everywhere || slices.Contains(changed.Clusters, n)
@@ -247,7 +247,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 					t.Fatalf("%s changed from %q to %q, told is %+v", n, before[n], after[n], changed)
 				}
 				for _, owner := range []string{"s0", "s1"} {
-					if c.Vouches(placed(n), owner) != slices.Contains(after[n], owner) {
+					if c.IsSynced(placed(n), owner) != slices.Contains(after[n], owner) {
 						t.Fatalf("Vouches(%s, %s) disagrees", n, owner)
 					}
 				}
@@ -259,14 +259,14 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 // TestDeletions_ForgetClusters: what was noted of clusters that no agent ever came for goes
 // with the deletions.
 func TestDeletions_ForgetClusters(t *testing.T) {
-	d := &Deletions{repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*absence{}}
+	d := &Deletions{repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*offlineChanges{}}
 	k := store.Key{Cluster: "c1", ResourceID: "1"}
 	met := &store.DeletedRecord{State: store.Live, Revision: 1, Unchanged: true}
-	d.noteUnheard(k, store.Outcome{Result: store.Confirmed, Revision: 2}, met)
+	d.noteUnsentDeletion(k, store.Outcome{Result: store.Confirmed, Revision: 2}, met)
 	if len(d.clusters) != 0 {
 		t.Error("a deletion that nobody had to confirm is kept")
 	}
-	d.noteUnheard(k, store.Outcome{Result: store.Accepted, Revision: 2, Replaced: 1}, met)
+	d.noteUnsentDeletion(k, store.Outcome{Result: store.Accepted, Revision: 2, Replaced: 1}, met)
 	if len(d.clusters) != 1 {
 		t.Fatal("a deletion that no agent heard of is not kept")
 	}

@@ -177,8 +177,8 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 			c.Digest = &cluster.Digest
 		}
 		c.HighestSequenceID = codec.FollowableSequence(cluster.Sequence, t.cfg.Now())
-		c.ComparedSources = t.claims.Sources.Vouching(s.scope)
-		c.Orphans = s.list.Unexplained()
+		c.ComparedSources = t.sync.Sources.SyncedSources(s.scope)
+		c.Orphans = s.list.Orphans()
 	}
 	// It is noted before it is sent: the answer may be faster than the sending stream.
 	s.tell(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
@@ -265,7 +265,7 @@ func (s *subscription) confirm(a codec.Ack) (told time.Time, p Proof, complain b
 		told = t.at
 		if t.digest == *a.Digest {
 			y.proof = Matched
-			s.list.Agrees()
+			s.list.MarkInSync()
 			return told, Matched, false
 		}
 		p = Differs

@@ -177,7 +177,7 @@ func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 	if st := s.nextFrom(0, 3); st.kind != checkpoint {
 		t.Errorf("%+v, want a checkpoint where nothing waits", st)
 	}
-	s.sub.list.Replace(claims.Odd{Newer: map[string]claims.NewerWork{"w1": {Owner: "a"}}})
+	s.sub.list.Replace(claims.Mismatch{Newer: map[string]claims.AheadWork{"w1": {Owner: "a"}}})
 	s.sub.recheck()
 	s.sub.recheck()
 	if st := s.nextFrom(0, 3); st.kind != force {

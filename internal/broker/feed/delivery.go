@@ -56,7 +56,7 @@ func (t *stream) deliverSpec(f form, e route.Entry) error {
 	}
 	// The list of the agent may have lacked a record of which it has a newer version, or the
 	// record may have changed since.
-	if d, w := t.claims.Judge(t.sub.list, &r.Meta); d == claims.Force {
+	if d, w := t.sync.Classify(t.sub.list, &r.Meta); d == claims.Force {
 		t.force(r.ResourceID, w)
 		return nil // it comes once more, so that the agent accepts it
 	}

@@ -50,7 +50,7 @@ type Intake interface {
 // Feed serves subscriptions. Its methods may be called concurrently.
 type Feed struct {
 	cfg    *call.Config
-	claims *claims.State
+	sync   *claims.State
 	intake Intake
 	// lists is for what waits for a comparison; applied for what agents say of
 	// AppliedManifestWorks that no work explains.
@@ -66,7 +66,7 @@ type Feed struct {
 func New(cfg *call.Config, c *claims.State, i Intake, p *peers.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), call.NewBudget(cfg.QueueBytes)
 	return &Feed{
-		cfg: cfg, claims: c, intake: i, lists: lists, applied: call.NewBudget(cfg.QueueBytes),
+		cfg: cfg, sync: c, intake: i, lists: lists, applied: call.NewBudget(cfg.QueueBytes),
 		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
 	}
 }
@@ -108,7 +108,7 @@ func (f *Feed) route(ctx context.Context) error {
 			continue
 		}
 		for i := range changes {
-			f.claims.Changed(&changes[i])
+			f.sync.Changed(&changes[i])
 		}
 		after = changes[len(changes)-1].Revision
 		// The store may return fewer than it has, so their number says nothing.

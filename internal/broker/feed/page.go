@@ -103,7 +103,7 @@ func (t *stream) answerPage(ctx context.Context, r *pageRequest) error {
 }
 
 func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, error) {
-	defer t.claims.Slots.Free()
+	defer t.sync.Slots.Free()
 	start := t.cfg.Now()
 	owner := t.sub.scope
 	p := page{request: r, room: min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes}
@@ -112,7 +112,7 @@ func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, err
 	if r.from == (pageToken{}) {
 		p.inventory.Revision = t.cfg.Store.Head().Revision
 		var err error
-		if p.inventory.LastPosition, err = t.claims.Sources.LastPosition(owner.Owner); err != nil {
+		if p.inventory.LastPosition, err = t.sync.Sources.LastPosition(owner.Owner); err != nil {
 			return p.inventory, err
 		}
 	}

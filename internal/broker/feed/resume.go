@@ -57,7 +57,7 @@ func (t *stream) resume() {
 // fill puts what changed since the cursor into the mailbox, and every tombstone. It gives the
 // slot back that the caller has occupied.
 func (t *stream) fill(ctx context.Context) error {
-	defer t.claims.Slots.Free()
+	defer t.sync.Slots.Free()
 	s := t.sub
 	start := t.cfg.Now()
 	records := 0
@@ -144,7 +144,7 @@ func (f *Feed) hand(s *subscription, e *call.Event) (err error) {
 // that the caller has occupied.
 func (t *stream) compare(ctx context.Context, l *list) (err error) {
 	defer l.free()
-	defer t.claims.Slots.Free()
+	defer t.sync.Slots.Free()
 	start := t.cfg.Now()
 	var sends int
 	if t.sub.part == codec.Spec {
@@ -166,7 +166,7 @@ func (t *stream) compare(ctx context.Context, l *list) (err error) {
 type specList struct {
 	*stream
 	plan   *resync.Specs
-	newer  map[string]claims.NewerWork
+	newer  map[string]claims.AheadWork
 	hashes []codec.StatusHash
 	graves []store.Meta // that a stock agent lists
 	seen   uint64       // highest revision
@@ -174,7 +174,7 @@ type specList struct {
 }
 
 func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err error) {
-	c := specList{stream: t, plan: resync.NewSpecs(l.versions), newer: map[string]claims.NewerWork{}, seen: t.cfg.Store.Head().Revision}
+	c := specList{stream: t, plan: resync.NewSpecs(l.versions), newer: map[string]claims.AheadWork{}, seen: t.cfg.Store.Head().Revision}
 	err = t.cfg.Store.Scan(ctx, t.sub.scope, func(m store.Meta) error {
 		c.add(&m)
 		return nil
@@ -192,9 +192,9 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 	}
 	t.askFor(chunks)
 	if !l.silent {
-		odd := claims.Odd{Unexplained: map[string]int64{}, Newer: c.newer, MaxBytes: min(claims.MaxListBytes, t.cfg.MaxEventBytes/2)}
+		odd := claims.Mismatch{Orphans: map[string]int64{}, Newer: c.newer, MaxBytes: min(claims.MaxListBytes, t.cfg.MaxEventBytes/2)}
 		for _, id := range c.plan.Unexplained() {
-			odd.Unexplained[id] = c.plan.Version(id)
+			odd.Orphans[id] = c.plan.Version(id)
 		}
 		t.sub.list.Replace(odd)
 	}
@@ -221,7 +221,7 @@ func (c *specList) add(m *store.Meta) {
 		c.sends++
 	case resync.Ahead:
 		w := claims.NewerOf(m, c.plan.Version(m.ResourceID))
-		if claims.Decide(c.claims.About(m, w.Listed)) == claims.Wait {
+		if claims.ResolveConflict(c.sync.About(m, w.Listed)) == claims.Wait {
 			c.newer[m.ResourceID] = w
 		} else {
 			c.force(m.ResourceID, w)
@@ -321,14 +321,14 @@ func (t *stream) ask(chunk []codec.StatusHash) error {
 // forceWaiting sends an agent the records of which it has newer versions, where their sources
 // have made sure that the records are the truth.
 func (t *stream) forceWaiting() {
-	for id, w := range t.claims.Forced(t.sub.list) {
+	for id, w := range t.sync.Forced(t.sub.list) {
 		t.force(id, w)
 	}
 }
 
 // force puts one such record into the mailbox. An agent that orders by version gets it without
 // one; one of ours is told a deletion with its own, because its confirmation will name it.
-func (t *stream) force(id string, w claims.NewerWork) {
+func (t *stream) force(id string, w claims.AheadWork) {
 	if t.forced == nil {
 		t.forced = map[string]int64{}
 	}

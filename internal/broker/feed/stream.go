@@ -22,7 +22,7 @@ import (
 type stream struct {
 	agenda
 	cfg      *call.Config
-	claims   *claims.State
+	sync     *claims.State
 	intake   Intake
 	registry *registry
 	metrics  *metrics
@@ -67,11 +67,11 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
-		cfg: f.cfg, claims: f.claims, intake: f.intake, registry: f.registry, metrics: f.metrics,
+		cfg: f.cfg, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
 		peers: f.peers, sub: s, out: out, stock: stock{answered: notCompared},
 	}
 	if s.part == codec.Spec {
-		if err := f.claims.Deletions.Arrive(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
+		if err := f.sync.Deletions.ReplaceTombstones(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
 			return err
 		}
 	}
@@ -101,10 +101,10 @@ func (f *Feed) enter(ctx context.Context, s *subscription) (err error) {
 	if s.part == codec.Status {
 		err = add()
 	} else {
-		err = f.claims.Names.Enter(ctx, s.scope, s.hello.ClusterUID, func() error {
+		err = f.sync.Names.Bind(ctx, s.scope, s.hello.ClusterUID, func() error {
 			err := add()
 			if err == nil {
-				f.claims.Deletions.Enter(s.scope)
+				f.sync.Deletions.Enter(s.scope)
 			}
 			return err
 		})
@@ -121,7 +121,7 @@ func (f *Feed) leave(s *subscription) {
 	head := f.cfg.Store.Head().Revision
 	f.registry.remove(s)
 	if s.part == codec.Spec {
-		f.claims.Deletions.Leave(s.scope, head)
+		f.sync.Deletions.Leave(s.scope, head)
 		f.peers.Left(s.scope)
 	}
 	s.leave()
@@ -194,7 +194,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	s := &subscription{
 		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), client: owner, scope: scope, part: part,
 		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: run.NewBell(),
-		list: f.claims.Lists.Open(scope, owner), applied: applied{budget: f.applied, client: owner}, mail: mailboxFor(part),
+		list: f.sync.Lists.Open(scope, owner), applied: applied{budget: f.applied, client: owner}, mail: mailboxFor(part),
 	}
 	return s, nil
 }
@@ -206,12 +206,12 @@ func (t *stream) serve(ctx context.Context) error {
 	slot := false // one of those for comparing; never occupied while anything is sent
 	for ctx.Err() == nil {
 		now := t.cfg.Now()
-		slot = slot || t.wantsToCompare(now) && t.claims.Slots.Try()
+		slot = slot || t.wantsToCompare(now) && t.sync.Slots.Try()
 		// Before the mailbox is looked at: what was routed until here is in it.
 		position := t.registry.position()
 		st := t.next(now, slot, position)
 		if slot && !st.reads() {
-			t.claims.Slots.Free()
+			t.sync.Slots.Free()
 		}
 		slot = false
 		switch st.kind {
@@ -232,7 +232,7 @@ func (t *stream) serve(ctx context.Context) error {
 		}
 	}
 	if slot {
-		t.claims.Slots.Free()
+		t.sync.Slots.Free()
 	}
 	return call.CallerGone(ctx)
 }
@@ -291,7 +291,7 @@ func (t *stream) sendEvent(e codec.Event, err error) error {
 func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
 	var free chan<- struct{}
 	if t.wantsToCompare(t.cfg.Now()) {
-		free = t.claims.Slots
+		free = t.sync.Slots
 	}
 	select {
 	case <-t.sub.wake:
