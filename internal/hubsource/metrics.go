@@ -108,7 +108,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, a := range plain.Agents() {
-		gauge(descAgents, s.Agents[a], a.Kind, a.Heard)
+		gauge(descAgents, s.Agents[a], a.Kind, a.LastSeen)
 	}
 	for _, reason := range core.Reasons {
 		gauge(descUndelivered, s.Undelivered[reason], reason)

@@ -22,7 +22,7 @@
 // of a higher number, and the party goes on above that. Who drops an event says so by an event
 // of its own, so that both have heard of each other after one round trip.
 //
-// Whether a party is there nobody on the way knows either: [PresenceOf].
+// Whether a party is there nobody on the way knows either: [ConnectionStateOf].
 //
 // Parties of Open Cluster Management say none of this. Their events count as they come, and
 // are ordered by version and sequence id.

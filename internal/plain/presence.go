@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// Presence is whether a party is there, as far as anybody can tell who hears it through a broker
+// ConnectionState is whether a party is there, as far as anybody can tell who hears it through a broker
 // that keeps nothing.
-type Presence uint8
+type ConnectionState uint8
 
 // The presences.
 const (
-	// Untold: it was not heard yet, and had no time to speak.
-	Untold Presence = iota
-	There
-	Away
+	// Unknown: it was not heard yet, and had no time to speak.
+	Unknown ConnectionState = iota
+	Connected
+	Disconnected
 )
 
-// SilentAfter is after how long a party that speaks every minute and is not heard is away. After a
+// DisconnectedAfter is after how long a party that speaks every minute and is not heard is away. After a
 // restart of the broker it may take a minute or two until it is back, and a broker may lose single
 // events. So it is four minutes that have to go by without a word. Of one that ends its farewell
 // tells earlier.
-const SilentAfter = 5 * time.Minute
+const DisconnectedAfter = 5 * time.Minute
 
-// PresenceOf says whether a party is there that was heard at heardAt, by somebody who has listened
+// ConnectionStateOf says whether a party is there that was heard at heardAt, by somebody who has listened
 // since listening. What nobody could hear is no silence.
-func PresenceOf(now, heardAt, listening time.Time, farewell bool) Presence {
+func ConnectionStateOf(now, heardAt, listening time.Time, farewell bool) ConnectionState {
 	switch {
-	case farewell, now.Sub(Latest(heardAt, listening)) >= SilentAfter:
-		return Away
+	case farewell, now.Sub(Latest(heardAt, listening)) >= DisconnectedAfter:
+		return Disconnected
 	case heardAt.Before(listening):
-		return Untold
+		return Unknown
 	}
-	return There
+	return Connected
 }
 
 // Latest returns the later one of two times.
@@ -47,8 +47,8 @@ func Latest(a, b time.Time) time.Time {
 type Agent struct {
 	// Kind is "hawser", "stock", or "unknown" for one that was not heard yet.
 	Kind string
-	// Heard is how long ago it was heard at most, one of "5m", "1h" and "24h"; "older", or "never".
-	Heard string
+	// LastSeen is how long ago it was heard at most, one of "5m", "1h" and "24h"; "older", or "never".
+	LastSeen string
 }
 
 // ages are the steps of [Agent].Heard.
@@ -76,7 +76,7 @@ func AgentOf(now, heardAt time.Time, hawser bool) Agent {
 		a.Kind = "hawser"
 	}
 	for i := len(ages) - 1; i >= 0 && now.Sub(heardAt) <= ages[i].most; i-- {
-		a.Heard = ages[i].name
+		a.LastSeen = ages[i].name
 	}
 	return a
 }

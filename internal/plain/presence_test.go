@@ -13,25 +13,25 @@ func TestPresenceOf(t *testing.T) {
 	ago := func(minutes float64) time.Time { return now.Add(-time.Duration(minutes * float64(time.Minute))) }
 	never := time.Time{}
 	for _, c := range []struct {
-		name             string
-		heard, listening time.Time
-		farewell         bool
-		want             plain.Presence
+		name                string
+		lastSeen, listening time.Time
+		goodbye             bool
+		want                plain.ConnectionState
 	}{
-		{"heard just now", now, ago(60), false, plain.There},
-		{"heard before the end of its time", ago(4.99), ago(60), false, plain.There},
-		{"not heard for five minutes", ago(5), ago(60), false, plain.Away},
-		{"not heard since, and we came back a minute ago", ago(60), ago(1), false, plain.Untold},
-		{"not heard since we came back five minutes ago", ago(60), ago(5), false, plain.Away},
-		{"never heard, and we came a minute ago", never, ago(1), false, plain.Untold},
-		{"never heard for five minutes", never, ago(5), false, plain.Away},
-		{"heard at the moment when we came", ago(1), ago(1), false, plain.There},
-		{"gone, as the broker says", ago(1), ago(60), true, plain.Away},
-		{"gone, as the broker says, and never heard", never, ago(1), true, plain.Away},
-		{"a clock that went back", ago(-10), ago(60), false, plain.There},
-		{"a clock that went back before it was heard", ago(60), ago(-10), false, plain.Untold},
+		{"heard just now", now, ago(60), false, plain.Connected},
+		{"heard before the end of its time", ago(4.99), ago(60), false, plain.Connected},
+		{"not heard for five minutes", ago(5), ago(60), false, plain.Disconnected},
+		{"not heard since, and we came back a minute ago", ago(60), ago(1), false, plain.Unknown},
+		{"not heard since we came back five minutes ago", ago(60), ago(5), false, plain.Disconnected},
+		{"never heard, and we came a minute ago", never, ago(1), false, plain.Unknown},
+		{"never heard for five minutes", never, ago(5), false, plain.Disconnected},
+		{"heard at the moment when we came", ago(1), ago(1), false, plain.Connected},
+		{"gone, as the broker says", ago(1), ago(60), true, plain.Disconnected},
+		{"gone, as the broker says, and never heard", never, ago(1), true, plain.Disconnected},
+		{"a clock that went back", ago(-10), ago(60), false, plain.Connected},
+		{"a clock that went back before it was heard", ago(60), ago(-10), false, plain.Unknown},
 	} {
-		if got := plain.PresenceOf(now, c.heard, c.listening, c.farewell); got != c.want {
+		if got := plain.ConnectionStateOf(now, c.lastSeen, c.listening, c.goodbye); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}

@@ -19,7 +19,7 @@ type sourceSessions struct {
 }
 
 func newSourceSessions(c *CoreConfig) *sourceSessions {
-	return &sourceSessions{Tracker: plain.NewLine(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
+	return &sourceSessions{Tracker: plain.NewTracker(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
 }
 
 // stamp gives an event to a source its place.
@@ -36,7 +36,7 @@ const keepAliveEvery = time.Minute
 // when to call it next.
 func (c *Core) KeepAlive() (next time.Duration) {
 	c.mu.Lock()
-	due := c.connected && c.subscription.stateless && c.sessions.Knows(c.sessions.peer)
+	due := c.connected && c.subscription.stateless && c.sessions.IsHawser(c.sessions.peer)
 	c.subscription.alive(due)
 	c.mu.Unlock()
 	if due {
@@ -67,7 +67,7 @@ func (c *Core) Goodbye() (codec.Event, error) {
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.sessions.peer,
 	})
 	if err == nil {
-		c.sessions.Farewell(c.sessions.peer).Put(&e)
+		c.sessions.Goodbye(c.sessions.peer).Put(&e)
 	}
 	return e, err
 }
@@ -88,7 +88,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 		c.mu.Unlock()
 		return true
 	}
-	m, err := plain.MarksOf(e)
+	m, err := plain.StampOf(e)
 	if err != nil {
 		c.mu.Unlock()
 		c.config.Metrics.event(eventUndecodable)
@@ -96,34 +96,34 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 		return false
 	}
 	c.sessions.peer = e.Source()
-	v := c.sessions.Hear(e.Source(), m)
-	if v == plain.First {
+	v := c.sessions.Observe(e.Source(), m)
+	if v == plain.CurrentFirst {
 		c.set.Line(e.Source())
 	}
 	var after time.Duration
 	tell := false
 	switch v {
-	case plain.First, plain.Stranger:
+	case plain.CurrentFirst, plain.NewPeerUnaware:
 		after, tell = c.subscription.list(c.config.Now(), 0)
-	case plain.Void, plain.Unaware:
+	case plain.OldSession, plain.PeerUnaware:
 		after, tell = c.subscription.list(c.config.Now(), keepaliveEvery)
-	case plain.Stock, plain.Counts:
+	case plain.NoSession, plain.Current:
 	}
 	c.mu.Unlock()
 	if tell {
 		c.config.Sync(after)
 	}
-	if !v.Believed() {
+	if !v.IsAccepted() {
 		c.drop(ctx, eventStaleSession, e)
 	}
-	return v.Believed()
+	return v.IsAccepted()
 }
 
 // number puts the number of an event where a broker would have put its own.
 func (c *Core) number(spec *manifestwork.Spec, e codec.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m, err := plain.MarksOf(e); c.subscription.stateless && err == nil {
+	if m, err := plain.StampOf(e); c.subscription.stateless && err == nil {
 		spec.Revision = 0
 		if m.Session != (codec.Session{}) {
 			spec.Revision = m.Fence

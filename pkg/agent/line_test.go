@@ -23,14 +23,14 @@ func plainly(t *testing.T) (r *rig, hub *plain.Tracker) {
 	if err != nil || len(events) != 1 {
 		t.Fatalf("%v, %v", events, err)
 	}
-	hub = plain.NewLine(100, "hub")
-	hub.Hear(testCluster, r.stamp(events[0]))
+	hub = plain.NewTracker(100, "hub")
+	hub.Observe(testCluster, r.stamp(events[0]))
 	return r, hub
 }
 
 func (r *rig) stamp(e codec.Event) plain.Stamp {
 	r.t.Helper()
-	m, err := plain.MarksOf(e)
+	m, err := plain.StampOf(e)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
 	r, hub := plainly(t)
 	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	m, ok := r.lists()
-	if !ok || hub.Hear(testCluster, m) != plain.First {
+	if !ok || hub.Observe(testCluster, m) != plain.CurrentFirst {
 		t.Fatalf("after the first event of a session it says %+v", m)
 	}
 	r.settle(time.Second)
@@ -76,13 +76,13 @@ func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
 	if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "s"}); err != nil {
 		t.Fatal(err)
 	}
-	hub := plain.NewLine(100, "hub")
+	hub := plain.NewTracker(100, "hub")
 	publish := func() {
 		r.syncIn = 0
 		r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	}
 	publish()
-	if m, ok := r.lists(); !ok || m.Heard != hub.Stamp(testCluster).Session {
+	if m, ok := r.lists(); !ok || m.PeerSession != hub.Stamp(testCluster).Session {
 		t.Fatalf("to a session that is new it says %+v at once", m)
 	}
 	r.now = r.now.Add(time.Second)
@@ -95,7 +95,7 @@ func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
 		t.Errorf("each event starts a timer of %v", r.syncIn)
 	}
 	r.now = r.now.Add(keepaliveEvery - 2*time.Second)
-	if m, ok := r.lists(); !ok || hub.Hear(testCluster, m) != plain.First {
+	if m, ok := r.lists(); !ok || hub.Observe(testCluster, m) != plain.CurrentFirst {
 		t.Errorf("after %v it says %+v", keepaliveEvery, m)
 	}
 }
@@ -111,13 +111,13 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r.handle(late)
 	r.expectValue("a", "1")
 
-	next := plain.NewLine(200, "next")
-	next.Hear(testCluster, r.core.sessions.Stamp("hub"))
+	next := plain.NewTracker(200, "next")
+	next.Observe(testCluster, r.core.sessions.Stamp("hub"))
 	r.handle(r.placed(next.Stamp(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	r.now = r.now.Add(time.Minute)
 	r.core.Handle(t.Context(), r.placed(old, hubWork("w-1", "web", 9, configMap("a", "old")), codec.UpdateRequest))
 	r.expectValue("a", "2")
-	if m, ok := r.lists(); !ok || m.Heard.ID != "next" {
+	if m, ok := r.lists(); !ok || m.PeerSession.ID != "next" {
 		t.Errorf("to an earlier session it says %+v: whose clock went back does not hear of it", m)
 	}
 
@@ -154,7 +154,7 @@ func TestCore_HasAFarewell(t *testing.T) {
 		if err != nil || !farewell || len(e.Data()) == 0 || original != source {
 			t.Errorf("to %q it says %v, %v", source, e, err)
 		}
-		if m := r.stamp(e); m.Heard != (codec.Session{}) || m.Fence != 0 || !hub.Parts(testCluster, m) {
+		if m := r.stamp(e); m.PeerSession != (codec.Session{}) || m.Fence != 0 || !hub.MatchesGoodbye(testCluster, m) {
 			t.Errorf("to %q its place is %+v", source, m)
 		}
 		r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
@@ -181,7 +181,7 @@ func TestCore_SaysThatItIsThere(t *testing.T) {
 	if err != nil || d != r.core.set.DigestOf("hub") || d.Count != 1 {
 		t.Errorf("it holds %+v, %v", d, err)
 	}
-	if v := hub.Hear(testCluster, r.stamp(l.Event)); !v.Believed() {
+	if v := hub.Observe(testCluster, r.stamp(l.Event)); !v.IsAccepted() {
 		t.Errorf("that does not count: %d", v)
 	}
 	if r.core.SyncDone(l, &transport.Error{Code: transport.CodeUnavailable}) {

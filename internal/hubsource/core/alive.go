@@ -20,7 +20,7 @@ func KeepaliveOf(e codec.Event) (a *Keepalive, err error) {
 	if a.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
-	if a.Stamp, err = plain.MarksOf(e); err != nil {
+	if a.Stamp, err = plain.StampOf(e); err != nil {
 		return nil, err
 	}
 	a.Digest, a.Goodbye, err = codec.ParseAlive(e)
@@ -101,6 +101,6 @@ func (p *agentResponder) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 // requestAgentList has an agent list what it holds, as it does when it is not known to who speaks.
 func (p *agentResponder) requestAgentList(cl *cluster) *todo {
 	stamp := p.f.stamp(cl)
-	stamp.Heard = codec.Session{}
+	stamp.PeerSession = codec.Session{}
 	return p.begin(cl, RequestStatuses{Cluster: cl.name, Held: emptyStatusRequest, Stamp: stamp, Limit: p.f.limit}, func(Result) {})
 }

@@ -81,7 +81,7 @@ type underWay struct {
 // New returns a core that knows no work and no broker.
 func New(cfg Config) *Core {
 	c := &Core{inFlight: map[slot]underWay{}}
-	line := plain.NewLine(uint64(max(cfg.Now().UnixMilli(), 1)), cfg.NewID())
+	line := plain.NewTracker(uint64(max(cfg.Now().UnixMilli(), 1)), cfg.NewID())
 	c.begin(newFleet(cfg, 0, line), cfg.State, reasonKept)
 	return c
 }
@@ -184,7 +184,7 @@ func (c *Core) nextOfAll(lane Queue) *todo {
 	switch {
 	case lane == HubQueue && l.ended():
 		s, _ := l.state()
-		c.index.sessions.Renew() // what agents said to the life before may be about what is no more
+		c.index.sessions.NewSession() // what agents said to the life before may be about what is no more
 		c.begin(newFleet(c.index.Config, c.index.sub, c.index.sessions), s, l.reason)
 		return &todo{Effect: BeginHubEpoch{Epoch: c.epoch, Reason: l.reason}}
 	case lane == HubQueue && l.over:
@@ -267,7 +267,7 @@ func (c *Core) Stats() Stats {
 		}
 		s.Clusters++
 		if f.stateless {
-			s.Agents[plain.AgentOf(f.Now(), cl.agent.lastSeen, f.sessions.Knows(cl.name))]++
+			s.Agents[plain.AgentOf(f.Now(), cl.agent.lastSeen, f.sessions.IsHawser(cl.name))]++
 		}
 		if f.isDisconnected(cl) {
 			s.Disconnected++

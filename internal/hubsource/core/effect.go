@@ -412,7 +412,7 @@ func ReportOf(e codec.Event) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	stamp, err := plain.MarksOf(e)
+	stamp, err := plain.StampOf(e)
 	if err != nil {
 		return nil, err
 	}

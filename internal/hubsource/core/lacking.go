@@ -231,7 +231,7 @@ func (p *agentResponder) isVerified(cl *cluster) (ask *todo, judged bool) {
 	l := &cl.agent.orphanTracker
 	switch {
 	case p.f.behind > 0: // the hub is asked, and then in doubt
-	case l.answered || !p.f.sessions.Knows(cl.name):
+	case l.answered || !p.f.sessions.IsHawser(cl.name):
 		return nil, true
 	case p.f.due(BrokerQueue, cl.key(), &l.wanted):
 		l.wanted.wait(p.f.Now().Add(missingDelay), false)

@@ -13,7 +13,7 @@ import (
 // meets has an agent hear of the core's session from an event, and say so with its list.
 func (f *fixture) meets(agent *plain.Tracker, m plain.Stamp, has Present) {
 	f.t.Helper()
-	if agent.Hear("hub", m).Believed() {
+	if agent.Observe("hub", m).IsAccepted() {
 		f.t.Fatal("an event that names no session of the agent counts")
 	}
 	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
@@ -31,13 +31,13 @@ func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 	} {
 		f := plainly(t, a)
 		f.requested("cluster1")
-		agent := plain.NewLine(5, "agent")
+		agent := plain.NewTracker(5, "agent")
 		p := next[Publish](f, BrokerQueue, "uid-a")
 		f.meets(agent, p.Stamp, present(a))
 		f.done(p, Result{})
 		f.now = f.now.Add(firstDelay)
 		p = f.deliver("uid-a")
-		if p.Action != action || agent.Hear("hub", p.Stamp) != plain.First {
+		if p.Action != action || agent.Observe("hub", p.Stamp) != plain.CurrentFirst {
 			t.Errorf("%v: published then %+v", action, p)
 		}
 		f.idle(BrokerQueue, "uid-a")
@@ -53,7 +53,7 @@ func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 	published, start := 0, f.now
 	for i := range uint64(1000) {
 		if p, ok := f.core.Next(BrokerQueue, Key{UID: "uid-a"}).(Publish); ok {
-			f.core.Report(&Report{Cluster: "cluster1", Stamp: plain.NewLine(5+i, "agent").Stamp("hub")})
+			f.core.Report(&Report{Cluster: "cluster1", Stamp: plain.NewTracker(5+i, "agent").Stamp("hub")})
 			f.done(p, Result{})
 			published++
 		}
@@ -74,13 +74,13 @@ func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
 	if len(asks) != 1 {
 		t.Fatalf("asks %+v", asks)
 	}
-	agent := plain.NewLine(5, "agent")
-	agent.Hear("hub", asks[0].Stamp)
+	agent := plain.NewTracker(5, "agent")
+	agent.Observe("hub", asks[0].Stamp)
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Fatal("the list does not count")
 	}
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if asks = f.requested("cluster1"); len(asks) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
+	if asks = f.requested("cluster1"); len(asks) != 1 || agent.Observe("hub", asks[0].Stamp) != plain.CurrentFirst {
 		t.Errorf("asks then %+v", asks)
 	}
 }
@@ -107,12 +107,12 @@ func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 // TestPlain_GreetsAnAgentWithoutWorks: it has to hear of the session all the same.
 func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
 	f := plainly(t)
-	agent := plain.NewLine(5, "agent")
+	agent := plain.NewTracker(5, "agent")
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("a list to nobody counts")
 	}
 	asks := f.requested("cluster1")
-	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
+	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Observe("hub", asks[0].Stamp) != plain.CurrentFirst {
 		t.Fatalf("asks %+v", asks)
 	}
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
@@ -129,14 +129,14 @@ func TestPlain_OwesAGreeting(t *testing.T) {
 		}
 		f.requested("cluster1")
 		for n := range uint64(2) {
-			agent := plain.NewLine(5+n, "agent")
+			agent := plain.NewTracker(5+n, "agent")
 			f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 			asks := f.requested("cluster1")
 			if n == 1 && len(asks) == 0 {
 				f.now = f.now.Add(noticeEvery)
 				asks = f.requested("cluster1")
 			}
-			if len(asks) != 1 || agent.Hear("hub", asks[0].Stamp) != plain.First {
+			if len(asks) != 1 || agent.Observe("hub", asks[0].Stamp) != plain.CurrentFirst {
 				t.Errorf("with %d works, agent %d is asked %+v", works, n, asks)
 			}
 		}
@@ -205,7 +205,7 @@ func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	for range 3 { // the first ones are lost
 		f.now = f.now.Add(missingDelay)
 		asks := f.requested("cluster1")
-		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != emptyStatusRequest[0] || asks[0].Stamp.Heard != (codec.Session{}) {
+		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != emptyStatusRequest[0] || asks[0].Stamp.PeerSession != (codec.Session{}) {
 			t.Fatalf("asks %+v", asks)
 		}
 		f.clusterIdle("cluster1")

@@ -57,7 +57,7 @@ func ListedOf(e codec.Event) (l *Listed, err error) {
 	if l.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
-	if l.Stamp, err = plain.MarksOf(e); err != nil {
+	if l.Stamp, err = plain.StampOf(e); err != nil {
 		return nil, err
 	}
 	l.Versions, err = codec.DecodeVersions(e.Data())
@@ -195,19 +195,19 @@ func (p *agentResponder) acceptsStamp(cluster string, m plain.Stamp) bool {
 	if !p.f.stateless || cl == nil {
 		return true
 	}
-	v := p.f.sessions.Hear(cluster, m)
-	if v != plain.Void {
+	v := p.f.sessions.Observe(cluster, m)
+	if v != plain.OldSession {
 		p.noteLastSeen(cl)
 	}
 	switch {
 	case !cl.selected:
-	case v == plain.First:
+	case v == plain.CurrentFirst:
 		p.requestAllStatuses(cl)
-	case !v.Believed():
+	case !v.IsAccepted():
 		cl.agent.noticeDue = true
 		p.f.wakeCluster(BrokerQueue, cl)
 	}
-	return v.Believed()
+	return v.IsAccepted()
 }
 
 // requestAllStatuses has all statuses of a cluster asked for.
@@ -433,7 +433,7 @@ func (p *agentResponder) first(w *work, m specFingerprint) Before {
 	switch behind := w.isBehind(p.f.sub) || p.epochs.rollbackSuspicion(everywhere) != ""; {
 	case !m.deleting && behind:
 		return Unversioned
-	case !m.deleting, w.spec.redelivery.went == publishDeletion, p.f.sessions.Knows(w.cl.name):
+	case !m.deleting, w.spec.redelivery.went == publishDeletion, p.f.sessions.IsHawser(w.cl.name):
 		return Nothing // ours takes the data of the deletion
 	case reportedVersion(w) >= m.generation, w.hub.object.Spec.DeleteOption == nil && reportedVersion(w) >= m.generation-1:
 		return Nothing

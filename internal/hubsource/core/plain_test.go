@@ -29,9 +29,9 @@ func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 // ours is an agent that has heard of the core's session.
 func (f *fixture) ours(cluster string) *plain.Tracker {
 	f.t.Helper()
-	agent := plain.NewLine(5, "agent")
-	f.core.index.sessions.Hear(cluster, agent.Stamp("hub"))
-	agent.Hear("hub", f.core.index.sessions.Stamp(cluster))
+	agent := plain.NewTracker(5, "agent")
+	f.core.index.sessions.Observe(cluster, agent.Stamp("hub"))
+	agent.Observe("hub", f.core.index.sessions.Stamp(cluster))
 	if !f.core.responder.acceptsStamp(cluster, agent.Stamp("hub")) {
 		f.t.Fatal("it is not heard")
 	}
@@ -349,8 +349,8 @@ func TestPlain_HubThatWentBack(t *testing.T) {
 			t.Errorf("event %d has version %v", i, v)
 		}
 	}
-	first, _ := plain.MarksOf(events[0])
-	second, _ := plain.MarksOf(events[1])
+	first, _ := plain.StampOf(events[0])
+	second, _ := plain.StampOf(events[1])
 	if first.Fence >= second.Fence || events[0].ID() == events[1].ID() {
 		t.Errorf("the events are %+v and %+v", first, second)
 	}
@@ -374,7 +374,7 @@ func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
 	f.requested("cluster1")
-	agent := plain.NewLine(5, "agent")
+	agent := plain.NewTracker(5, "agent")
 	say := func() *Report {
 		r := report(a, 1, applied(3))
 		r.Stamp = agent.Stamp("hub")
@@ -384,13 +384,13 @@ func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
 		t.Fatalf("the report is %s", v)
 	}
 	asks := f.requested("cluster1")
-	if len(asks) != 1 || asks[0].Stamp.Session == (codec.Session{}) || asks[0].Stamp.Heard.ID != "agent" {
+	if len(asks) != 1 || asks[0].Stamp.Session == (codec.Session{}) || asks[0].Stamp.PeerSession.ID != "agent" {
 		t.Fatalf("asks %+v", asks)
 	}
 	if v := f.core.Report(say()); v != PreviousSession || len(f.requested("cluster1")) != 0 {
 		t.Errorf("the next report, soon after, is %s", v)
 	}
-	agent.Hear("hub", asks[0].Stamp)
+	agent.Observe("hub", asks[0].Stamp)
 	if v := f.core.Report(say()); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
@@ -415,10 +415,10 @@ func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
 	if v := say(6); v != Stale {
 		t.Errorf("an older one is %s", v)
 	}
-	agent = plain.NewLine(6, "next")
-	agent.Hear("hub", f.core.index.sessions.Stamp("cluster1"))
+	agent = plain.NewTracker(6, "next")
+	agent.Observe("hub", f.core.index.sessions.Stamp("cluster1"))
 	f.core.Report(&Report{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	agent.Hear("hub", f.core.index.sessions.Stamp("cluster1"))
+	agent.Observe("hub", f.core.index.sessions.Stamp("cluster1"))
 	if v := say(5); v != Taken {
 		t.Errorf("the first report of the next process is %s", v)
 	}
@@ -538,7 +538,7 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 		t.Fatalf("what may be under way leads to %T", e)
 	}
 	ask, ok := say(other).(RequestStatuses)
-	if !ok || ask.Stamp.Heard != (codec.Session{}) || agent.Hear("hub", ask.Stamp) != plain.Unaware {
+	if !ok || ask.Stamp.PeerSession != (codec.Session{}) || agent.Observe("hub", ask.Stamp) != plain.PeerUnaware {
 		t.Fatalf("digests that stay different lead to %+v", ask)
 	}
 	f.done(ask, Result{Sent: 1})

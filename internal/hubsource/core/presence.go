@@ -24,24 +24,24 @@ type liveness struct {
 func (h *liveness) clearGoodbye() { h.goodbye = false }
 
 // presence is that of a cluster's agent. Without a connection of our own nobody is heard.
-func (f *workIndex) presence(cl *cluster) plain.Presence {
+func (f *workIndex) presence(cl *cluster) plain.ConnectionState {
 	if !f.connected {
-		return plain.Untold
+		return plain.Unknown
 	}
-	return plain.PresenceOf(f.Now(), cl.agent.lastSeen, f.connectedAt, cl.agent.goodbye)
+	return plain.ConnectionStateOf(f.Now(), cl.agent.lastSeen, f.connectedAt, cl.agent.goodbye)
 }
 
 // isDisconnected reports whether a cluster's agent, which is one of ours, is away. Of others nobody
 // can tell: they speak when they have something to say.
 func (f *workIndex) isDisconnected(cl *cluster) bool {
-	return f.stateless && f.sessions.Knows(cl.name) && f.presence(cl) == plain.Away
+	return f.stateless && f.sessions.IsHawser(cl.name) && f.presence(cl) == plain.Disconnected
 }
 
 // noteLastSeen takes it that an agent said something.
 func (p *agentResponder) noteLastSeen(cl *cluster) {
 	was := p.f.presence(cl)
 	cl.agent.liveness = liveness{lastSeen: p.f.Now()}
-	if was != plain.There {
+	if was != plain.Connected {
 		p.rejudge(cl)
 	}
 }
@@ -50,7 +50,7 @@ func (p *agentResponder) noteLastSeen(cl *cluster) {
 // it is void with the agent's next word, within a minute.
 func (p *agentResponder) handleGoodbye(a *Keepalive) {
 	cl := p.f.clusters[a.Cluster]
-	if cl != nil && p.f.stateless && p.f.sessions.Parts(a.Cluster, a.Stamp) && !cl.agent.goodbye {
+	if cl != nil && p.f.stateless && p.f.sessions.MatchesGoodbye(a.Cluster, a.Stamp) && !cl.agent.goodbye {
 		cl.agent.goodbye = true
 		p.rejudge(cl)
 	}
@@ -111,18 +111,18 @@ func (p *agentResponder) agentProblem(w *work) (says *problem, told bool) {
 		return nil, false // it was not published yet
 	}
 	listening, farewell := f.connectedAt, r.goodbye
-	if !f.sessions.Knows(w.cl.name) { // it need not speak before it has something to say
+	if !f.sessions.IsHawser(w.cl.name) { // it need not speak before it has something to say
 		listening, farewell = plain.Latest(listening, w.spec.redelivery.since), false
 	}
 	since := plain.Latest(r.lastSeen, listening)
-	switch plain.PresenceOf(f.Now(), r.lastSeen, listening, farewell) {
-	case plain.Away:
+	switch plain.ConnectionStateOf(f.Now(), r.lastSeen, listening, farewell) {
+	case plain.Disconnected:
 		return disconnectedProblem(w.hub.object, since, !r.lastSeen.IsZero()), true
-	case plain.There:
+	case plain.Connected:
 		told = true
-	case plain.Untold:
+	case plain.Unknown:
 	}
-	f.wakeAt(HubQueue, w.key(), since.Add(plain.SilentAfter))
+	f.wakeAt(HubQueue, w.key(), since.Add(plain.DisconnectedAfter))
 	return nil, told
 }
 

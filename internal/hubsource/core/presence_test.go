@@ -27,7 +27,7 @@ func (f *fixture) wantDisconnected(when string, want int) {
 func TestPlain_CountsSilentClusters(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
-	f.now = f.now.Add(plain.SilentAfter - 1)
+	f.now = f.now.Add(plain.DisconnectedAfter - 1)
 	f.wantDisconnected("in time", 0)
 	f.now = f.now.Add(1)
 	f.wantDisconnected("later", 1)
@@ -35,8 +35,8 @@ func TestPlain_CountsSilentClusters(t *testing.T) {
 	f.wantDisconnected("heard again", 0)
 
 	// Late, of a session before: it says nothing of now.
-	f.now = f.now.Add(plain.SilentAfter)
-	before := plain.NewLine(4, "before")
+	f.now = f.now.Add(plain.DisconnectedAfter)
+	before := plain.NewTracker(4, "before")
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: before.Stamp("hub")})
 	f.wantDisconnected("an event of a session before", 1)
 }
@@ -46,13 +46,13 @@ func TestPlain_AFarewellIsAHint(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
 	farewell := func(l *plain.Tracker) {
-		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: l.Farewell("hub")})
+		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: l.Goodbye("hub")})
 	}
-	farewell(plain.NewLine(4, "before"))
+	farewell(plain.NewTracker(4, "before"))
 	f.wantDisconnected("that of a session before", 0)
-	farewell(plain.NewLine(9, "unheard"))
+	farewell(plain.NewTracker(9, "unheard"))
 	f.wantDisconnected("that of a session of which nobody has heard", 0)
-	f.core.Keepalive(&Keepalive{Cluster: "other", Goodbye: true, Stamp: agent.Farewell("hub")})
+	f.core.Keepalive(&Keepalive{Cluster: "other", Goodbye: true, Stamp: agent.Goodbye("hub")})
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true})
 	f.wantDisconnected("that of nobody", 0)
 	for range 2 {
@@ -66,7 +66,7 @@ func TestPlain_AFarewellIsAHint(t *testing.T) {
 	f.wantDisconnected("without a connection", 0)
 	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
 	f.wantDisconnected("on the next connection", 0)
-	f.now = f.now.Add(plain.SilentAfter)
+	f.now = f.now.Add(plain.DisconnectedAfter)
 	f.wantDisconnected("as it says nothing", 1)
 }
 
@@ -78,16 +78,16 @@ func TestPlain_CountsAgentsByWhenTheyWereHeard(t *testing.T) {
 			t.Errorf("%v, want one %v", got, a)
 		}
 	}
-	want(plain.Agent{Kind: "unknown", Heard: "never"})
+	want(plain.Agent{Kind: "unknown", LastSeen: "never"})
 	f.core.Report(report(newWork("a", 3), 1, applied(3)))
-	want(plain.Agent{Kind: "stock", Heard: "5m"})
+	want(plain.Agent{Kind: "stock", LastSeen: "5m"})
 	f.ours("cluster1")
 	for _, c := range []struct {
 		after    time.Duration
 		lastSeen string
 	}{{5 * time.Minute, "5m"}, {1, "1h"}, {time.Hour, "24h"}, {24 * time.Hour, "older"}} {
 		f.now = f.now.Add(c.after)
-		want(plain.Agent{Kind: "hawser", Heard: c.lastSeen})
+		want(plain.Agent{Kind: "hawser", LastSeen: c.lastSeen})
 	}
 }
 
@@ -128,10 +128,10 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 	heard := f.now
 	f.nextWake(HubQueue)
 	f.idle(HubQueue, "uid-waiting")
-	if d := f.nextWake(HubQueue); d != plain.SilentAfter {
+	if d := f.nextWake(HubQueue); d != plain.DisconnectedAfter {
 		t.Errorf("it is looked at again after %v", d)
 	}
-	f.now = f.now.Add(plain.SilentAfter)
+	f.now = f.now.Add(plain.DisconnectedAfter)
 	f.wantDisconnectedProblem("uid-waiting", heard, 3)
 	f.idle(HubQueue, "uid-done")
 	if n := f.core.Stats().Undelivered[ReasonAgentDisconnected]; n != 1 {
@@ -164,7 +164,7 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 
 	// Gone, as the broker says.
 	heard = f.now.Add(-time.Second / 20)
-	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Farewell("hub")})
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Goodbye("hub")})
 	f.wantDisconnectedProblem("uid-waiting", heard, 3)
 	f.core.Report(report(waiting, 1, applied(3)))
 	if d := f.reports("uid-waiting"); d != nil {
@@ -186,7 +186,7 @@ func TestPlain_SilenceOfOthersIsNotTheAgents(t *testing.T) {
 	f.sure()
 	back := f.now
 	f.deliver("uid-a")
-	f.now = f.now.Add(plain.SilentAfter - 1)
+	f.now = f.now.Add(plain.DisconnectedAfter - 1)
 	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(1)
 	f.wantDisconnectedProblem("uid-a", back, 3)
@@ -200,7 +200,7 @@ func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
 	f.sure()
 	f.deliver("uid-a")
 	f.idle(HubQueue, "uid-a")
-	f.now = f.now.Add(plain.SilentAfter)
+	f.now = f.now.Add(plain.DisconnectedAfter)
 	f.idle(HubQueue, "uid-a") // it is so still
 	f.ours("cluster1")
 	if d := f.reports("uid-a"); d != nil {
@@ -241,7 +241,7 @@ func TestPlain_StockAgentsNeedNotSpeak(t *testing.T) {
 	sent := f.now
 	f.deliver("uid-a")
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: plain.Stamp{Session: codec.Session{Number: 1, ID: "x"}}})
-	f.now = f.now.Add(plain.SilentAfter - 1)
+	f.now = f.now.Add(plain.DisconnectedAfter - 1)
 	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(1)
 	f.wantDisconnectedProblem("uid-a", sent, 4)
@@ -272,7 +272,7 @@ func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
 	}
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.wakes = nil
-	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Farewell("hub")})
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Goodbye("hub")})
 	if n := len(f.wakes); n != count {
 		t.Fatalf("%d works are looked at", n)
 	}
