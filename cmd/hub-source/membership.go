@@ -110,11 +110,11 @@ func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker 
 	if err := errors.Join(err, err2, err3); err != nil {
 		return fmt.Errorf("reach the hub: %w", err)
 	}
-	var link func() membership.Link
+	var link func() membership.ConnectionState
 	if broker != nil {
-		link = func() membership.Link {
+		link = func() membership.ConnectionState {
 			connected, since := broker.Connected()
-			return membership.Link{Connected: connected, Since: since}
+			return membership.ConnectionState{Connected: connected, Since: since}
 		}
 	}
 	m, err := membership.New(membership.Config{

@@ -60,7 +60,7 @@ var decoders = map[string]string{
 	"internal/cmdline Duration.UnmarshalJSON":              "cmd/broker FuzzConfig",
 	"internal/cmdline Gates.UnmarshalJSON":                 "cmd/hub-source FuzzConfig",
 	"internal/hubsource sessionHandler.decode":             "internal/hubsource/core FuzzReportOf",
-	"internal/hubsource/registration readAsk":              "internal/hubsource/registration FuzzDecide",
+	"internal/hubsource/registration readRequest":          "internal/hubsource/registration FuzzDecide",
 	"internal/hubsource/core ListedOf":                     "internal/hubsource/core FuzzListedOf",
 	"internal/hubsource/core ReportOf":                     "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/core StateOf":                      "internal/hubsource/core FuzzStateOf",
@@ -189,7 +189,7 @@ func TestDecoders_AreFuzzed(t *testing.T) {
 var joining = []string{
 	"internal/broker/denials ParseSubject", "internal/broker/tokens Tokens.Authenticate", "internal/cli applicationOf",
 	"internal/earliest Parse", "internal/hubsource/membership parseSubject", "internal/identity ReadRequest",
-	"internal/hubsource/registration readAsk", "internal/hubsource/registration decide", "internal/hubsource/registration kind.keep",
+	"internal/hubsource/registration readRequest", "internal/hubsource/registration decide", "internal/hubsource/registration kind.keep",
 	"internal/identity CheckAuthorities", "internal/identity Mapping.FromCertificate", "internal/identity/token Verifier.Verify", "internal/identity/token parseKeys",
 	"pkg/agent/registration ReadCredential", "pkg/agent/registration ReadKept", "pkg/agent/registration read",
 	"pkg/codec ParseRegistrationAnswer", "pkg/codec ParseRegistrationRequest",

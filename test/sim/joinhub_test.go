@@ -136,9 +136,9 @@ func (s *joinSource) membership(config *rest.Config, server *registration.Server
 	c, err := membership.New(membership.Config{
 		Mode: membership.On, Signer: membership.Signer{CertFile: s.j.hub.cert, KeyFile: s.j.hub.key, Duration: certificateLife},
 		Kube: kube, Clusters: clusters, Addons: addons, Metadata: meta, Registerer: registry, Health: health, Log: log,
-		Broker: func() membership.Link {
+		Broker: func() membership.ConnectionState {
 			connected, since := server.Connected()
-			return membership.Link{Connected: connected, Since: since}
+			return membership.ConnectionState{Connected: connected, Since: since}
 		},
 	})
 	must(err)

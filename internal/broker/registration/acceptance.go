@@ -53,7 +53,7 @@ func (r *Service) saveSoon() { r.unsaved.Ring() }
 // saveChanges saves what has changed.
 func (r *Service) saveChanges(ctx context.Context) error {
 	for {
-		taken := r.mirror.takeUnsaved(savedAtOnce)
+		taken := r.cache.takeUnsaved(savedAtOnce)
 		if len(taken) == 0 {
 			return nil
 		}
@@ -65,7 +65,7 @@ func (r *Service) saveChanges(ctx context.Context) error {
 			}
 		}
 		if err := r.cfg.Store.SetBookmarks(ctx, set); err != nil {
-			r.mirror.putBack(taken)
+			r.cache.putBack(taken)
 			return err
 		}
 	}

@@ -16,8 +16,8 @@ import (
 // the cluster may have for which it subscribes: many clusters join by one account.
 const bootstrapStreams = 512
 
-// maxHanded is how many events wait at a subscription that are for it alone.
-const maxHanded = 16
+// maxPrivateEvents is how many events wait at a subscription that are for it alone.
+const maxPrivateEvents = 16
 
 // running is a subscription of an agent, or of the source, as others see it: they wake the goroutine
 // that serves it, or have it end.
@@ -48,13 +48,13 @@ func (r *running) stop(why *transport.Error) {
 // has changed; what that is its stream looks up.
 type subscription struct {
 	running
-	viewer
+	visibility
 	conn uint64
 
 	// Guarded by mu.
-	list   *list    // what it said that it has, until that is compared
-	handed [][]byte // events for it alone
-	left   bool
+	list          *list    // what it said that it has, until that is compared
+	privateEvents [][]byte // events for it alone
+	left          bool
 }
 
 // list is what a party says that it has; free gives its memory back.
@@ -82,10 +82,10 @@ func (s *subscription) request(l *list) {
 func (s *subscription) hand(event []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.left || len(s.handed) >= maxHanded {
+	if s.left || len(s.privateEvents) >= maxPrivateEvents {
 		return false
 	}
-	s.handed = append(s.handed, event)
+	s.privateEvents = append(s.privateEvents, event)
 	s.wake.Ring()
 	return true
 }
@@ -98,10 +98,10 @@ func (s *subscription) take(lists bool) (event []byte, l *list, why *transport.E
 	if s.why != nil {
 		return nil, nil, s.why
 	}
-	if len(s.handed) > 0 {
-		event = s.handed[0]
-		s.handed[0] = nil
-		s.handed = s.handed[1:]
+	if len(s.privateEvents) > 0 {
+		event = s.privateEvents[0]
+		s.privateEvents[0] = nil
+		s.privateEvents = s.privateEvents[1:]
 		return event, nil, nil
 	}
 	if lists {
@@ -114,7 +114,7 @@ func (s *subscription) take(lists bool) (event []byte, l *list, why *transport.E
 func (s *subscription) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left, s.handed = true, nil
+	s.left, s.privateEvents = true, nil
 	if s.list != nil {
 		s.list.free()
 		s.list = nil
@@ -124,7 +124,7 @@ func (s *subscription) leave() {
 // agents is the set of running subscriptions of agents.
 type agents struct {
 	mu       sync.Mutex
-	byPlace  map[streamScope][]*subscription
+	byScope  map[streamScope][]*subscription
 	byID     map[string]*subscription
 	perShare map[share]int
 	end      *transport.Error
@@ -139,7 +139,7 @@ type share struct {
 }
 
 func newAgents() *agents {
-	return &agents{byPlace: map[streamScope][]*subscription{}, byID: map[string]*subscription{}, perShare: map[share]int{}, empty: make(chan struct{})}
+	return &agents{byScope: map[streamScope][]*subscription{}, byID: map[string]*subscription{}, perShare: map[share]int{}, empty: make(chan struct{})}
 }
 
 // add adds s, or says why not.
@@ -160,7 +160,7 @@ func (a *agents) add(s *subscription, perParty int) error {
 		a.perShare[sh]++
 	}
 	a.byID[s.id] = s
-	a.byPlace[s.streamScope] = append(a.byPlace[s.streamScope], s)
+	a.byScope[s.streamScope] = append(a.byScope[s.streamScope], s)
 	return nil
 }
 
@@ -172,9 +172,9 @@ func (s *subscription) shares() [2]share {
 func (a *agents) remove(s *subscription) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	rest := slices.DeleteFunc(a.byPlace[s.streamScope], func(o *subscription) bool { return o == s })
-	if a.byPlace[s.streamScope] = rest; len(rest) == 0 {
-		delete(a.byPlace, s.streamScope)
+	rest := slices.DeleteFunc(a.byScope[s.streamScope], func(o *subscription) bool { return o == s })
+	if a.byScope[s.streamScope] = rest; len(rest) == 0 {
+		delete(a.byScope, s.streamScope)
 	}
 	delete(a.byID, s.id)
 	for _, sh := range s.shares() {
@@ -227,7 +227,7 @@ func (a *agents) count() int {
 func (a *agents) wake(p streamScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, s := range a.byPlace[p] {
+	for _, s := range a.byScope[p] {
 		s.wake.Ring()
 	}
 }
@@ -262,7 +262,7 @@ func (a *agents) askers(p streamScope, e *call.Event) []*subscription {
 	if same := a.onConnection(p, e); len(same) > 0 {
 		return same
 	}
-	return slices.DeleteFunc(slices.Clone(a.byPlace[p]), func(s *subscription) bool { return s.client != e.From })
+	return slices.DeleteFunc(slices.Clone(a.byScope[p]), func(s *subscription) bool { return s.client != e.From })
 }
 
 // sameConnection returns those that a party has of a place on the connection of an event; of a
@@ -277,7 +277,7 @@ func (a *agents) sameConnection(p streamScope, e *call.Event) []*subscription {
 
 // onConnection: the caller has the lock.
 func (a *agents) onConnection(p streamScope, e *call.Event) (same []*subscription) {
-	for _, s := range a.byPlace[p] {
+	for _, s := range a.byScope[p] {
 		if s.conn == e.Conn && s.client == e.From {
 			same = append(same, s)
 		}

@@ -18,8 +18,8 @@ const (
 	AnswerTimeout = 10 * time.Second
 	// envelope is how many bytes an event has besides its object.
 	envelope = 4 << 10
-	// askBytes is what an ask takes besides its event.
-	askBytes = 1 << 10
+	// requestBytes is what an ask takes besides its event.
+	requestBytes = 1 << 10
 	// leaseName is the name of the Lease that shows that a cluster is alive.
 	leaseName = "managed-cluster-lease"
 )
@@ -34,7 +34,7 @@ func (r *Service) Publish(ctx context.Context, e *call.Event) (transport.Receipt
 		return r.resync(e)
 	}
 	err := r.fromAgent(ctx, e)
-	r.metrics.asked(e.Env.Type.DataType.Resource, err)
+	r.metrics.requested(e.Env.Type.DataType.Resource, err)
 	if err != nil {
 		return transport.Receipt{}, err
 	}
@@ -47,7 +47,7 @@ func (r *Service) fromAgent(ctx context.Context, e *call.Event) error {
 	row, _ := codec.Registration(d)
 	joins := row.Joining && e.Env.Type.Action == codec.CreateRequest
 	switch {
-	case !joins && !r.mirror.isAccepted(cluster):
+	case !joins && !r.cache.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
 	case e.Size > codec.MaxAsked(e.Env.Type)+envelope:
 		return call.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are taken", e.Size, codec.MaxAsked(e.Env.Type)+envelope, d), "leave out what is large, as CA bundles or annotations")
@@ -61,15 +61,15 @@ func (r *Service) fromAgent(ctx context.Context, e *call.Event) error {
 	if err != nil {
 		return call.Undecodable(err)
 	}
-	answer, err := r.await(ctx, &ask{
-		from: e.From, cluster: cluster, size: askBytes + len(event),
+	answer, err := r.await(ctx, &agentRequest{
+		from: e.From, cluster: cluster, size: requestBytes + len(event),
 		request: &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: &hawserv1.RegistrationAsk{
 			Event: event, Cluster: cluster, User: e.User, Groups: e.Groups, Bootstrap: e.From.Role == identity.Bootstrap,
 			Issued: stamp(e.Issued),
 		}}},
 	})
 	if err == nil && d == codec.TokenRequests {
-		err = r.handToken(e, answer.GetTokenRequest())
+		err = r.deliverToken(e, answer.GetTokenRequest())
 	}
 	return err
 }
@@ -78,13 +78,13 @@ func (r *Service) fromAgent(ctx context.Context, e *call.Event) error {
 var answerless = codec.APIError{Code: 500, Reason: "InternalError", Message: "the source's answer does not have what was asked for"}
 
 // await puts a request to the source and waits for the answer.
-func (r *Service) await(ctx context.Context, a *ask) (*hawserv1.RegistrationAnswer, error) {
+func (r *Service) await(ctx context.Context, a *agentRequest) (*hawserv1.RegistrationAnswer, error) {
 	a.id, a.done = r.cfg.NewID(), make(chan outcome, 1)
 	a.request.Id = a.id
-	if err := r.desk.put(a); err != nil {
+	if err := r.requests.put(a); err != nil {
 		return nil, err
 	}
-	defer r.desk.drop(a)
+	defer r.requests.drop(a)
 	timer := time.NewTimer(AnswerTimeout)
 	defer timer.Stop()
 	select {
@@ -103,9 +103,9 @@ func (r *Service) await(ctx context.Context, a *ask) (*hawserv1.RegistrationAnsw
 	}
 }
 
-// handToken hands a token to who asked for it, on the connection on which it asked: nobody else
+// deliverToken hands a token to who asked for it, on the connection on which it asked: nobody else
 // gets it, and nobody gets it again.
-func (r *Service) handToken(e *call.Event, token []byte) error {
+func (r *Service) deliverToken(e *call.Event, token []byte) error {
 	if len(token) == 0 {
 		return apiError(answerless)
 	}
@@ -136,7 +136,7 @@ func (r *Service) renew(e *call.Event) error {
 	if lease.Metadata.Name != leaseName || lease.Metadata.Namespace != cluster {
 		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, leaseName))
 	}
-	objects, _, complete := r.mirror.show(streamScope{codec.Leases, cluster})
+	objects, _, complete := r.cache.show(streamScope{codec.Leases, cluster})
 	uid, known := "", false
 	for _, o := range objects {
 		if o.name == leaseName {

@@ -11,7 +11,7 @@ import (
 
 const (
 	noSource   = "no source serves registration at the moment"
-	lostSource = "the source that serves registration went away; whether it has done it is not known"
+	sourceGone = "the source that serves registration went away; whether it has done it is not known"
 )
 
 // apiError is how callers are told that the hub, or the broker in its place, refuses something:

@@ -11,13 +11,13 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// mirror is what the hub has, as the source says it, and which clusters it has accepted. It has no
+// hubCache is what the hub has, as the source says it, and which clusters it has accepted. It has no
 // order of its own: the source says what it has one after the other, and what arrives later is
 // later. A subscription of the source says everything once, then each change.
 //
 // Nothing leaves the mirror because its source went away. What a subscription did not say by the
 // time it has said everything is gone.
-type mirror struct {
+type hubCache struct {
 	mu     sync.Mutex
 	scopes map[streamScope]map[string]*object // by name
 	// session is the subscription whose word counts, "" while there is none.
@@ -25,8 +25,8 @@ type mirror struct {
 	// complete: the session has said everything.
 	complete bool
 	// listed: some session has said everything.
-	listed bool
-	order  uint64 // of the last change
+	listed   bool
+	sequence uint64 // of the last change
 	// accepted are the clusters that the hub has accepted, as was said last, perhaps to the
 	// process before this one.
 	accepted map[string]struct{}
@@ -46,8 +46,8 @@ type object struct {
 	requester          string
 	facts              Facts
 	json               []byte
-	order              uint64 // of its last change
-	said               string // the session that said it last
+	sequence           uint64 // of its last change
+	seenInSession      string // the session that said it last
 }
 
 // Facts are what the hub says of a ManagedCluster.
@@ -71,9 +71,9 @@ type changes struct {
 	completed bool
 }
 
-// newMirror returns an empty one. accepted are the clusters of which that was known before.
-func newMirror(accepted []string) *mirror {
-	m := &mirror{scopes: map[streamScope]map[string]*object{}, accepted: map[string]struct{}{}, unsaved: map[string]struct{}{}}
+// newHubCache returns an empty one. accepted are the clusters of which that was known before.
+func newHubCache(accepted []string) *hubCache {
+	m := &hubCache{scopes: map[streamScope]map[string]*object{}, accepted: map[string]struct{}{}, unsaved: map[string]struct{}{}}
 	for _, c := range accepted {
 		m.accepted[c] = struct{}{}
 	}
@@ -81,14 +81,14 @@ func newMirror(accepted []string) *mirror {
 }
 
 // begin begins a session: the word of the one before counts no longer.
-func (m *mirror) begin(session string) {
+func (m *hubCache) begin(session string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.session, m.complete = session, false
 }
 
 // end ends a session, if it is the present one.
-func (m *mirror) end(session string) {
+func (m *hubCache) end(session string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.session == session {
@@ -97,7 +97,7 @@ func (m *mirror) end(session string) {
 }
 
 // apply takes what the source says on a subscription; false: its word counts no longer.
-func (m *mirror) apply(session string, said *hawserv1.RegistrationObjects) (changes, bool) {
+func (m *hubCache) apply(session string, said *hawserv1.RegistrationObjects) (changes, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := changes{scopes: map[streamScope]struct{}{}}
@@ -108,7 +108,7 @@ func (m *mirror) apply(session string, said *hawserv1.RegistrationObjects) (chan
 		m.put(o, &c)
 	}
 	if said.GetListed() {
-		m.sweep(&c)
+		m.dropStale(&c)
 		c.completed = !m.complete
 		m.complete, m.listed = true, true
 	}
@@ -116,7 +116,7 @@ func (m *mirror) apply(session string, said *hawserv1.RegistrationObjects) (chan
 }
 
 // put takes one object. The caller has the lock.
-func (m *mirror) put(o *hawserv1.RegistrationObject, c *changes) {
+func (m *hubCache) put(o *hawserv1.RegistrationObject, c *changes) {
 	d, err := codec.ParseDataType(o.GetDataType())
 	if err != nil {
 		return // codec has refused it
@@ -129,16 +129,16 @@ func (m *mirror) put(o *hawserv1.RegistrationObject, c *changes) {
 	f := o.GetFacts()
 	next := &object{
 		name: o.GetName(), uid: o.GetUid(), version: o.GetResourceVersion(), requester: o.GetRequester(), json: o.GetJson(),
-		facts: Facts{Accepted: f.GetAccepted(), Joined: f.GetJoined(), Available: f.GetAvailable(), AvailableSince: f.GetAvailableSince(), AvailableMessage: f.GetAvailableMessage()},
-		said:  m.session,
+		facts:         Facts{Accepted: f.GetAccepted(), Joined: f.GetJoined(), Available: f.GetAvailable(), AvailableSince: f.GetAvailableSince(), AvailableMessage: f.GetAvailableMessage()},
+		seenInSession: m.session,
 	}
 	had := m.scopes[p][next.name]
 	switch {
 	case had.same(next):
-		next.order = had.order
+		next.sequence = had.sequence
 	default:
-		m.order++
-		next.order = m.order
+		m.sequence++
+		next.sequence = m.sequence
 		c.scopes[p] = struct{}{}
 	}
 	if m.scopes[p] == nil {
@@ -156,7 +156,7 @@ func (o *object) same(p *object) bool {
 }
 
 // remove removes an object. The caller has the lock.
-func (m *mirror) remove(p streamScope, name string, c *changes) {
+func (m *hubCache) remove(p streamScope, name string, c *changes) {
 	if p.dataType == codec.ManagedClusters {
 		m.accept(p.cluster, false, c)
 	}
@@ -170,12 +170,12 @@ func (m *mirror) remove(p streamScope, name string, c *changes) {
 	c.scopes[p] = struct{}{}
 }
 
-// sweep removes what the session did not say, and the acceptance of clusters that the hub does not
+// dropStale removes what the session did not say, and the acceptance of clusters that the hub does not
 // have. The caller has the lock.
-func (m *mirror) sweep(c *changes) {
+func (m *hubCache) dropStale(c *changes) {
 	for p, objects := range m.scopes {
 		for name, o := range objects {
-			if o.said != m.session {
+			if o.seenInSession != m.session {
 				m.remove(p, name, c)
 			}
 		}
@@ -188,7 +188,7 @@ func (m *mirror) sweep(c *changes) {
 }
 
 // accept notes whether the hub has accepted a cluster. The caller has the lock.
-func (m *mirror) accept(cluster string, accepted bool, c *changes) {
+func (m *hubCache) accept(cluster string, accepted bool, c *changes) {
 	if _, was := m.accepted[cluster]; was == accepted {
 		return
 	}
@@ -203,7 +203,7 @@ func (m *mirror) accept(cluster string, accepted bool, c *changes) {
 }
 
 // isAccepted reports whether the hub has accepted a cluster, as far as is known.
-func (m *mirror) isAccepted(cluster string) bool {
+func (m *hubCache) isAccepted(cluster string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, ok := m.accepted[cluster]
@@ -212,16 +212,16 @@ func (m *mirror) isAccepted(cluster string) bool {
 
 // show returns what there is at a place, in the order of its changes, whether the cluster is
 // accepted, and whether what is not shown does not exist.
-func (m *mirror) show(p streamScope) (objects []*object, accepted, complete bool) {
+func (m *hubCache) show(p streamScope) (objects []*object, accepted, complete bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	objects = slices.SortedFunc(maps.Values(m.scopes[p]), func(a, b *object) int { return cmp.Compare(a.order, b.order) })
+	objects = slices.SortedFunc(maps.Values(m.scopes[p]), func(a, b *object) int { return cmp.Compare(a.sequence, b.sequence) })
 	_, accepted = m.accepted[p.cluster]
 	return objects, accepted, m.complete
 }
 
 // clusters returns the names of all ManagedClusters, and of what else is accepted, sorted.
-func (m *mirror) clusters() []string {
+func (m *hubCache) clusters() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := maps.Clone(m.accepted)
@@ -234,7 +234,7 @@ func (m *mirror) clusters() []string {
 }
 
 // factsOf returns what is known of a cluster.
-func (m *mirror) factsOf(cluster string) Facts {
+func (m *hubCache) factsOf(cluster string) Facts {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if o := m.scopes[streamScope{codec.ManagedClusters, cluster}][cluster]; o != nil {
@@ -245,7 +245,7 @@ func (m *mirror) factsOf(cluster string) Facts {
 }
 
 // size returns how many objects there are, and how many clusters are accepted.
-func (m *mirror) size() (objects, accepted int) {
+func (m *hubCache) size() (objects, accepted int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, at := range m.scopes {
@@ -256,7 +256,7 @@ func (m *mirror) size() (objects, accepted int) {
 
 // takeUnsaved returns at most so many clusters whose acceptance the store does not know, each with
 // whether it is accepted.
-func (m *mirror) takeUnsaved(most int) map[string]bool {
+func (m *hubCache) takeUnsaved(most int) map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	taken := make(map[string]bool, min(most, len(m.unsaved)))
@@ -271,7 +271,7 @@ func (m *mirror) takeUnsaved(most int) map[string]bool {
 }
 
 // putBack says that clusters were not saved. What has changed since is saved as it is then.
-func (m *mirror) putBack(taken map[string]bool) {
+func (m *hubCache) putBack(taken map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for cluster := range taken {

@@ -17,9 +17,9 @@ const (
 	renewalPause   = time.Second
 )
 
-// renewals are the Leases that agents have renewed and the source does not know of: of each cluster
+// pendingLeaseRenewals are the Leases that agents have renewed and the source does not know of: of each cluster
 // the last one. There are no more than clusters that the hub has accepted.
-type renewals struct {
+type pendingLeaseRenewals struct {
 	mu      sync.Mutex
 	waiting map[string]came
 }
@@ -36,7 +36,7 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 }
 
 // note notes a renewal; first: nothing waited.
-func (r *renewals) note(cluster string, at came) (first bool) {
+func (r *pendingLeaseRenewals) note(cluster string, at came) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == nil {
@@ -51,14 +51,14 @@ func (r *renewals) note(cluster string, at came) (first bool) {
 }
 
 // forget forgets that of a cluster.
-func (r *renewals) forget(cluster string) {
+func (r *pendingLeaseRenewals) forget(cluster string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.waiting, cluster)
 }
 
 // take returns a request with what waits, nil if nothing does.
-func (r *renewals) take(now time.Time) *hawserv1.RegistrationRequest {
+func (r *pendingLeaseRenewals) take(now time.Time) *hawserv1.RegistrationRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) == 0 {
@@ -76,7 +76,7 @@ func (r *renewals) take(now time.Time) *hawserv1.RegistrationRequest {
 }
 
 // size returns how many wait.
-func (r *renewals) size() int {
+func (r *pendingLeaseRenewals) size() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.waiting)

@@ -16,15 +16,15 @@ var reviewer = identity.Identity{Role: "broker", Name: "tokens"}
 // own. It waits as a publish of an agent does. The error is a *transport.Error: the hub did not
 // say.
 func (r *Service) Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error) {
-	request := &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Review{
+	message := &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Review{
 		Review: &hawserv1.TokenReview{Token: token, Audiences: audiences},
 	}}
-	a := &ask{from: reviewer, size: askBytes + len(token), request: request}
+	a := &agentRequest{from: reviewer, size: requestBytes + len(token), request: message}
 	answer, err := r.await(ctx, a)
 	if err == nil && answer.GetReview() == nil {
 		err = apiError(answerless)
 	}
-	r.metrics.asked("tokenreviews", err)
+	r.metrics.requested("tokenreviews", err)
 	if err != nil {
 		return nil, err
 	}
@@ -33,16 +33,16 @@ func (r *Service) Review(ctx context.Context, token string, audiences []string) 
 
 // keys are what tokens are verified by, as the source said last.
 type keys struct {
-	mu    sync.Mutex
-	last  *hawserv1.RegistrationKeys
-	heard []func(*hawserv1.RegistrationKeys)
+	mu        sync.Mutex
+	last      *hawserv1.RegistrationKeys
+	listeners []func(*hawserv1.RegistrationKeys)
 }
 
 func (k *keys) set(next *hawserv1.RegistrationKeys) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.last = next
-	for _, f := range k.heard {
+	for _, f := range k.listeners {
 		f(next)
 	}
 }
@@ -53,7 +53,7 @@ func (k *keys) set(next *hawserv1.RegistrationKeys) {
 func (r *Service) OnKeys(f func(*hawserv1.RegistrationKeys)) {
 	r.keys.mu.Lock()
 	defer r.keys.mu.Unlock()
-	r.keys.heard = append(r.keys.heard, f)
+	r.keys.listeners = append(r.keys.listeners, f)
 	if r.keys.last != nil {
 		f(r.keys.last)
 	}

@@ -4,8 +4,8 @@
 //	agent ◄─ objects ── mirror ◄─ objects, answer, keys ──┘
 //
 // The broker decides nothing here that is the hub's to decide. What an agent asks for (a
-// ManagedCluster, a certificate, a token, …) waits at the [desk] for its turn, goes to the source,
-// and its publish returns with what the hub has answered. What the hub has stands in the [mirror],
+// ManagedCluster, a certificate, a token, …) waits at the [requestQueue] for its turn, goes to the source,
+// and its publish returns with what the hub has answered. What the hub has stands in the [hubCache],
 // in memory, as the source says it; a [stream] brings each agent what it may see of it, without
 // being asked, because agents of Open Cluster Management do not compare versions and ask once at
 // most. Leases are answered here, and their renewals told to the source in sum.
@@ -40,9 +40,9 @@ type Service struct {
 	cfg      *call.Config
 	endWorks func(cluster string, why *transport.Error)
 	raise    func(ctx context.Context, earliest map[string]time.Time) error
-	mirror   *mirror
-	desk     *desk
-	renewals renewals
+	cache    *hubCache
+	requests *requestQueue
+	renewals pendingLeaseRenewals
 	agents   *agents
 	keys     keys
 	lists    *call.Budget
@@ -61,10 +61,10 @@ type Service struct {
 // from a time on.
 func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
-		cfg: cfg, endWorks: endWorks, raise: raise, mirror: newMirror(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
+		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
 		lists: call.NewBudget(cfg.QueueBytes), unsaved: run.NewBell(),
 	}
-	r.desk = newDesk(cfg.QueueBytes, r.wakeSource)
+	r.requests = newRequestQueue(cfg.QueueBytes, r.wakeSource)
 	r.metrics = newMetrics(cfg.Meter(), r)
 	return r
 }
@@ -110,7 +110,7 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 	if err := out.Accept(accepted); err != nil {
 		return broken(ctx, err)
 	}
-	t := &stream{room: r, sub: s, out: out, told: map[string]sent{}}
+	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}}
 	return t.serve(ctx)
 }
 
@@ -127,7 +127,7 @@ func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.
 	row, _ := codec.Registration(d)
 	s := &subscription{
 		running: newRunning(r.cfg.NewID(), client), conn: p.Conn,
-		viewer: viewer{streamScope: streamScope{d, raw.Cluster}, early: row.Joining},
+		visibility: visibility{streamScope: streamScope{d, raw.Cluster}, early: row.Joining},
 	}
 	switch {
 	case client.Role == identity.Bootstrap:
@@ -141,7 +141,7 @@ func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.
 // Accepted returns nil where the hub has accepted a cluster, else why it gets no works. Before
 // anybody has said so, no cluster is accepted.
 func (r *Service) Accepted(cluster string) error {
-	if r.mirror.isAccepted(cluster) {
+	if r.cache.isAccepted(cluster) {
 		return nil
 	}
 	return r.notAccepted(cluster)
@@ -165,16 +165,16 @@ func (r *Service) notAccepted(cluster string) *transport.Error {
 }
 
 // Clusters returns the names of the clusters that the hub knows, sorted.
-func (r *Service) Clusters() []string { return r.mirror.clusters() }
+func (r *Service) Clusters() []string { return r.cache.clusters() }
 
 // Facts returns what the hub says of a cluster.
-func (r *Service) Facts(cluster string) Facts { return r.mirror.factsOf(cluster) }
+func (r *Service) Facts(cluster string) Facts { return r.cache.factsOf(cluster) }
 
 // drain waits for ctx to end, then refuses new calls and ends those that wait, and the streams one
 // after the other.
 func (r *Service) drain(ctx context.Context) error {
 	<-ctx.Done()
-	r.desk.close(unavailable("the broker is shutting down"))
+	r.requests.close(unavailable("the broker is shutting down"))
 	streams := r.agents.close(call.GoingAway())
 	if s := r.source.Load(); s != nil {
 		s.stop(call.GoingAway())
@@ -187,8 +187,8 @@ func (r *Service) drain(ctx context.Context) error {
 
 // metrics are listed, with their meaning, in docs/metrics.md.
 type metrics struct {
-	asks, subscribes *prometheus.CounterVec
-	told             prometheus.Counter
+	requests, subscribes *prometheus.CounterVec
+	answers              prometheus.Counter
 }
 
 func newMetrics(m telemetry.Meter, r *Service) *metrics {
@@ -198,26 +198,26 @@ func newMetrics(m telemetry.Meter, r *Service) *metrics {
 		}
 		return 1
 	})
-	m.Shown("registration_pending", "Requests of agents that wait for their turn, or for the answer of the hub.", nil, func() float64 { return float64(r.desk.size()) })
+	m.Shown("registration_pending", "Requests of agents that wait for their turn, or for the answer of the hub.", nil, func() float64 { return float64(r.requests.size()) })
 	m.Shown("registration_renewals", "Clusters whose renewal of their Lease the source has not been told.", nil, func() float64 { return float64(r.renewals.size()) })
 	m.Shown("registration_objects", "Objects of the hub in memory.", nil, func() float64 {
-		n, _ := r.mirror.size()
+		n, _ := r.cache.size()
 		return float64(n)
 	})
 	m.Shown("accepted_clusters", "Clusters that the hub has accepted.", nil, func() float64 {
-		_, n := r.mirror.size()
+		_, n := r.cache.size()
 		return float64(n)
 	})
 	m.Shown("registration_subscriptions", "Running subscriptions of agents to what the hub has.", nil, func() float64 { return float64(r.agents.count()) })
 	return &metrics{
-		asks:       m.Counters("registration_requests_total", "Requests to the hub by resource and result.", "resource", "result"),
+		requests:   m.Counters("registration_requests_total", "Requests to the hub by resource and result.", "resource", "result"),
 		subscribes: m.Counters("registration_subscribes_total", "Subscribe calls of agents by resource and result.", "resource", "result"),
-		told:       m.Counter("registration_deliveries_total", "Objects and deletions sent to agents."),
+		answers:    m.Counter("registration_deliveries_total", "Objects and deletions sent to agents."),
 	}
 }
 
-func (m *metrics) asked(resource string, err error) {
-	m.asks.WithLabelValues(resource, outcomeOf(err)).Inc()
+func (m *metrics) requested(resource string, err error) {
+	m.requests.WithLabelValues(resource, outcomeOf(err)).Inc()
 }
 
 func (m *metrics) subscribed(d codec.DataType, err error) {

@@ -16,8 +16,8 @@ import (
 // last one that came.
 type sourceStream struct {
 	running
-	room *Service
-	out  transport.Stream
+	service *Service
+	out     transport.Stream
 
 	// Of the goroutine that serves it: when these are due.
 	nextBeat, nextRenewals time.Time
@@ -44,7 +44,7 @@ func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw tra
 		return call.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
-	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), room: r, out: out}
+	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), service: r, out: out}
 	if err := r.enter(s); err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func (r *Service) enter(s *sourceStream) error {
 		before.stop(call.Unavailable("", "another session of "+s.client.String()+" serves registration",
 			"run one process for each source id, or let them elect a leader"))
 	}
-	r.mirror.begin(s.id)
-	r.desk.begin()
+	r.cache.begin(s.id)
+	r.requests.begin()
 	return nil
 }
 
@@ -83,14 +83,14 @@ func (r *Service) leave(s *sourceStream) {
 	if !r.source.CompareAndSwap(s, nil) {
 		return
 	}
-	r.mirror.end(s.id)
-	r.desk.end()
+	r.cache.end(s.id)
+	r.requests.end()
 	r.cfg.Log.Info("the source that serves registration went away", "subscription", s.id)
 }
 
 // serve sends what the source has to do, until the stream ends.
 func (s *sourceStream) serve(ctx context.Context) error {
-	r := s.room
+	r := s.service
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	s.nextBeat, s.nextRenewals = r.cfg.Now().Add(r.cfg.Heartbeat), r.cfg.Now()
@@ -128,7 +128,7 @@ func (s *sourceStream) serve(ctx context.Context) error {
 
 // next returns what the source is told next, nil if there is nothing.
 func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
-	r := s.room
+	r := s.service
 	if !now.Before(s.nextRenewals) {
 		if request := r.renewals.take(now); request != nil {
 			if r.renewals.size() == 0 {
@@ -137,7 +137,7 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 			return request
 		}
 	}
-	if a := r.desk.next(); a != nil {
+	if a := r.requests.next(); a != nil {
 		return a.request
 	}
 	return nil
@@ -145,7 +145,7 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 
 // send sends a request. Renewals that are lost with the stream are made again within a period.
 func (s *sourceStream) send(request *hawserv1.RegistrationRequest) error {
-	cfg := s.room.cfg
+	cfg := s.service.cfg
 	event, err := call.Encode(codec.NewRegistrationRequest(codec.SyncParams{
 		ID: cfg.NewID(), Time: cfg.Now(), Source: call.BrokerSource, Owner: cfg.Registration,
 	}, request))
@@ -178,7 +178,7 @@ func (r *Service) fromSource(ctx context.Context, e *call.Event) (receipt transp
 	case codec.TypeRegistrationAnswer:
 		var answer *hawserv1.RegistrationAnswer
 		if answer, err = call.Decode(e, codec.ParseRegistrationAnswer); err == nil {
-			taken = r.desk.answer(answer) // else nobody waits for it, or it is the second one
+			taken = r.requests.answer(answer) // else nobody waits for it, or it is the second one
 		}
 	case codec.TypeRegistrationKeys:
 		var said *hawserv1.RegistrationKeys
@@ -232,7 +232,7 @@ func (r *Service) takeObjects(ctx context.Context, session string, said *hawserv
 	if err := r.takeEarliest(ctx, said); err != nil {
 		return err
 	}
-	c, ok := r.mirror.apply(session, said)
+	c, ok := r.cache.apply(session, said)
 	if !ok {
 		return sourceOver()
 	}
@@ -245,7 +245,7 @@ func (r *Service) takeObjects(ctx context.Context, session string, said *hawserv
 	for _, cluster := range c.withdrawn {
 		r.renewals.forget(cluster)
 		r.agents.wakeCluster(cluster)
-		if !r.mirror.isAccepted(cluster) { // and not accepted again meanwhile
+		if !r.cache.isAccepted(cluster) { // and not accepted again meanwhile
 			r.endWorks(cluster, r.notAccepted(cluster))
 		}
 	}

@@ -13,10 +13,10 @@ import (
 // name, and looks at the mirror again when something has changed there: of what changes while it
 // sends, or while the agent does not read, the last state is told. Nobody waits for it.
 type stream struct {
-	room     *Service
+	service  *Service
 	sub      *subscription
 	out      transport.Stream
-	told     map[string]sent
+	sent     map[string]sent
 	nextBeat time.Time
 }
 
@@ -24,7 +24,7 @@ type stream struct {
 func (t *stream) serve(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	t.nextBeat = t.room.cfg.Now().Add(t.room.cfg.Heartbeat)
+	t.nextBeat = t.service.cfg.Now().Add(t.service.cfg.Heartbeat)
 	for {
 		idle, err := t.step(ctx)
 		switch {
@@ -33,7 +33,7 @@ func (t *stream) serve(ctx context.Context) error {
 		case !idle:
 			continue
 		}
-		timer.Reset(t.nextBeat.Sub(t.room.cfg.Now()))
+		timer.Reset(t.nextBeat.Sub(t.service.cfg.Now()))
 		select {
 		case <-t.sub.wake:
 		case <-timer.C:
@@ -47,10 +47,10 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	if err := t.beat(ctx); err != nil {
 		return false, err
 	}
-	shown, accepted, complete := t.room.mirror.show(t.sub.streamScope)
-	shut := t.sub.shut(accepted)
+	shown, accepted, complete := t.service.cache.show(t.sub.streamScope)
+	shut := t.sub.hidden(accepted)
 	event, l, why := t.sub.take(complete && !shut)
-	var notes []note
+	var notes []objectEvent
 	switch {
 	case why != nil:
 		return false, why
@@ -62,14 +62,14 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 		return true, nil
 	case l != nil:
 		defer l.free()
-		notes = compare(t.told, shown, l.versions)
+		notes = compare(t.sent, shown, l.versions)
 	}
-	notes = append(notes, lacks(t.sub.viewer, t.told, shown)...)
+	notes = append(notes, pendingEvents(t.sub.visibility, t.sent, shown)...)
 	for _, n := range notes {
 		if err := t.beat(ctx); err != nil {
 			return false, err
 		}
-		if err := t.tell(ctx, n); err != nil {
+		if err := t.sendEvent(ctx, n); err != nil {
 			return false, err
 		}
 	}
@@ -81,16 +81,16 @@ func (t *stream) beat(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return call.CallerGone(ctx)
 	}
-	now := t.room.cfg.Now()
+	now := t.service.cfg.Now()
 	if now.Before(t.nextBeat) {
 		return nil
 	}
-	t.nextBeat = now.Add(t.room.cfg.Heartbeat)
-	return t.send(ctx, codec.Heartbeat(t.room.cfg.NewID()))
+	t.nextBeat = now.Add(t.service.cfg.Heartbeat)
+	return t.send(ctx, codec.Heartbeat(t.service.cfg.NewID()))
 }
 
-// tell tells one note.
-func (t *stream) tell(ctx context.Context, n note) error {
+// sendEvent tells one note.
+func (t *stream) sendEvent(ctx context.Context, n objectEvent) error {
 	event, err := t.event(n)
 	if err == nil {
 		err = t.send(ctx, event)
@@ -98,12 +98,12 @@ func (t *stream) tell(ctx context.Context, n note) error {
 	if err != nil {
 		return err
 	}
-	t.room.metrics.told.Inc()
+	t.service.metrics.answers.Inc()
 	switch {
 	case n.object != nil:
-		t.told[n.name] = sent{uid: n.object.uid, version: n.object.version, order: n.object.order}
+		t.sent[n.name] = sent{uid: n.object.uid, version: n.object.version, sequence: n.object.sequence}
 	case n.name != "":
-		delete(t.told, n.name)
+		delete(t.sent, n.name)
 	}
 	return nil
 }
@@ -116,9 +116,9 @@ func (t *stream) send(ctx context.Context, event []byte) error {
 }
 
 // event is the event of a note.
-func (t *stream) event(n note) ([]byte, error) {
+func (t *stream) event(n objectEvent) ([]byte, error) {
 	b := codec.Builder{
-		ID: t.room.cfg.NewID(), Source: t.room.cfg.Registration, Time: t.room.cfg.Now(), Cluster: t.sub.cluster,
+		ID: t.service.cfg.NewID(), Source: t.service.cfg.Registration, Time: t.service.cfg.Now(), Cluster: t.sub.cluster,
 		Type: codec.EventType{DataType: t.sub.dataType, Subresource: codec.Spec, Action: codec.UpdateRequest}.String(),
 	}
 	if o := n.object; o != nil {

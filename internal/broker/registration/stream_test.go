@@ -23,8 +23,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// newRoom returns a room on which nothing runs.
-func newRoom() *Service {
+// newService returns a room on which nothing runs.
+func newService() *Service {
 	ids := 0
 	newID := func() string {
 		ids++
@@ -46,7 +46,7 @@ type thing struct {
 // world is a hub, a source that may know less of it, and agents that know less still.
 type world struct {
 	*rapid.T
-	room    *Service
+	service *Service
 	session int
 	hub     map[streamScope]map[string]thing
 	changes int
@@ -57,7 +57,7 @@ type world struct {
 // versions, and a deletion by uid.
 type agent struct {
 	world  *world
-	viewer viewer
+	viewer visibility
 	stream *stream
 	cache  map[string]thing
 	// busy: the world may change while it is sent something.
@@ -112,7 +112,7 @@ func (a *agent) take(env codec.Envelope) {
 	if had, ok := a.cache[o.Metadata.Name]; ok && had.uid == env.ResourceID && had.version > version {
 		a.world.Fatalf("%s is sent in version %d after %d", o.Metadata.Name, version, had.version)
 	}
-	if s, ok := a.stream.told[o.Metadata.Name]; ok && s.uid != env.ResourceID {
+	if s, ok := a.stream.sent[o.Metadata.Name]; ok && s.uid != env.ResourceID {
 		a.world.Fatalf("%s is another object now, and nothing said that the one before is gone", o.Metadata.Name)
 	}
 	if a.viewer.user != "" && a.viewer.dataType != codec.ManagedClusters && o.Requester != a.viewer.user {
@@ -126,8 +126,8 @@ func (a *agent) subscribe() {
 	if a.stream != nil {
 		a.stream.sub.leave()
 	}
-	s := &subscription{running: newRunning(a.world.room.cfg.NewID(), identity.Identity{Role: identity.Agent, Name: a.viewer.cluster}), viewer: a.viewer}
-	a.stream = &stream{room: a.world.room, sub: s, out: a, told: map[string]sent{}, nextBeat: time.Unix(1<<40, 0)}
+	s := &subscription{running: newRunning(a.world.service.cfg.NewID(), identity.Identity{Role: identity.Agent, Name: a.viewer.cluster}), visibility: a.viewer}
+	a.stream = &stream{service: a.world.service, sub: s, out: a, sent: map[string]sent{}, nextBeat: time.Unix(1<<40, 0)}
 	a.list()
 }
 
@@ -174,11 +174,11 @@ func (w *world) object(p streamScope, name string) *hawserv1.RegistrationObject 
 	return o
 }
 
-func (w *world) say(listed bool, objects ...*hawserv1.RegistrationObject) {
+func (w *world) publish(listed bool, objects ...*hawserv1.RegistrationObject) {
 	if w.session == 0 {
 		return
 	}
-	if err := w.room.takeObjects(w.Context(), strconv.Itoa(w.session), &hawserv1.RegistrationObjects{Objects: objects, Listed: listed}); err != nil {
+	if err := w.service.takeObjects(w.Context(), strconv.Itoa(w.session), &hawserv1.RegistrationObjects{Objects: objects, Listed: listed}); err != nil {
 		w.Fatalf("the present session does not count: %v", err)
 	}
 }
@@ -205,7 +205,7 @@ func (w *world) change() {
 	default:
 		delete(w.hub[p], name)
 	}
-	w.say(false, w.object(p, name))
+	w.publish(false, w.object(p, name))
 }
 
 // connect begins a session of the source: it says everything.
@@ -213,17 +213,17 @@ func (w *world) connect() {
 	w.leave()
 	w.session = w.changes + 1
 	w.changes++
-	w.room.mirror.begin(strconv.Itoa(w.session))
+	w.service.cache.begin(strconv.Itoa(w.session))
 	for p, things := range w.hub {
 		for name := range things {
-			w.say(false, w.object(p, name))
+			w.publish(false, w.object(p, name))
 		}
 	}
 }
 
 func (w *world) leave() {
 	if w.session > 0 {
-		w.room.mirror.end(strconv.Itoa(w.session))
+		w.service.cache.end(strconv.Itoa(w.session))
 	}
 	w.session = 0
 }
@@ -231,14 +231,14 @@ func (w *world) leave() {
 // check has everything said and sent: each agent then has what it may see, and nothing else.
 func (w *world) check() {
 	w.connect()
-	w.say(true)
+	w.publish(true)
 	for _, a := range w.agents {
 		if a.stream == nil {
 			continue
 		}
 		for !a.step() {
 		}
-		if _, accepted, _ := w.room.mirror.show(a.viewer.streamScope); a.viewer.shut(accepted) {
+		if _, accepted, _ := w.service.cache.show(a.viewer.streamScope); a.viewer.hidden(accepted) {
 			continue // it keeps what it has, whatever becomes of it
 		}
 		want := maps.Clone(w.hub[a.viewer.streamScope])
@@ -256,13 +256,13 @@ func (w *world) check() {
 // order of its versions.
 func TestStream_ShowsWhatTheHubHas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{T: t, room: newRoom(), hub: map[streamScope]map[string]thing{}}
+		w := &world{T: t, service: newService(), hub: map[streamScope]map[string]thing{}}
 		for _, d := range kinds {
 			row, _ := codec.Registration(d)
 			for _, c := range clusters {
-				w.agents = append(w.agents, &agent{world: w, viewer: viewer{streamScope: streamScope{d, c}, early: row.Joining}, cache: map[string]thing{}})
+				w.agents = append(w.agents, &agent{world: w, viewer: visibility{streamScope: streamScope{d, c}, early: row.Joining}, cache: map[string]thing{}})
 				if row.Joining {
-					w.agents = append(w.agents, &agent{world: w, viewer: viewer{streamScope: streamScope{d, c}, early: true, user: "boot"}, cache: map[string]thing{}})
+					w.agents = append(w.agents, &agent{world: w, viewer: visibility{streamScope: streamScope{d, c}, early: true, user: "boot"}, cache: map[string]thing{}})
 				}
 			}
 		}
@@ -279,7 +279,7 @@ func TestStream_ShowsWhatTheHubHas(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"change":    func(*rapid.T) { w.change() },
 			"connect":   func(*rapid.T) { w.connect() },
-			"listed":    func(*rapid.T) { w.say(true) },
+			"listed":    func(*rapid.T) { w.publish(true) },
 			"leave":     func(*rapid.T) { w.leave() },
 			"subscribe": one(func(a *agent) { a.subscribe() }),
 			"list":      one(func(a *agent) { a.list() }),

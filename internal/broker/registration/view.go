@@ -7,8 +7,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// viewer is who looks at a place, and what it may see there.
-type viewer struct {
+// visibility is who looks at a place, and what it may see there.
+type visibility struct {
 	streamScope
 	// early: what is there is shown before the hub has accepted the cluster.
 	early bool
@@ -20,13 +20,13 @@ type viewer struct {
 	agents string
 }
 
-// shut reports whether nothing may be said of the place. What was shown before is not said to be
+// hidden reports whether nothing may be said of the place. What was shown before is not said to be
 // gone either: that a cluster may not see its add-ons does not mean that the hub has none.
-func (v viewer) shut(accepted bool) bool { return !accepted && !v.early }
+func (v visibility) hidden(accepted bool) bool { return !accepted && !v.early }
 
 // sees reports whether an object of the place is shown. A request without a requester came another
 // way than over a broker.
-func (v viewer) sees(o *object) bool {
+func (v visibility) sees(o *object) bool {
 	return v.dataType != codec.SigningRequests || v.user == "" || o.requester == v.user ||
 		v.agents != "" && (o.requester == "" || strings.HasPrefix(o.requester, v.agents))
 }
@@ -34,20 +34,20 @@ func (v viewer) sees(o *object) bool {
 // sent is what a stream has told of one name.
 type sent struct {
 	uid, version string
-	order        uint64
+	sequence     uint64
 }
 
-// note is one thing that a stream has to tell: an object, or that one is gone.
-type note struct {
+// objectEvent is one thing that a stream has to tell: an object, or that one is gone.
+type objectEvent struct {
 	name   string
 	object *object // nil: gone is
 	gone   sent
 }
 
-// lacks returns what has to be told, in this order, so that whoever was told of what is in told
+// pendingEvents returns what has to be told, in this order, so that whoever was told of what is in told
 // knows what is shown, and nothing else. An object with another uid is another object: the one
 // before it is gone first.
-func lacks(v viewer, told map[string]sent, shown []*object) (notes []note) {
+func pendingEvents(v visibility, told map[string]sent, shown []*object) (notes []objectEvent) {
 	there := make(map[string]string, len(shown))
 	for _, o := range shown {
 		if v.sees(o) {
@@ -56,12 +56,12 @@ func lacks(v viewer, told map[string]sent, shown []*object) (notes []note) {
 	}
 	for name, s := range told {
 		if uid, ok := there[name]; !ok || uid != s.uid {
-			notes = append(notes, note{name: name, gone: s})
+			notes = append(notes, objectEvent{name: name, gone: s})
 		}
 	}
 	for _, o := range shown {
-		if s, ok := told[o.name]; v.sees(o) && (!ok || s.order < o.order) {
-			notes = append(notes, note{name: o.name, object: o})
+		if s, ok := told[o.name]; v.sees(o) && (!ok || s.sequence < o.sequence) {
+			notes = append(notes, objectEvent{name: o.name, object: o})
 		}
 	}
 	return notes
@@ -70,7 +70,7 @@ func lacks(v viewer, told map[string]sent, shown []*object) (notes []note) {
 // compare takes what a party says that it has. What of the shown it has in another version, or not
 // at all, counts as not told. It returns what the hub does not have: who sees a part only is told so
 // too, or it would wait for a request that a hub has lost; of what is there for others nothing is said.
-func compare(told map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []note) {
+func compare(told map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []objectEvent) {
 	has := make(map[string]int64, len(list))
 	for _, e := range list {
 		has[e.ResourceID] = e.ResourceVersion
@@ -79,7 +79,7 @@ func compare(told map[string]sent, shown []*object, list []codec.ResourceVersion
 		version, err := strconv.ParseInt(o.version, 10, 64)
 		if had, ok := has[o.uid]; !ok || err != nil || had != version {
 			if s, ok := told[o.name]; ok {
-				s.order = 0
+				s.sequence = 0
 				told[o.name] = s
 			}
 		}
@@ -89,7 +89,7 @@ func compare(told map[string]sent, shown []*object, list []codec.ResourceVersion
 		delete(has, s.uid) // it is told by name that it is gone
 	}
 	for uid, version := range has {
-		gone = append(gone, note{gone: sent{uid: uid, version: strconv.FormatInt(version, 10)}})
+		gone = append(gone, objectEvent{gone: sent{uid: uid, version: strconv.FormatInt(version, 10)}})
 	}
 	return gone
 }

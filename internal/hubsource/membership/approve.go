@@ -51,18 +51,18 @@ const (
 
 // decideRequests adds what becomes of the CSRs of a cluster. Nothing becomes of those that a
 // person decides about.
-func (r rules) decideRequests(s situation, e *effects) {
+func (r rules) decideRequests(s clusterState, e *effects) {
 	var firsts []first
 	for _, csr := range ordered(s.requests) {
 		if _, addon := csr.Labels[addonLabel]; addon || csr.Spec.SignerName != SignerName || csr.Spec.Username != CreatorName {
 			continue // whoever made it may write any annotation
 		}
-		asked, err := sound(csr)
+		asked, err := validate(csr)
 		if err != nil {
 			continue // should a person approve it, it is refused with the reason
 		}
 		if csr.Annotations[UserAnnotation] == asked.user() {
-			e.verdicts = append(e.verdicts, decideRenewal(s, csr)...)
+			e.decisions = append(e.decisions, decideRenewal(s, csr)...)
 		} else {
 			firsts = append(firsts, first{csr, asked})
 		}
@@ -78,12 +78,12 @@ func (r rules) decideRequests(s situation, e *effects) {
 
 // first is a request of an agent that shows no certificate.
 type first struct {
-	csr   *certificatesv1.CertificateSigningRequest
-	asked request
+	csr     *certificatesv1.CertificateSigningRequest
+	request request
 }
 
 // remember puts into the metadata of a cluster that it has an agent, and that it was denied.
-func (s situation) remember(firsts []first, e *effects) {
+func (s clusterState) remember(firsts []first, e *effects) {
 	c, member := s.cluster, WasMember(s.cluster)
 	claimed := c.Annotations[KeyAnnotation]
 	deny := !c.Spec.HubAcceptsClient && (claimed != "" || s.wasAccepted())
@@ -115,7 +115,7 @@ func WasMember(c *clusterv1.ManagedCluster) bool {
 }
 
 // wasAccepted reports whether the hub shows that the cluster was accepted before.
-func (s situation) wasAccepted() bool {
+func (s clusterState) wasAccepted() bool {
 	return WasMember(s.cluster) || slices.Contains(s.cluster.Finalizers, clusterv1.ManagedClusterFinalizer) ||
 		meta.FindStatusCondition(s.cluster.Status.Conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil
 }
@@ -126,7 +126,7 @@ func (s situation) wasAccepted() bool {
 //	t1  the agent of a cluster has a certificate
 //	t2  the ManagedCluster is lost, or made anew from a file, without marks
 //	t3  a stranger with a token that lets clusters in asks for the name
-func (s situation) inUse() bool {
+func (s clusterState) inUse() bool {
 	n := s.namespace
 	if s.cluster.Spec.HubAcceptsClient {
 		return WasMember(s.cluster) || n != nil && n.CreationTimestamp.Before(&s.cluster.CreationTimestamp)
@@ -135,7 +135,7 @@ func (s situation) inUse() bool {
 }
 
 // decideRenewal is about who shows a certificate of the very agent that the CSR is for.
-func decideRenewal(s situation, csr *certificatesv1.CertificateSigningRequest) []csrDecision {
+func decideRenewal(s clusterState, csr *certificatesv1.CertificateSigningRequest) []csrDecision {
 	member := s.cluster != nil && s.cluster.Spec.HubAcceptsClient && s.cluster.DeletionTimestamp == nil
 	switch {
 	case member && conditionOf(csr, certificatesv1.CertificateDenied) == reasonNotAMember:
@@ -157,7 +157,7 @@ func decideRenewal(s situation, csr *certificatesv1.CertificateSigningRequest) [
 //	t3  the state comes back, the key that is claimed is approved
 //
 // therefore only one of them has a certificate, also when its CSR has long been deleted.
-func (r rules) decideFirst(s situation, f first, e *effects) {
+func (r rules) decideFirst(s clusterState, f first, e *effects) {
 	c := s.cluster
 	if decided(f.csr) || !slices.Contains(r.users, f.csr.Annotations[UserAnnotation]) {
 		return
@@ -166,11 +166,11 @@ func (r rules) decideFirst(s situation, f first, e *effects) {
 		return // it has an agent: a second one needs a person
 	}
 	switch claimed := c.Annotations[KeyAnnotation]; {
-	case claimed == f.asked.key() && c.Spec.HubAcceptsClient:
-		e.verdicts = append(e.verdicts, csrDecision{f.csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + f.csr.Annotations[UserAnnotation]})
+	case claimed == f.request.key() && c.Spec.HubAcceptsClient:
+		e.decisions = append(e.decisions, csrDecision{f.csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + f.csr.Annotations[UserAnnotation]})
 	case claimed != "" || s.inUse():
 	case e.change == nil || e.change.claim == "" && !e.change.member:
-		e.changes().claim, e.change.accept = f.asked.key(), !c.Spec.HubAcceptsClient
+		e.changes().claim, e.change.accept = f.request.key(), !c.Spec.HubAcceptsClient
 	}
 }
 

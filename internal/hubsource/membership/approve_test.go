@@ -54,8 +54,8 @@ func TestDecide_Renewals(t *testing.T) {
 		{"by a bootstrap user", member, changed(func(c *certificatesv1.CertificateSigningRequest) { c.Annotations[UserAnnotation] = bootstrapUser }), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := situation{name: "east", cluster: c.cluster, renewal: &renewal{written: start, seen: start}, requests: csrs{c.csr}, now: start}
-			if got := told(effects{verdicts: decide(rules{}, s).verdicts}); got != c.want {
+			s := clusterState{name: "east", cluster: c.cluster, renewal: &renewal{written: start, seen: start}, requests: csrs{c.csr}, now: start}
+			if got := reported(effects{decisions: decide(rules{}, s).decisions}); got != c.want {
 				t.Errorf("decided %q, want %q", got, c.want)
 			}
 		})
@@ -73,7 +73,7 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		}
 		return csrOf(t, name, "east", "agent", user, k)
 	}
-	asked, err := sound(by("x", bootstrapUser, 1))
+	asked, err := validate(by("x", bootstrapUser, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,9 +128,9 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		{"named like its own namespace", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, owned, "taints=unreachable", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := situation{name: "east", cluster: c.cluster, renewal: &renewal{written: start, seen: start}, requests: c.requests, namespace: c.namespace, now: start}
+			s := clusterState{name: "east", cluster: c.cluster, renewal: &renewal{written: start, seen: start}, requests: c.requests, namespace: c.namespace, now: start}
 			e := decide(rules{users: []string{bootstrapUser}}, s)
-			if got := told(e); got != c.want {
+			if got := reported(e); got != c.want {
 				t.Errorf("decided %q, want %q", got, c.want)
 			}
 			if c.key != "" && e.change.claim != c.key {

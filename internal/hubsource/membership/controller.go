@@ -33,7 +33,7 @@ type Config struct {
 	Addons   addonversioned.Interface
 	Metadata metadata.Interface
 	// Broker is the way on which agents renew their Leases. It must not block; nil: they need none.
-	Broker func() Link
+	Broker func() ConnectionState
 
 	Registerer prometheus.Registerer
 	Health     *telemetry.Health

@@ -173,7 +173,7 @@ func (w *world) csr(name string) *certificatesv1.CertificateSigningRequest {
 	return csr
 }
 
-func (w *world) ask(csr *certificatesv1.CertificateSigningRequest) {
+func (w *world) request(csr *certificatesv1.CertificateSigningRequest) {
 	w.Helper()
 	w.add(csr)
 	w.pass(time.Second)
@@ -236,7 +236,7 @@ func TestController_LifeOfACluster(t *testing.T) {
 		w.shows("east", "unreachable")
 
 		first := csrOf(t, "east-1", "east", "agent", bootstrapUser, newKey(t))
-		w.ask(first)
+		w.request(first)
 		w.pass(time.Hour)
 		if c := w.csr("east-1"); len(c.Status.Conditions) > 0 || len(c.Status.Certificate) > 0 {
 			t.Fatalf("nobody decided about a first CSR, and it has %+v", c.Status)
@@ -308,7 +308,7 @@ func TestController_LifeOfACluster(t *testing.T) {
 		// Its acceptance is withdrawn, and given again.
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
 		w.shows("east", "HubAcceptedManagedCluster=False Available=True ClockSynced=True held")
-		w.ask(csrOf(t, "east-2", "east", "agent", userOf("east", "agent"), newKey(t)))
+		w.request(csrOf(t, "east-2", "east", "agent", userOf("east", "agent"), newKey(t)))
 		if c := w.csr("east-2"); conditionOf(c, certificatesv1.CertificateDenied) != reasonNotAMember {
 			t.Errorf("a renewal of a withdrawn cluster has %+v", c.Status)
 		}
@@ -316,7 +316,7 @@ func TestController_LifeOfACluster(t *testing.T) {
 		if c := w.csr("east-2"); c != nil {
 			t.Errorf("the CSR that was denied holds the agent up: %+v", c.Status)
 		}
-		w.ask(csrOf(t, "east-3", "east", "agent", userOf("east", "agent"), newKey(t)))
+		w.request(csrOf(t, "east-3", "east", "agent", userOf("east", "agent"), newKey(t)))
 		if c := w.csr("east-3"); len(c.Status.Certificate) == 0 {
 			t.Errorf("a renewal of a member has %+v", c.Status)
 		}
@@ -381,7 +381,7 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 		}
 		// Withdrawn by a person, it stays so, whoever asks.
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
-		w.ask(csrOf(t, "east-c", "east", "a", bootstrapUser, newKey(t)))
+		w.request(csrOf(t, "east-c", "east", "a", bootstrapUser, newKey(t)))
 		w.shows("east", "HubAcceptedManagedCluster=False unreachable held")
 		if c := w.cluster("east"); c.Annotations[KeyAnnotation] != NoKey {
 			t.Errorf("a restore without status would not know that it was denied: %v", c.Annotations)

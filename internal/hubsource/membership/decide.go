@@ -19,15 +19,15 @@ const (
 	LeaseName = "managed-cluster-lease"
 	// defaultPeriod is how often an agent renews it if the cluster does not say.
 	defaultPeriod = 60 * time.Second
-	// silentPeriods is for how many periods an agent may be silent.
-	silentPeriods = 5
+	// missedPeriods is for how many periods an agent may be silent.
+	missedPeriods = 5
 	// resourceFinalizer is a second finalizer that the controllers of Open Cluster Management
 	// put on a cluster. Whoever leaves them behind wants it to go too.
 	resourceFinalizer = "cluster.open-cluster-management.io/resource-cleanup"
 )
 
-// situation is what the hub shows of one cluster at one moment.
-type situation struct {
+// clusterState is what the hub shows of one cluster at one moment.
+type clusterState struct {
 	name string
 	// cluster is nil where there is none, and so is lease.
 	cluster *clusterv1.ManagedCluster
@@ -48,12 +48,12 @@ type renewal struct {
 	written, seen time.Time
 	// watched: it changed while this process watched.
 	watched bool
-	// heard is when the agent was heard otherwise: it said whether its cluster is available.
-	heard time.Time
+	// lastSeen is when the agent was heard otherwise: it said whether its cluster is available.
+	lastSeen time.Time
 }
 
 // alive is when the agent was heard last.
-func (r *renewal) alive() time.Time { return plain.Latest(r.seen, r.heard) }
+func (r *renewal) alive() time.Time { return plain.Latest(r.seen, r.lastSeen) }
 
 // effects are what follows from a situation, in the order in which it is done.
 type effects struct {
@@ -65,7 +65,7 @@ type effects struct {
 	remove []object // of the cluster
 	// conditions of the status to set.
 	conditions []metav1.Condition
-	verdicts   []csrDecision
+	decisions  []csrDecision
 	// release takes the Lease away, then the finalizers off.
 	release bool
 	// after is when to look next without a change; 0: never.
@@ -84,7 +84,7 @@ type change struct {
 }
 
 // decide says what follows. It changes nothing that it is given.
-func decide(r rules, s situation) effects {
+func decide(r rules, s clusterState) effects {
 	var e effects
 	switch {
 	case s.cluster == nil:
@@ -97,7 +97,7 @@ func decide(r rules, s situation) effects {
 	return e
 }
 
-func decideMember(s situation) (e effects) {
+func decideMember(s clusterState) (e effects) {
 	c := s.cluster
 	conditions := slices.Clone(c.Status.Conditions)
 	set := func(want metav1.Condition) {
@@ -118,7 +118,7 @@ func decideMember(s situation) (e effects) {
 	}
 	if s.renewal != nil && meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil {
 		// Once the condition is there, nobody looks at the add-ons any more: they are first.
-		if e.addons, e.after = s.judge(meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionAvailable)); e.addons != nil {
+		if e.addons, e.after = s.check(meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionAvailable)); e.addons != nil {
 			set(*e.addons)
 		}
 		if s.renewal.watched {
@@ -129,12 +129,12 @@ func decideMember(s situation) (e effects) {
 	return e
 }
 
-// judge returns what Available is to say of the agent, nil for what it has, and when to look again.
-func (s situation) judge(has *metav1.Condition) (says *metav1.Condition, after time.Duration) {
-	if left := plain.Latest(s.renewal.alive(), s.outlook.calm).Add(silentPeriods * period(s.cluster)).Sub(s.now); left > 0 {
+// check returns what Available is to say of the agent, nil for what it has, and when to look again.
+func (s clusterState) check(has *metav1.Condition) (says *metav1.Condition, after time.Duration) {
+	if left := plain.Latest(s.renewal.alive(), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
 		return nil, left
 	}
-	says = &silent
+	says = &disconnectedCondition
 	if s.outlook.outage != nil {
 		says, after = s.outlook.outage, period(s.cluster) // until it is over
 	}
@@ -161,7 +161,7 @@ var (
 		Type: clusterv1.ManagedClusterConditionHubAccepted, Status: metav1.ConditionFalse,
 		Reason: "HubClusterAdminDenied", Message: "The hub has withdrawn its acceptance: spec.hubAcceptsClient is false",
 	}
-	silent = metav1.Condition{
+	disconnectedCondition = metav1.Condition{
 		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown,
 		Reason: "ManagedClusterLeaseUpdateStopped", Message: "The agent of the cluster has not renewed its Lease for five periods",
 	}

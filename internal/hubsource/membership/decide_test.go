@@ -11,8 +11,8 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// told says what was decided, in short.
-func told(e effects) string {
+// reported says what was decided, in short.
+func reported(e effects) string {
 	var all []string
 	say := func(yes bool, format string, args ...any) {
 		if yes {
@@ -40,7 +40,7 @@ func told(e effects) string {
 	for _, c := range e.conditions {
 		say(true, "%s=%s/%s", c.Type, c.Status, c.Reason)
 	}
-	for _, v := range e.verdicts {
+	for _, v := range e.decisions {
 		say(true, "%s %s", v.action, v.csr.Name)
 	}
 	say(e.release, "release")
@@ -66,7 +66,7 @@ func TestDecide_Member(t *testing.T) {
 		c.Spec.Taints = append(c.Spec.Taints, clusterv1.Taint{Key: unreachable, Effect: clusterv1.TaintEffectPreferNoSelect})
 	}
 	clock := func(status metav1.ConditionStatus, reason string) func(*clusterv1.ManagedCluster) {
-		return says(clusterv1.ManagedClusterConditionClockSynced, status, reason)
+		return conditions(clusterv1.ManagedClusterConditionClockSynced, status, reason)
 	}
 	type changes = []func(*clusterv1.ManagedCluster)
 	for _, c := range []struct {
@@ -87,7 +87,7 @@ func TestDecide_Member(t *testing.T) {
 		{"nearly so", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute-time.Second, false), "after 1s"},
 		{"silent for five of its short periods", changes{accepts, slow, finalized, isAccepted, isBroken, tainted(unavailable)}, seen(50*time.Second, false),
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
-		{"stays silent", changes{accepts, finalized, isAccepted, isSilent, tainted(unreachable)}, seen(time.Hour, false), ""},
+		{"stays silent", changes{accepts, finalized, isAccepted, isDisconnected, tainted(unreachable)}, seen(time.Hour, false), ""},
 		{"never spoke", changes{accepts, finalized, isAccepted, tainted(unreachable)}, seen(time.Hour, false), "addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"is back", changes{accepts, finalized, isAccepted, isAvailable, foreign, tainted(unreachable)}, heard, "taints=gpu; after 4m0s"},
 		{"is back, without another taint", changes{accepts, finalized, isAccepted, isAvailable, tainted(unreachable)}, heard, "taints=; after 4m0s"},
@@ -107,10 +107,10 @@ func TestDecide_Member(t *testing.T) {
 		{"an old Lease is no renewal", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, false), "after 5m0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := situation{name: "east", cluster: clusterNamed("east", c.cluster...), renewal: c.renewal, now: start}
+			s := clusterState{name: "east", cluster: clusterNamed("east", c.cluster...), renewal: c.renewal, now: start}
 			before := s.cluster.DeepCopy()
 			e := decide(rules{}, s)
-			if got := told(e); got != c.want {
+			if got := reported(e); got != c.want {
 				t.Errorf("decided\n%s\nwant\n%s", got, c.want)
 			}
 			if fmt.Sprint(before) != fmt.Sprint(s.cluster) {
@@ -119,7 +119,7 @@ func TestDecide_Member(t *testing.T) {
 			if e.after == 0 && e.change == nil && len(e.conditions) == 0 && c.want != "" && !e.lease {
 				t.Errorf("%+v does nothing", e)
 			}
-			if got := told(decide(rules{}, after(s, e))); strings.Contains(got, "=") {
+			if got := reported(decide(rules{}, after(s, e))); strings.Contains(got, "=") {
 				t.Errorf("what was done asks for more: %s", got)
 			}
 		})
@@ -127,7 +127,7 @@ func TestDecide_Member(t *testing.T) {
 }
 
 // after is the situation after e was done.
-func after(s situation, e effects) situation {
+func after(s clusterState, e effects) clusterState {
 	s.cluster = s.cluster.DeepCopy()
 	s.cluster.Status.Conditions = with(s.cluster.Status.Conditions, e.conditions...)
 	if e.change != nil {
@@ -181,13 +181,13 @@ func TestDecide_End(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cluster := clusterNamed("east", accepts, isAvailable, deletion(c.ago), func(m *clusterv1.ManagedCluster) { m.Finalizers = []string{c.finalizer} })
-			got := told(decide(rules{}, situation{name: "east", cluster: cluster, remaining: c.remaining, now: start}))
+			got := reported(decide(rules{}, clusterState{name: "east", cluster: cluster, remaining: c.remaining, now: start}))
 			if got != c.want {
 				t.Errorf("decided\n%s\nwant\n%s", got, c.want)
 			}
 		})
 	}
-	if c := clusterNamed("east", deletion(0)); told(decide(rules{}, situation{name: "east", cluster: c, now: start})) != "" {
+	if c := clusterNamed("east", deletion(0)); reported(decide(rules{}, clusterState{name: "east", cluster: c, now: start})) != "" {
 		t.Error("a cluster that was never accepted has something to clean up")
 	}
 	if !slices.Equal([]string{addon.String(), work.String()}, []string{"add-ons", "works"}) {

@@ -23,7 +23,7 @@
 //     clusters are accepted by themselves: while the cluster has not joined, and for one key;
 //   - what is signed has the subject of the request, the use of a client, and nothing else.
 //
-// [decide] and [sound] decide, from what they are given; [Controller] watches, asks them, and
+// [decide] and [validate] decide, from what they are given; [Controller] watches, asks them, and
 // does what they say. It decides about one cluster at a time, from the present state of all
 // that belongs to it, so that a lost, late or repeated write costs work, never correctness.
 //

@@ -48,7 +48,7 @@ func objectOf(k kind, o *metav1.PartialObjectMetadata) object {
 
 // decideEnd says what goes next of a cluster that is being deleted: what has the lowest
 // priority of its add-ons, without add-ons of its works, and at last the finalizers.
-func decideEnd(s situation) (e effects) {
+func decideEnd(s clusterState) (e effects) {
 	set := func(want metav1.Condition) {
 		have := meta.FindStatusCondition(s.cluster.Status.Conditions, want.Type)
 		if have == nil || have.Status != want.Status || have.Reason != want.Reason || have.Message != want.Message {

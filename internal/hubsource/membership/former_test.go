@@ -50,7 +50,7 @@ func TestFormer_Write(t *testing.T) {
 		w.pass(time.Minute)
 		save(formerMember, w.cluster("east"))
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
-		w.ask(csrOf(t, "east-c", "east", "agent", bootstrapUser, newKey(t)))
+		w.request(csrOf(t, "east-c", "east", "agent", bootstrapUser, newKey(t)))
 		save(formerDenied, w.cluster("east"))
 		save(formerRequest, renewalCSR(t, func(csr *certificatesv1.CertificateSigningRequest) {
 			csr.Annotations["hawser.dev/asked-with-issued"] = formerIssued.Format(time.RFC3339)
@@ -73,8 +73,8 @@ func readFormer[T any](t *testing.T, file string) *T {
 
 // decideFormer is what becomes of a cluster and of requests.
 func decideFormer(c *clusterv1.ManagedCluster, requests ...*certificatesv1.CertificateSigningRequest) string {
-	s := situation{name: "east", cluster: c, renewal: &renewal{written: start, seen: start}, requests: requests, now: start}
-	return told(effects{verdicts: decide(rules{users: []string{bootstrapUser}}, s).verdicts})
+	s := clusterState{name: "east", cluster: c, renewal: &renewal{written: start, seen: start}, requests: requests, now: start}
+	return reported(effects{decisions: decide(rules{users: []string{bootstrapUser}}, s).decisions})
 }
 
 // TestFormer_Cluster: the marks of a former hub-source on a ManagedCluster count: it has an agent, another

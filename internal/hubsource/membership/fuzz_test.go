@@ -22,12 +22,12 @@ func FuzzSound(f *testing.F) {
 	}
 	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n"), "")
 	f.Fuzz(func(t *testing.T, text []byte, label string) {
-		r, err := sound(&certificatesv1.CertificateSigningRequest{
+		r, err := validate(&certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.ClusterNameLabelKey: label}},
 			Spec:       certificatesv1.CertificateSigningRequestSpec{Request: text, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth}},
 		})
 		if err != nil {
-			var u *unsound
+			var u *invalidCSRError
 			if !errors.As(err, &u) || u.reason == "" || u.message == "" {
 				t.Fatalf("refused for %v", err)
 			}

@@ -98,7 +98,7 @@ func finalized(c *clusterv1.ManagedCluster) {
 	c.Finalizers = append(c.Finalizers, clusterv1.ManagedClusterFinalizer)
 }
 
-func says(kind string, status metav1.ConditionStatus, reason string) func(*clusterv1.ManagedCluster) {
+func conditions(kind string, status metav1.ConditionStatus, reason string) func(*clusterv1.ManagedCluster) {
 	return func(c *clusterv1.ManagedCluster) {
 		c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason})
 	}
@@ -113,12 +113,12 @@ func tainted(keys ...string) func(*clusterv1.ManagedCluster) {
 }
 
 var (
-	isAccepted  = says(clusterv1.ManagedClusterConditionHubAccepted, metav1.ConditionTrue, "HubClusterAdminAccepted")
-	isDenied    = says(clusterv1.ManagedClusterConditionHubAccepted, metav1.ConditionFalse, "HubClusterAdminDenied")
-	isJoined    = says(clusterv1.ManagedClusterConditionJoined, metav1.ConditionTrue, "ManagedClusterJoined")
-	isAvailable = says(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue, "ManagedClusterAvailable")
-	isSilent    = says(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionUnknown, "ManagedClusterLeaseUpdateStopped")
-	isBroken    = says(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionFalse, "ManagedClusterKubeAPIServerUnavailable")
+	isAccepted     = conditions(clusterv1.ManagedClusterConditionHubAccepted, metav1.ConditionTrue, "HubClusterAdminAccepted")
+	isDenied       = conditions(clusterv1.ManagedClusterConditionHubAccepted, metav1.ConditionFalse, "HubClusterAdminDenied")
+	isJoined       = conditions(clusterv1.ManagedClusterConditionJoined, metav1.ConditionTrue, "ManagedClusterJoined")
+	isAvailable    = conditions(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue, "ManagedClusterAvailable")
+	isDisconnected = conditions(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionUnknown, "ManagedClusterLeaseUpdateStopped")
+	isBroken       = conditions(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionFalse, "ManagedClusterKubeAPIServerUnavailable")
 )
 
 // caOf is a CA, as PEM.

@@ -48,7 +48,7 @@ type hub struct {
 
 // perform does what was decided, in that order. It ends at the first request that fails: then
 // all is decided anew.
-func (h hub) perform(ctx context.Context, s situation, e effects) (err error) { //nolint:cyclop // one condition for each effect, in their order
+func (h hub) perform(ctx context.Context, s clusterState, e effects) (err error) { //nolint:cyclop // one condition for each effect, in their order
 	c := s.cluster
 	if e.namespace {
 		err = h.makeNamespace(ctx, s.name)
@@ -60,7 +60,7 @@ func (h hub) perform(ctx context.Context, s situation, e effects) (err error) { 
 		err = h.makeLease(ctx, s.name)
 	}
 	if err == nil && e.addons != nil {
-		err = h.silenceAddons(ctx, s.name, *e.addons)
+		err = h.disconnectAddons(ctx, s.name, *e.addons)
 	}
 	for i := 0; err == nil && i < len(e.remove); i++ {
 		err = h.remove(ctx, s.name, e.remove[i])
@@ -68,8 +68,8 @@ func (h hub) perform(ctx context.Context, s situation, e effects) (err error) { 
 	if err == nil && len(e.conditions) > 0 {
 		c, err = h.patchStatus(ctx, c, e.conditions)
 	}
-	for i := 0; err == nil && i < len(e.verdicts); i++ {
-		err = h.decideCSR(ctx, e.verdicts[i])
+	for i := 0; err == nil && i < len(e.decisions); i++ {
+		err = h.decideCSR(ctx, e.decisions[i])
 	}
 	if err == nil && e.release {
 		err = h.release(ctx, c)
@@ -186,8 +186,8 @@ func (h hub) makeLease(ctx context.Context, cluster string) error {
 	return h.metrics.did("create_lease", err)
 }
 
-// silenceAddons sets Available=Unknown, as it is on their cluster, on add-ons. A hub need not serve them.
-func (h hub) silenceAddons(ctx context.Context, cluster string, why metav1.Condition) error {
+// disconnectAddons sets Available=Unknown, as it is on their cluster, on add-ons. A hub need not serve them.
+func (h hub) disconnectAddons(ctx context.Context, cluster string, why metav1.Condition) error {
 	why.Type = addonv1alpha1.ManagedClusterAddOnConditionAvailable
 	client := h.addons.AddonV1alpha1().ManagedClusterAddOns(cluster)
 	list, err := client.List(ctx, metav1.ListOptions{})

@@ -38,8 +38,8 @@ const (
 const (
 	// lookForOCM is how often they are looked for.
 	lookForOCM = 5 * time.Minute
-	// ocmSilence is for how long their Lease may be silent: an upgrade takes a while.
-	ocmSilence = 10 * time.Minute
+	// ocmDisconnectedAfter is for how long their Lease may be silent: an upgrade takes a while.
+	ocmDisconnectedAfter = 10 * time.Minute
 )
 
 // ocmShownBy says by what Open Cluster Management's controllers are known to run, "" if nothing
@@ -48,7 +48,7 @@ func ocmShownBy(d *appsv1.Deployment, l *coordinationv1.Lease, now time.Time) st
 	if d != nil && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
 		return fmt.Sprintf("Deployment %s/%s", OCMNamespace, OCMDeployment)
 	}
-	if l != nil && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != "" && l.Spec.RenewTime != nil && now.Sub(l.Spec.RenewTime.Time) < ocmSilence {
+	if l != nil && l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != "" && l.Spec.RenewTime != nil && now.Sub(l.Spec.RenewTime.Time) < ocmDisconnectedAfter {
 		return fmt.Sprintf("Lease %s/%s", OCMNamespace, OCMLease)
 	}
 	return ""

@@ -15,15 +15,15 @@ const (
 	// whose time is over: all that one cause has cut off renewed last within one period of each other,
 	// and a renewal is written a period late at most.
 	latePeriods = 3
-	// mostSilent is how many of 100 connected clusters may fall silent together, and fewSilent how
+	// maxDisconnectedShare is how many of 100 connected clusters may fall silent together, and minDisconnected how
 	// many in any case, as for the nodes of a Kubernetes zone.
-	mostSilent, fewSilent = 55, 2
+	maxDisconnectedShare, minDisconnected = 55, 2
 	// lookEvery bounds how often all clusters are counted.
 	lookEvery = 200 * time.Millisecond
 )
 
-// Link is the session with the broker over which the renewals of agents come.
-type Link struct {
+// ConnectionState is the session with the broker over which the renewals of agents come.
+type ConnectionState struct {
 	Connected bool
 	// Since is when the present session began.
 	Since time.Time
@@ -46,12 +46,12 @@ type outage struct {
 }
 
 // judge says what silence says now.
-func (o *outage) judge(now time.Time, link Link) (l outlook) {
+func (o *outage) judge(now time.Time, link ConnectionState) (l outlook) {
 	switch {
 	case !link.Connected:
 		l.outage = &unreachable
-	case o.late > fewSilent && 100*o.late > mostSilent*o.connected:
-		l.outage = &manySilent
+	case o.late > minDisconnected && 100*o.late > maxDisconnectedShare*o.connected:
+		l.outage = &manyDisconnected
 	case o.lasts:
 		o.calm = now
 	}
@@ -67,7 +67,7 @@ func isConnected(c *clusterv1.ManagedCluster) bool {
 
 // isOutage reports whether Available is unknown because of an outage.
 func isOutage(c *metav1.Condition) bool {
-	return c != nil && c.Status == metav1.ConditionUnknown && (c.Reason == unreachable.Reason || c.Reason == manySilent.Reason)
+	return c != nil && c.Status == metav1.ConditionUnknown && (c.Reason == unreachable.Reason || c.Reason == manyDisconnected.Reason)
 }
 
 var (
@@ -75,7 +75,7 @@ var (
 		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown, Reason: "BrokerUnreachable",
 		Message: "Hub-source has no session with the broker, so no renewal of the Lease can come: check the broker. No taint is added",
 	}
-	manySilent = metav1.Condition{
+	manyDisconnected = metav1.Condition{
 		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown, Reason: "ManyAgentsSilent",
 		Message: "More than 55 % of the connected clusters fell silent together: check the broker and the way to it. No taint is added",
 	}
@@ -83,7 +83,7 @@ var (
 
 // outlook is that of all clusters. The caller holds the lock.
 func (m *members) outlook(now time.Time) outlook {
-	link, o := Link{Connected: true}, &m.outage
+	link, o := ConnectionState{Connected: true}, &m.outage
 	if m.cfg.Broker != nil {
 		link = m.cfg.Broker()
 	}

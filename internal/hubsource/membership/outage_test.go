@@ -17,10 +17,10 @@ import (
 // periods after that it counts from the end of it.
 func TestOutage_Judge(t *testing.T) {
 	began := start.Add(-time.Hour)
-	up, down := Link{Connected: true, Since: began}, Link{Since: began}
+	up, down := ConnectionState{Connected: true, Since: began}, ConnectionState{Since: began}
 	for _, c := range []struct {
 		name            string
-		link            Link
+		link            ConnectionState
 		late, connected int
 		want            string
 	}{
@@ -62,10 +62,10 @@ func reasonOf(c *metav1.Condition) string {
 
 // outageFleet is a hub with available clusters, c0 and so on, whose Leases were just renewed. link is
 // that of hub-source.
-func outageFleet(t *testing.T, n int) (w *world, link *atomic.Pointer[Link]) {
-	link = &atomic.Pointer[Link]{}
-	link.Store(&Link{Connected: true, Since: time.Now()})
-	w = begin(t, Config{Mode: On, Broker: func() Link { return *link.Load() }})
+func outageFleet(t *testing.T, n int) (w *world, link *atomic.Pointer[ConnectionState]) {
+	link = &atomic.Pointer[ConnectionState]{}
+	link.Store(&ConnectionState{Connected: true, Since: time.Now()})
+	w = begin(t, Config{Mode: On, Broker: func() ConnectionState { return *link.Load() }})
 	for i := range n {
 		name := fmt.Sprint("c", i)
 		if _, err := w.clusters.ClusterV1().ManagedClusters().Create(t.Context(), clusterNamed(name, accepts), metav1.CreateOptions{}); err != nil {
@@ -111,7 +111,7 @@ func (w *world) is(from, to int, want string) {
 	}
 }
 
-const judgedSilent = "ManagedClusterLeaseUpdateStopped " + clusterv1.ManagedClusterTaintUnreachable
+const markedDisconnected = "ManagedClusterLeaseUpdateStopped " + clusterv1.ManagedClusterTaintUnreachable
 
 // TestController_BrokerIsDown: it taints no cluster, however long; when it is back, each agent has five
 // periods, and who is silent for longer is judged.
@@ -119,7 +119,7 @@ func TestController_BrokerIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, link := outageFleet(t, 3)
 		w.add(&addonv1alpha1.ManagedClusterAddOn{ObjectMeta: metav1.ObjectMeta{Namespace: "c0", Name: "search"}})
-		link.Store(&Link{Since: time.Now()})
+		link.Store(&ConnectionState{Since: time.Now()})
 		w.pass(4 * time.Minute)
 		w.is(0, 3, "Test")
 		w.pass(20 * time.Minute)
@@ -127,7 +127,7 @@ func TestController_BrokerIsDown(t *testing.T) {
 		if a, err := w.addons.AddonV1alpha1().ManagedClusterAddOns("c0").Get(t.Context(), "search", metav1.GetOptions{}); err != nil || meta.FindStatusCondition(a.Status.Conditions, "Available").Reason != "BrokerUnreachable" {
 			t.Errorf("the add-on of a cluster without a broker: %v, %v", a, err)
 		}
-		link.Store(&Link{Connected: true, Since: time.Now()})
+		link.Store(&ConnectionState{Connected: true, Since: time.Now()})
 		w.pass(4 * time.Minute)
 		w.is(0, 3, "BrokerUnreachable")
 		w.renewAll(2)
@@ -135,7 +135,7 @@ func TestController_BrokerIsDown(t *testing.T) {
 		w.edit("c1", sets(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue))
 		w.pass(2 * time.Minute)
 		w.is(0, 2, "Test")
-		w.is(2, 3, judgedSilent)
+		w.is(2, 3, markedDisconnected)
 	})
 }
 
@@ -164,12 +164,12 @@ func TestController_ManyAgentsAreSilent(t *testing.T) {
 			w.renewAll(8)
 		}
 		w.is(0, 8, "Test")
-		w.is(8, 10, judgedSilent)
+		w.is(8, 10, markedDisconnected)
 		for range 7 { // three of those eight, which is less
 			w.pass(time.Minute)
 			w.renewAll(5)
 		}
 		w.is(0, 5, "Test")
-		w.is(5, 8, judgedSilent)
+		w.is(5, 8, markedDisconnected)
 	})
 }

@@ -47,19 +47,19 @@ func (r *request) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// unsound is why a CSR is not signed. The reason is that of its condition Failed.
-type unsound struct{ reason, message string }
+// invalidCSRError is why a CSR is not signed. The reason is that of its condition Failed.
+type invalidCSRError struct{ reason, message string }
 
-func (u *unsound) Error() string { return u.message }
+func (u *invalidCSRError) Error() string { return u.message }
 
 func refuse(reason, format string, args ...any) error {
-	return &unsound{reason, fmt.Sprintf(format, args...)}
+	return &invalidCSRError{reason, fmt.Sprintf(format, args...)}
 }
 
-// sound reads what a CSR asks for. Its errors are [unsound].
+// validate reads what a CSR asks for. Its errors are [invalidCSRError].
 //
 // Extensions that it asks for are no error: nobody copies them.
-func sound(csr *certificatesv1.CertificateSigningRequest) (request, error) {
+func validate(csr *certificatesv1.CertificateSigningRequest) (request, error) {
 	parsed, err := identity.ReadRequest(csr.Spec.Request)
 	if err != nil {
 		return request{}, refuse("RequestInvalid", "spec.request: %v", err)

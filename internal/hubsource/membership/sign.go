@@ -49,7 +49,7 @@ func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
 	if !approved || csr.Spec.SignerName != SignerName || len(csr.Status.Certificate) > 0 {
 		return nil, nil
 	}
-	r, err := sound(csr)
+	r, err := validate(csr)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func signerOf(t testing.TB, from, to time.Time) authority {
 // issued signs the request of a CSR and returns the certificate.
 func issued(t *testing.T, a authority, csr *certificatesv1.CertificateSigningRequest, now time.Time, valid time.Duration, earliest ...time.Time) *x509.Certificate {
 	t.Helper()
-	r, err := sound(csr)
+	r, err := validate(csr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestIssue_DropsWhatWasNotAskedForByAnAgent(t *testing.T) {
 				}, key)
 				c.Spec.Usages = append(c.Spec.Usages, certificatesv1.UsageServerAuth, certificatesv1.UsageCertSign, certificatesv1.UsageAny)
 			})
-			asked, err := sound(csr)
+			asked, err := validate(csr)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +129,7 @@ func TestIssue_Lifetimes(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		configured time.Duration
-		asked      *int32
+		requested  *int32
 		end        time.Time
 		from, to   time.Duration
 	}{
@@ -141,7 +141,7 @@ func TestIssue_Lifetimes(t *testing.T) {
 		{"the CA ends before", DefaultDuration, nil, start.Add(time.Hour), -5 * time.Minute, time.Hour},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			csr := renewalCSR(t, func(s *certificatesv1.CertificateSigningRequest) { s.Spec.ExpirationSeconds = c.asked })
+			csr := renewalCSR(t, func(s *certificatesv1.CertificateSigningRequest) { s.Spec.ExpirationSeconds = c.requested })
 			got := issued(t, signerOf(t, start.Add(-time.Hour), c.end), csr, start, lifetime(c.configured, csr))
 			if from, to := got.NotBefore.Sub(start), got.NotAfter.Sub(start); from != c.from || to != c.to {
 				t.Errorf("valid from %s to %s, want %s to %s", from, to, c.from, c.to)
@@ -153,7 +153,7 @@ func TestIssue_Lifetimes(t *testing.T) {
 		t.Errorf("begins at %s, before its CA", got.NotBefore)
 	}
 	for _, now := range []time.Time{start.Add(-time.Hour), year} {
-		r, err := sound(renewalCSR(t))
+		r, err := validate(renewalCSR(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,15 +238,15 @@ func TestToSign_RefusesWhatNoAgentAsksFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			csr := renewalCSR(t, c.change, condition(certificatesv1.CertificateApproved, "by a person"))
 			_, err := toSign(csr)
-			var u *unsound
+			var u *invalidCSRError
 			if !errors.As(err, &u) || u.reason != c.reason || u.message == "" {
 				t.Errorf("got %v, want the reason %s", err, c.reason)
 			}
 			// Nor is it approved by itself.
 			csr.Status.Conditions, csr.Annotations[UserAnnotation] = nil, bootstrapUser
-			s := situation{name: "east", cluster: clusterNamed("east"), requests: csrs{csr}, now: start}
-			if e := decide(rules{users: []string{bootstrapUser}}, s); len(e.verdicts) > 0 || e.change != nil && e.change.claim != "" {
-				t.Errorf("decided %s", told(e))
+			s := clusterState{name: "east", cluster: clusterNamed("east"), requests: csrs{csr}, now: start}
+			if e := decide(rules{users: []string{bootstrapUser}}, s); len(e.decisions) > 0 || e.change != nil && e.change.claim != "" {
+				t.Errorf("decided %s", reported(e))
 			}
 		})
 	}
@@ -392,7 +392,7 @@ func TestSignable(t *testing.T) {
 		{"being deleted", clusterNamed("east", accepts, going), false, true},
 	} {
 		may, err := (&request{approved: start}).signable(c.cluster)
-		var u *unsound
+		var u *invalidCSRError
 		if may != c.may || errors.As(err, &u) != c.never {
 			t.Errorf("%s: %t, %v", c.name, may, err)
 		}
@@ -408,12 +408,12 @@ func TestController_SignsNothingAfterADenial(t *testing.T) {
 		shown := w.cluster("east").DeepCopy()
 		approved := csrOf(t, "east-1", "east", "agent", bootstrapUser, newKey(t), condition(certificatesv1.CertificateApproved, "KubectlApprove"))
 		approved.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
-		w.ask(approved)
+		w.request(approved)
 		if c := w.csr("east-1"); len(c.Status.Certificate) > 0 || conditionOf(c, certificatesv1.CertificateFailed) != reasonDenied {
 			t.Errorf("of a cluster that is not accepted (%v) a CSR has %+v", shown.Spec, c.Status)
 		}
 		w.edit("east", accepts)
-		w.ask(csrOf(t, "east-2", "east", "agent", bootstrapUser, newKey(t), condition(certificatesv1.CertificateApproved, "KubectlApprove")))
+		w.request(csrOf(t, "east-2", "east", "agent", bootstrapUser, newKey(t), condition(certificatesv1.CertificateApproved, "KubectlApprove")))
 		if c := w.csr("east-2"); len(c.Status.Certificate) == 0 {
 			t.Errorf("of a cluster that is accepted again a CSR has %+v", c.Status)
 		}

@@ -78,7 +78,7 @@ func (c *Controller) work(ctx context.Context) error {
 		add("informer", i.RunWithContext)
 	}
 	for range clusterWorkers {
-		add("cluster worker", func(ctx context.Context) { m.serve(ctx, m.due, m.lookAfter) })
+		add("cluster worker", func(ctx context.Context) { m.serve(ctx, m.due, m.reconcile) })
 	}
 	if c.cfg.Signer.configured() {
 		for range signWorkers {
@@ -230,7 +230,7 @@ func (m *members) clusterChanged(old, o any) {
 	if was != nil && is != nil && !known(was) && known(is) {
 		m.mu.Lock()
 		if r, has := m.renewals[is.Name]; has {
-			r.heard = time.Now()
+			r.lastSeen = time.Now()
 			m.renewals[is.Name] = r
 		}
 		m.mu.Unlock()
@@ -291,9 +291,9 @@ func (m *members) serve(ctx context.Context, q queue, f func(context.Context, st
 	}
 }
 
-// lookAfter decides about one cluster, and does what follows.
-func (m *members) lookAfter(ctx context.Context, name string) error {
-	s, err := m.situation(ctx, name)
+// reconcile decides about one cluster, and does what follows.
+func (m *members) reconcile(ctx context.Context, name string) error {
+	s, err := m.stateOf(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -301,17 +301,17 @@ func (m *members) lookAfter(ctx context.Context, name string) error {
 	if err := m.hub.perform(ctx, s, e); err != nil {
 		return fmt.Errorf("cluster %s: %w", name, err)
 	}
-	m.tell(ctx, s, e)
+	m.report(ctx, s, e)
 	if e.after > 0 {
 		m.due.AddAfter(name, e.after)
 	}
 	return nil
 }
 
-// situation reads what there is of a cluster. The hub is asked only about a cluster that is being
+// stateOf reads what there is of a cluster. The hub is asked only about a cluster that is being
 // deleted, or that may be accepted by itself.
-func (m *members) situation(ctx context.Context, name string) (s situation, err error) {
-	s = situation{name: name, now: time.Now()}
+func (m *members) stateOf(ctx context.Context, name string) (s clusterState, err error) {
+	s = clusterState{name: name, now: time.Now()}
 	if o, found, err := m.clusters.GetStore().GetByKey(name); err != nil {
 		return s, err
 	} else if found {
@@ -341,8 +341,8 @@ func (m *members) situation(ctx context.Context, name string) (s situation, err 
 	return s, err
 }
 
-// tell logs what people want to know of later.
-func (m *members) tell(ctx context.Context, s situation, e effects) {
+// report logs what people want to know of later.
+func (m *members) report(ctx context.Context, s clusterState, e effects) {
 	if e.change != nil && e.change.claim == NoKey {
 		m.cfg.Log.InfoContext(ctx, "a cluster was denied: no rule lets it in any more", "cluster", s.name)
 	} else if e.change != nil && e.change.claim != "" {
@@ -351,7 +351,7 @@ func (m *members) tell(ctx context.Context, s situation, e effects) {
 	for _, c := range e.conditions {
 		m.cfg.Log.InfoContext(ctx, "condition of a cluster", "cluster", s.name, "type", c.Type, "status", c.Status, "reason", c.Reason)
 	}
-	for _, v := range e.verdicts {
+	for _, v := range e.decisions {
 		m.metrics.csrs.WithLabelValues(string(v.action)).Inc()
 		m.cfg.Log.InfoContext(ctx, "CSR of a cluster", "cluster", s.name, "csr", v.csr.Name, "decision", v.action, "reason", v.reason)
 	}
@@ -382,7 +382,7 @@ func (m *members) sign(ctx context.Context, name string) error {
 			err = superseded(csr, asked.earliest)
 		}
 	}
-	var u *unsound
+	var u *invalidCSRError
 	switch {
 	case errors.As(err, &u):
 		if err := m.hub.fail(ctx, csr, u.reason, u.message); err != nil {

@@ -46,7 +46,7 @@ type access struct {
 	reviews authorizationclient.SubjectAccessReviewInterface
 	find    func(ctx context.Context) (string, error) // nil: it is decided
 	log     *slog.Logger
-	asks    atomic.Bool
+	enabled atomic.Bool
 
 	mu   sync.Mutex
 	kept map[question]accessResult
@@ -68,7 +68,7 @@ func newAccess(c Config) *access {
 	if c.AccessReviews == Auto {
 		x.find = c.FindOCM
 	}
-	x.asks.Store(c.AccessReviews == Always || c.AccessReviews == Auto)
+	x.enabled.Store(c.AccessReviews == Always || c.AccessReviews == Auto)
 	return x
 }
 
@@ -82,8 +82,8 @@ func (x *access) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // it was asked to stop
 		case err != nil:
 			wait = lookForOCMAgain
-			x.log.WarnContext(ctx, "whether Open Cluster Management's registration controllers run on the hub cannot be told, the hub is asked about each request until then or as before", "err", err, "asked", x.asks.Load(), "retry_in", wait)
-		case x.asks.Swap(shownBy != "") != (shownBy != ""):
+			x.log.WarnContext(ctx, "whether Open Cluster Management's registration controllers run on the hub cannot be told, the hub is asked about each request until then or as before", "err", err, "asked", x.enabled.Load(), "retry_in", wait)
+		case x.enabled.Swap(shownBy != "") != (shownBy != ""):
 			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "asked", shownBy != "", "shown_by", shownBy)
 		}
 		if !run.Sleep(ctx, wait) {
@@ -96,8 +96,8 @@ func (x *access) Run(ctx context.Context) error {
 
 // review returns nil if the hub lets who asks do it, or need not be asked; else the refusal, or
 // why the hub did not say.
-func (x *access) review(ctx context.Context, a ask) error {
-	if !x.asks.Load() {
+func (x *access) review(ctx context.Context, a agentRequest) error {
+	if !x.enabled.Load() {
 		return nil
 	}
 	r := attributes(a)

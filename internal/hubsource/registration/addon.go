@@ -10,7 +10,7 @@ import (
 
 // addOnStatus updates the status of an add-on of the cluster that asks. The hub refuses a version
 // that is not the present one.
-func addOnStatus(a ask, resource schema.GroupVersionResource) (call, error) {
+func addOnStatus(a agentRequest, resource schema.GroupVersionResource) (call, error) {
 	if err := a.inOwnNamespace(); err != nil {
 		return call{}, err
 	}
@@ -28,7 +28,7 @@ func addOnStatus(a ask, resource schema.GroupVersionResource) (call, error) {
 }
 
 // inOwnNamespace refuses an object that is not in the namespace of the cluster that asks.
-func (a ask) inOwnNamespace() error {
+func (a agentRequest) inOwnNamespace() error {
 	if ns := a.sent.Metadata.Namespace; ns != a.cluster {
 		return a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)
 	}
@@ -36,7 +36,7 @@ func (a ask) inOwnNamespace() error {
 }
 
 // named refuses an object without a name, or with one that would be more than a part of a path.
-func (a ask) named() error {
+func (a agentRequest) named() error {
 	name := a.sent.Metadata.Name
 	if name == "" {
 		return a.invalid("it has no name; whoever asks chooses it")
@@ -56,7 +56,7 @@ const (
 
 // requestToken asks for a token of a service account of an add-on. The uid of the request is the
 // asker's own mark, which the hub does not take.
-func requestToken(a ask) (call, error) {
+func requestToken(a agentRequest) (call, error) {
 	if ns := a.sent.Metadata.Namespace; ns != "" && ns != a.cluster {
 		return call{}, a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)
 	}

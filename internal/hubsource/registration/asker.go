@@ -28,10 +28,10 @@ const (
 	madeWithin = time.Minute
 )
 
-// asker is by whom CSRs are counted: an agent of a cluster for the cluster itself or for an add-on,
+// requester is by whom CSRs are counted: an agent of a cluster for the cluster itself or for an add-on,
 // or whoever else asks for the cluster. Bootstrap tokens name any cluster; what they ask for must not
 // take a cluster's renewals the room, nor must the add-ons of the cluster.
-type asker struct {
+type requester struct {
 	cluster string
 	own     bool
 	addOn   string // "" for the certificate of the cluster itself
@@ -41,11 +41,11 @@ type asker struct {
 	account string
 }
 
-func askerOf(cluster, user, addOn string) asker {
+func requesterOf(cluster, user, addOn string) requester {
 	if of := identityPrefix + cluster; user == of || strings.HasPrefix(user, of+":") {
-		return asker{cluster: cluster, own: true, addOn: addOn}
+		return requester{cluster: cluster, own: true, addOn: addOn}
 	}
-	return asker{cluster: cluster}
+	return requester{cluster: cluster}
 }
 
 // counts are numbers of objects, and bytes of them.
@@ -61,7 +61,7 @@ func (c counts) plus(d counts, n int) counts {
 
 // undecided is what waits for a person, and what CSRs there are.
 type undecided struct {
-	by  map[asker]counts
+	by  map[requester]counts
 	all int // undecided CSRs
 	// made are objects that were asked for and that the informer does not show yet:
 	//
@@ -93,17 +93,17 @@ func (u *undecided) add(d codec.DataType, o *object, n int) {
 		return
 	}
 	if u.by == nil {
-		u.by, u.made = map[asker]counts{}, map[made]*object{}
+		u.by, u.made = map[requester]counts{}, map[made]*object{}
 	}
 	u.all += n * c.undecided
-	of := []asker{o.asker}
+	of := []requester{o.requestedBy}
 	switch {
-	case !o.asker.own:
-		if of = append(of, asker{}); o.account != "" {
-			of = append(of, asker{account: o.account})
+	case !o.requestedBy.own:
+		if of = append(of, requester{}); o.account != "" {
+			of = append(of, requester{account: o.account})
 		}
-	case o.asker.addOn != "":
-		of = append(of, asker{cluster: o.asker.cluster, own: true, addOns: true})
+	case o.requestedBy.addOn != "":
+		of = append(of, requester{cluster: o.requestedBy.cluster, own: true, addOns: true})
 	}
 	for _, k := range of {
 		if u.by[k] = u.by[k].plus(c, n); u.by[k] == (counts{}) {
@@ -137,22 +137,22 @@ func (u *undecided) release(k made) {
 
 // csrCapacity is what there is already where one more of an ask would count: of such askers for the cluster itself,
 // for the add-on that the ask names, for all add-ons of the cluster, of the account, and of all accounts.
-type csrCapacity struct{ asker, addOn, addOns, account, all counts }
+type csrCapacity struct{ perRequester, addOn, addOns, account, all counts }
 
-func (u *undecided) roomOf(a ask) csrCapacity {
+func (u *undecided) capacityOf(a agentRequest) csrCapacity {
 	return csrCapacity{
-		asker:  u.by[askerOf(a.cluster, a.user, "")],
-		addOn:  u.by[askerOf(a.cluster, a.user, a.sent.Metadata.Labels[addOnLabel])],
-		addOns: u.by[asker{cluster: a.cluster, own: true, addOns: true}], account: u.by[asker{account: a.user}], all: u.by[asker{}],
+		perRequester: u.by[requesterOf(a.cluster, a.user, "")],
+		addOn:        u.by[requesterOf(a.cluster, a.user, a.sent.Metadata.Labels[addOnLabel])],
+		addOns:       u.by[requester{cluster: a.cluster, own: true, addOns: true}], account: u.by[requester{account: a.user}], all: u.by[requester{}],
 	}
 }
 
 // takes refuses one more object, of so many bytes, where there are too many.
-func (r csrCapacity) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
+func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxWaiting int) error {
 	const requests, decide = "certificate requests of %s are undecided", "approve, deny or delete some on the hub first"
 	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour: ask again then"
 	cluster, account := "cluster "+a.cluster, "clusters that join with the token of "+a.user
-	joins := a.what.DataType == codec.ManagedClusters || !askerOf(a.cluster, a.user, "").own
+	joins := a.what.DataType == codec.ManagedClusters || !requesterOf(a.cluster, a.user, "").own
 	type bound struct {
 		n, most          int
 		what, of, advice string
@@ -169,7 +169,7 @@ func (r csrCapacity) takes(a ask, forAddOn bool, bytes, maxWaiting int) error {
 			{r.addOn.csrs, decidedToo * maxUndecided, kept, addOn, wait}, {r.addOns.csrs, decidedToo * maxUndecidedAddOns, kept, all, wait},
 		}
 	default:
-		bounds = []bound{{r.asker.undecided, maxUndecided, requests, cluster, decide}, {r.asker.csrs, decidedToo * maxUndecided, kept, cluster, wait}}
+		bounds = []bound{{r.perRequester.undecided, maxUndecided, requests, cluster, decide}, {r.perRequester.csrs, decidedToo * maxUndecided, kept, cluster, wait}}
 		if joins {
 			bounds = append(bounds, bound{r.account.undecided, maxWaiting, requests, account, decide}, bound{r.all.undecided, inAll * maxWaiting, requests, "clusters that join", decide})
 		}

@@ -36,22 +36,22 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 		wantBoot            int
 	}{
 		"by a bootstrap token":            {Registrar, boot, make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
-		"of the cluster itself":           {Registrar, agent, make([]string, 20), csrCapacity{asker: undecidedOf(20)}, 0},
-		"of an agent without a name":      {Registrar, identityPrefix + "c1", make([]string, 20), csrCapacity{asker: undecidedOf(20)}, 0},
+		"of the cluster itself":           {Registrar, agent, make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
+		"of an agent without a name":      {Registrar, identityPrefix + "c1", make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
 		"of an agent of another cluster":  {Registrar, identityPrefix + "c10:agent", make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
 		"of its add-ons":                  {Registrar, agent, []string{"a", "a", "b", "c"}, csrCapacity{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
 		"of add-ons, by others":           {Registrar, boot, []string{"a", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
-		"past the broker":                 {agent, "", []string{"", "a"}, csrCapacity{asker: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
+		"past the broker":                 {agent, "", []string{"", "a"}, csrCapacity{perRequester: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
 		"past the broker, in its name":    {boot, agent, []string{"", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
 		"past the broker, by nobody's":    {"", agent, []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
 		"through the broker, by nobody's": {Registrar, "", []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
 	} {
 		var s Server
 		roomOf := func(user string) csrCapacity {
-			a := ask{cluster: "c1", user: user}
+			a := agentRequest{cluster: "c1", user: user}
 			a.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}
-			r := s.undecided.roomOf(a)
-			for _, c := range []*counts{&r.asker, &r.addOn, &r.addOns, &r.account, &r.all} {
+			r := s.undecided.capacityOf(a)
+			for _, c := range []*counts{&r.perRequester, &r.addOn, &r.addOns, &r.account, &r.all} {
 				c.bytes = 0
 			}
 			return r
@@ -62,7 +62,7 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 		if got := roomOf(agent); got != c.want || s.undecided.all != len(c.addOns) {
 			t.Errorf("%s: %+v of %d, want %+v of %d", name, got, s.undecided.all, c.want, len(c.addOns))
 		}
-		if n := roomOf(boot).asker.undecided; n != c.wantBoot {
+		if n := roomOf(boot).perRequester.undecided; n != c.wantBoot {
 			t.Errorf("%s: %d are others', want %d", name, n, c.wantBoot)
 		}
 		for _, addOn := range c.addOns {
@@ -77,26 +77,26 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 // How many undecided CSRs there may be.
 func TestRoom_Takes(t *testing.T) {
 	const most = 50
-	agent, boot := ask{cluster: "c1", user: identityPrefix + "c1:agent"}, ask{cluster: "c1", user: "boot", bootstrap: true}
+	agent, boot := agentRequest{cluster: "c1", user: identityPrefix + "c1:agent"}, agentRequest{cluster: "c1", user: "boot", bootstrap: true}
 	agent.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}
 	for name, c := range map[string]struct {
-		ask   ask
-		addOn bool
-		room  csrCapacity
-		want  bool
+		request  agentRequest
+		addOn    bool
+		capacity csrCapacity
+		want     bool
 	}{
-		"a renewal":                                       {agent, false, csrCapacity{asker: undecidedOf(maxUndecided - 1)}, true},
-		"renewals nobody decides about":                   {agent, false, csrCapacity{asker: undecidedOf(maxUndecided)}, false},
+		"a renewal":                                       {agent, false, csrCapacity{perRequester: undecidedOf(maxUndecided - 1)}, true},
+		"renewals nobody decides about":                   {agent, false, csrCapacity{perRequester: undecidedOf(maxUndecided)}, false},
 		"a renewal, beside all add-ons that can be":       {agent, false, csrCapacity{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecidedAddOns), all: undecidedOf(most)}, true},
-		"an add-on's, beside all others'":                 {agent, true, csrCapacity{asker: undecidedOf(maxUndecided), addOn: undecidedOf(maxUndecided - 1), addOns: undecidedOf(maxUndecidedAddOns - 1), all: undecidedOf(most)}, true},
+		"an add-on's, beside all others'":                 {agent, true, csrCapacity{perRequester: undecidedOf(maxUndecided), addOn: undecidedOf(maxUndecided - 1), addOns: undecidedOf(maxUndecidedAddOns - 1), all: undecidedOf(most)}, true},
 		"too many of an add-on":                           {agent, true, csrCapacity{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecided)}, false},
 		"too many add-ons, whose names a cluster invents": {agent, true, csrCapacity{addOns: undecidedOf(maxUndecidedAddOns)}, false},
-		"a first request":                                 {boot, false, csrCapacity{asker: undecidedOf(maxUndecided - 1), account: undecidedOf(most - 1), all: undecidedOf(inAll*most - 1)}, true},
-		"too many in the name of one cluster":             {boot, false, csrCapacity{asker: undecidedOf(maxUndecided), all: undecidedOf(maxUndecided)}, false},
+		"a first request":                                 {boot, false, csrCapacity{perRequester: undecidedOf(maxUndecided - 1), account: undecidedOf(most - 1), all: undecidedOf(inAll*most - 1)}, true},
+		"too many in the name of one cluster":             {boot, false, csrCapacity{perRequester: undecidedOf(maxUndecided), all: undecidedOf(maxUndecided)}, false},
 		"too many in the names of many":                   {boot, false, csrCapacity{account: undecidedOf(most)}, false},
 		"too many of all accounts":                        {boot, false, csrCapacity{all: undecidedOf(inAll * most)}, false},
-		"a renewal after many that were decided":          {agent, false, csrCapacity{asker: counts{csrs: decidedToo*maxUndecided - 1}}, true},
-		"a renewal after all that there may be":           {agent, false, csrCapacity{asker: counts{csrs: decidedToo * maxUndecided}}, false},
+		"a renewal after many that were decided":          {agent, false, csrCapacity{perRequester: counts{csrs: decidedToo*maxUndecided - 1}}, true},
+		"a renewal after all that there may be":           {agent, false, csrCapacity{perRequester: counts{csrs: decidedToo * maxUndecided}}, false},
 		"an add-on's after all that there may be":         {agent, true, csrCapacity{addOn: counts{csrs: decidedToo * maxUndecided}}, false},
 		"add-ons after all that there may be":             {agent, true, csrCapacity{addOns: counts{csrs: decidedToo * maxUndecidedAddOns}}, false},
 		"a first request beside what is large":            {boot, false, csrCapacity{account: counts{bytes: most*bytesEach - 1000}}, true},
@@ -104,7 +104,7 @@ func TestRoom_Takes(t *testing.T) {
 		"a first request, and all accounts have too much": {boot, false, csrCapacity{all: counts{bytes: inAll*most*bytesEach - 999}}, false},
 		"a renewal, and all accounts have too much":       {agent, false, csrCapacity{all: counts{bytes: inAll * most * bytesEach}}, true},
 	} {
-		err := c.room.takes(c.ask, c.addOn, 1000, most)
+		err := c.capacity.takes(c.request, c.addOn, 1000, most)
 		if (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -118,26 +118,26 @@ func TestRoom_Takes(t *testing.T) {
 // on a request for the certificate of the cluster is no other room.
 func TestServer_SpendTakesTheRoomThatThereIs(t *testing.T) {
 	request := requestPEM(t, nil)
-	join, csr := byBootstrap(asked(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}})), csrOf(request, nil)
+	join, csr := byBootstrap(parsed(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}})), csrOf(request, nil)
 	labelled := csrOf(request, func(m, _ obj) { m["labels"] = obj{addOnLabel: "a"} })
-	crowded, addOns := asker{cluster: cluster1, own: true}, asker{cluster: cluster1, own: true, addOns: true}
+	crowded, addOns := requester{cluster: cluster1, own: true}, requester{cluster: cluster1, own: true, addOns: true}
 	for name, c := range map[string]struct {
 		ask  *hawserv1.RegistrationAsk
 		on   hubState
-		by   map[asker]counts
+		by   map[requester]counts
 		want string
 	}{
-		"a first cluster":                         {join, hubState{}, map[asker]counts{{}: {clusters: 19}}, ""},
-		"bootstrap fills the hub with clusters":   {join, hubState{}, map[asker]counts{{account: bootstrapUser}: {clusters: 10}}, "TooManyRequests"},
-		"bootstrap fills the hub with CSRs":       {byBootstrap(asked(t, createdCSR, cluster1, csr)), hubState{}, map[asker]counts{{account: bootstrapUser}: undecidedOf(10)}, "TooManyRequests"},
-		"… in the names of accepted clusters":     {byBootstrap(asked(t, createdCSR, cluster1, csr)), known(t), map[asker]counts{{}: undecidedOf(20)}, "TooManyRequests"},
-		"a renewal beside all others' CSRs":       {asked(t, createdCSR, cluster1, csr), known(t), map[asker]counts{{}: undecidedOf(20), addOns: undecidedOf(maxUndecidedAddOns)}, ""},
-		"a cluster floods CSRs":                   {asked(t, createdCSR, cluster1, csr), known(t), map[asker]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
-		"… and names an add-on as if it were one": {asked(t, createdCSR, cluster1, labelled), known(t), map[asker]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
+		"a first cluster":                         {join, hubState{}, map[requester]counts{{}: {clusters: 19}}, ""},
+		"bootstrap fills the hub with clusters":   {join, hubState{}, map[requester]counts{{account: bootstrapUser}: {clusters: 10}}, "TooManyRequests"},
+		"bootstrap fills the hub with CSRs":       {byBootstrap(parsed(t, createdCSR, cluster1, csr)), hubState{}, map[requester]counts{{account: bootstrapUser}: undecidedOf(10)}, "TooManyRequests"},
+		"… in the names of accepted clusters":     {byBootstrap(parsed(t, createdCSR, cluster1, csr)), known(t), map[requester]counts{{}: undecidedOf(20)}, "TooManyRequests"},
+		"a renewal beside all others' CSRs":       {parsed(t, createdCSR, cluster1, csr), known(t), map[requester]counts{{}: undecidedOf(20), addOns: undecidedOf(maxUndecidedAddOns)}, ""},
+		"a cluster floods CSRs":                   {parsed(t, createdCSR, cluster1, csr), known(t), map[requester]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
+		"… and names an add-on as if it were one": {parsed(t, createdCSR, cluster1, labelled), known(t), map[requester]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
 	} {
 		s := Server{cfg: Config{MaxWaiting: 10}, undecided: undecided{by: c.by, made: map[made]*object{}}}
 		s.watches = []*watched{{kind: kind{dataType: codec.ManagedClusters}}}
-		a, err := readAsk(c.ask)
+		a, err := readRequest(c.ask)
 		var does call
 		if err == nil {
 			does, err = decide(a, c.on)

@@ -13,7 +13,7 @@ import (
 func (b *bench) tokenOf(account string) (refused string) {
 	b.Helper()
 	var a *hawserv1.RegistrationAnswer
-	a, refused = b.ask(asked(b, createdToken, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": account}}))
+	a, refused = b.request(parsed(b, createdToken, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": account}}))
 	if (refused == "") != (len(a.GetTokenRequest()) > 0) {
 		b.Errorf("refused %q, token %s", refused, a.GetTokenRequest())
 	}

@@ -32,8 +32,8 @@ func (h *fakeHub) size(resource string) (n, bytes int) {
 	return n, bytes
 }
 
-// told are the bytes that the broker was told.
-func (b *fakeBroker) told() (bytes int) {
+// received are the bytes that the broker was told.
+func (b *fakeBroker) received() (bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, o := range b.objects {
@@ -51,9 +51,9 @@ func joining(name string, bundle int) obj {
 
 // joins has an account ask that a cluster joins.
 func (b *bench) joins(account, name string, bundle int) string {
-	m := byBootstrap(asked(b, createdCluster, name, joining(name, bundle)))
+	m := byBootstrap(parsed(b, createdCluster, name, joining(name, bundle)))
 	m.User = account
-	_, refused := b.ask(m)
+	_, refused := b.request(m)
 	return refused
 }
 
@@ -79,13 +79,13 @@ func TestBounds_OneToken(t *testing.T) {
 			}
 		}
 		b.wait(time.Second)
-		if n, bytes := b.hub.size(hubClusters); refused != "TooManyRequests" || n < 50 || bytes > most || b.broker.told() > most {
-			t.Errorf("%q: the hub has %d of %d bytes, the broker is told %d", refused, n, bytes, b.broker.told())
+		if n, bytes := b.hub.size(hubClusters); refused != "TooManyRequests" || n < 50 || bytes > most || b.broker.received() > most {
+			t.Errorf("%q: the hub has %d of %d bytes, the broker is told %d", refused, n, bytes, b.broker.received())
 		}
 		request := requestPEM(t, nil)
 		made := -1
 		for refused = ""; refused == "" && made < 15; made++ {
-			_, refused = b.ask(byBootstrap(asked(t, createdCSR, cluster1, csrOf(request, func(m, _ obj) { m["name"] = fmt.Sprint("csr-", made) }))))
+			_, refused = b.request(byBootstrap(parsed(t, createdCSR, cluster1, csrOf(request, func(m, _ obj) { m["name"] = fmt.Sprint("csr-", made) }))))
 		}
 		if _, bytes := b.hub.size(hubClusters); refused != "TooManyRequests" || made == 15 || bytes > most {
 			t.Errorf("%d CSRs of who has filled its room: %q, %d bytes", made, refused, bytes)
@@ -124,7 +124,7 @@ func TestBounds_SideBySide(t *testing.T) {
 			var answers []<-chan *hawserv1.RegistrationAnswer
 			for i := range 32 {
 				name := fmt.Sprint("c-", i)
-				ask := byBootstrap(asked(t, createdCluster, name, joining(name, 10)))
+				ask := byBootstrap(parsed(t, createdCluster, name, joining(name, 10)))
 				answers = append(answers, b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: ask}}))
 			}
 			refused := map[string]int{}
@@ -162,25 +162,25 @@ func TestBounds_Events(t *testing.T) {
 		for _, field := range []string{"note", "reason", "action", "reportingController", "type"} {
 			e := eventOf("large", "n")
 			e[field] = strings.Repeat("x", 1<<20)
-			if _, refused := b.ask(asked(t, createdEvent, cluster1, e)); refused == "" {
+			if _, refused := b.request(parsed(t, createdEvent, cluster1, e)); refused == "" {
 				t.Errorf("%s has a mebibyte on the hub", field)
 			}
 		}
 		e := eventOf("where", "n")
 		e["regarding"] = obj{"kind": "Pod", "fieldPath": strings.Repeat("x", 10<<10)}
-		if _, refused := b.ask(asked(t, createdEvent, cluster1, e)); refused != "Invalid" {
+		if _, refused := b.request(parsed(t, createdEvent, cluster1, e)); refused != "Invalid" {
 			t.Errorf("a path of 10 KiB: %q", refused)
 		}
 		e = eventOf("more", "n")
 		e["regarding"] = obj{"kind": "Pod", "extra": strings.Repeat("x", 10<<10)}
 		e["series"] = obj{"count": 2, "extra": strings.Repeat("x", 1<<10)}
-		if _, refused := b.ask(asked(t, createdEvent, cluster1, e)); refused != "" || strings.Contains(fmt.Sprint(b.hub.get(hubEvents, cluster1, "more")), "xxx") {
+		if _, refused := b.request(parsed(t, createdEvent, cluster1, e)); refused != "" || strings.Contains(fmt.Sprint(b.hub.get(hubEvents, cluster1, "more")), "xxx") {
 			t.Errorf("fields that no Event has: %q", refused)
 		}
 		var last *hawserv1.RegistrationAnswer
 		taken := 0
 		for i := range 120 {
-			answer, refused := b.ask(asked(t, createdEvent, cluster1, eventOf(fmt.Sprint("e-", i), strings.Repeat("n", 1000))))
+			answer, refused := b.request(parsed(t, createdEvent, cluster1, eventOf(fmt.Sprint("e-", i), strings.Repeat("n", 1000))))
 			if last = answer; refused == "" {
 				taken++
 			}
@@ -192,7 +192,7 @@ func TestBounds_Events(t *testing.T) {
 			t.Errorf("%s", last.GetError())
 		}
 		series := func() string {
-			_, refused := b.ask(asked(t, updatedEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e-1"}, "series": obj{"count": 3, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}))
+			_, refused := b.request(parsed(t, updatedEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e-1"}, "series": obj{"count": 3, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}))
 			return refused
 		}
 		if refused := series(); refused != "TooManyRequests" {
@@ -200,9 +200,9 @@ func TestBounds_Events(t *testing.T) {
 		}
 		other := eventOf("e", "n")
 		other["metadata"] = obj{"namespace": "cluster2", "name": "e"}
-		m := asked(t, createdEvent, "cluster2", other)
+		m := parsed(t, createdEvent, "cluster2", other)
 		m.User = identityPrefix + "cluster2:agent"
-		if _, refused := b.ask(m); refused != "" {
+		if _, refused := b.request(m); refused != "" {
 			t.Errorf("another cluster: %q", refused)
 		}
 		b.wait(5 * time.Second)
@@ -223,20 +223,20 @@ func TestBounds_AreNotFelt(t *testing.T) {
 		}
 	}, func(b *bench) {
 		for round := range 120 {
-			if _, refused := b.ask(asked(t, createdEvent, cluster1, eventOf(fmt.Sprint("e-", round), "n"))); refused != "" {
+			if _, refused := b.request(parsed(t, createdEvent, cluster1, eventOf(fmt.Sprint("e-", round), "n"))); refused != "" {
 				t.Fatalf("round %d: an Event: %s", round, refused)
 			}
 			if round%6 == 0 {
 				at := b.hub.get(hubClusters, "", cluster1)["metadata"].(obj)["resourceVersion"]
 				status := obj{"conditions": []any{obj{"type": "x", "status": "True", "message": fmt.Sprint(round)}}, "clusterClaims": []any{obj{"name": "n", "value": strings.Repeat("v", 6<<10)}}}
-				if _, refused := b.ask(asked(t, updatedCluster, cluster1, obj{"metadata": obj{"name": cluster1, "resourceVersion": at}, "status": status})); refused != "" {
+				if _, refused := b.request(parsed(t, updatedCluster, cluster1, obj{"metadata": obj{"name": cluster1, "resourceVersion": at}, "status": status})); refused != "" {
 					t.Fatalf("round %d: a status: %s", round, refused)
 				}
 				for i := range 20 {
 					name := fmt.Sprint("a-", i)
 					at := b.hub.get(hubAddOns, cluster1, name)["metadata"].(obj)["resourceVersion"]
 					o := obj{"metadata": obj{"namespace": cluster1, "name": name, "resourceVersion": at}, "status": obj{"text": strings.Repeat("s", 2<<10), "round": round}}
-					if _, refused := b.ask(asked(t, updatedAddOn, cluster1, o)); refused != "" {
+					if _, refused := b.request(parsed(t, updatedAddOn, cluster1, o)); refused != "" {
 						t.Fatalf("round %d: add-on %d: %s", round, i, refused)
 					}
 				}
@@ -251,7 +251,7 @@ func TestBounds_Statuses(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) { b.joined(cluster1) }, func(b *bench) {
 		report := func(bytes int) string {
 			at := b.hub.get(hubClusters, "", cluster1)["metadata"].(obj)["resourceVersion"]
-			_, refused := b.ask(asked(t, updatedCluster, cluster1, obj{
+			_, refused := b.request(parsed(t, updatedCluster, cluster1, obj{
 				"metadata": obj{"name": cluster1, "resourceVersion": at},
 				"status":   obj{"clusterClaims": []any{obj{"name": "n", "value": strings.Repeat("x", bytes) + fmt.Sprint(at)}}},
 			}))
@@ -290,7 +290,7 @@ func TestBounds_Renewals(t *testing.T) {
 	}, func(b *bench) {
 		renew := func(i int) string {
 			name := fmt.Sprint("r-", i)
-			_, refused := b.ask(asked(t, createdCSR, cluster1, csrOf(request, func(m, _ obj) { m["name"] = name })))
+			_, refused := b.request(parsed(t, createdCSR, cluster1, csrOf(request, func(m, _ obj) { m["name"] = name })))
 			if refused == "" {
 				b.hub.change(hubCSRs, "", name, func(o obj) {
 					o["status"] = obj{"conditions": []any{obj{"type": "Approved", "status": "True"}}, "certificate": "Q0VSVA=="}
@@ -315,7 +315,7 @@ func TestBounds_Renewals(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- again.Run(ctx) }()
 		b.wait(time.Second)
-		if got := again.undecided.by[asker{cluster: cluster1, own: true}]; got.csrs != 40 || got.undecided != 0 {
+		if got := again.undecided.by[requester{cluster: cluster1, own: true}]; got.csrs != 40 || got.undecided != 0 {
 			t.Errorf("another hub-source counts %+v", got)
 		}
 		cancel()

@@ -105,7 +105,7 @@ func TestQueue_IsFairAndBounded(t *testing.T) {
 			busy++
 		}
 	}
-	if busy > lanesEach {
+	if busy > queuesEach {
 		t.Errorf("%d workers are busy with one account", busy)
 	}
 }

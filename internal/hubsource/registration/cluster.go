@@ -16,7 +16,7 @@ const agentAnnotations = "agent.open-cluster-management.io/"
 
 // createCluster makes a ManagedCluster of what an agent sent: its name, its own annotations, how
 // it may be reached. All else is the hub's to say, acceptance first.
-func createCluster(a ask, s hubState) (call, error) {
+func createCluster(a agentRequest, s hubState) (call, error) {
 	if a.sent.Metadata.Name != a.cluster {
 		return call{}, a.forbidden("it is not the ManagedCluster of cluster %s", a.cluster)
 	}
@@ -61,7 +61,7 @@ var hubsConditions = []string{clusterv1.ManagedClusterConditionHubAccepted, clus
 
 // clusterStatus updates the status of a ManagedCluster. An agent that does not know the present
 // object is told of a conflict, as the hub would: it has what the hub said last on its stream.
-func clusterStatus(a ask, s hubState) (call, error) {
+func clusterStatus(a agentRequest, s hubState) (call, error) {
 	if a.sent.Metadata.Name != a.cluster {
 		return call{}, a.forbidden("it is not the ManagedCluster of cluster %s", a.cluster)
 	}
@@ -90,7 +90,7 @@ func clusterStatus(a ask, s hubState) (call, error) {
 	}}, nil
 }
 
-func (a ask) conflict(why string) error {
+func (a agentRequest) conflict(why string) error {
 	return apierrors.NewConflict(a.resource(), a.sent.Metadata.Name, textError(why))
 }
 

@@ -30,7 +30,7 @@ const (
 
 // createCSR makes a CertificateSigningRequest of what an agent sent: name, request, signer, usages
 // and lifetime. Who asked is what the broker authenticated, whatever annotations say.
-func createCSR(a ask, s hubState) (call, error) {
+func createCSR(a agentRequest, s hubState) (call, error) {
 	var sent struct {
 		Spec certificatesv1.CertificateSigningRequestSpec `json:"spec"`
 	}
@@ -79,7 +79,7 @@ func createCSR(a ask, s hubState) (call, error) {
 }
 
 // mayCreateCSR says whether this cluster may have one of this signer.
-func mayCreateCSR(a ask, s hubState, signer string) error {
+func mayCreateCSR(a agentRequest, s hubState, signer string) error {
 	named, labelled := a.sent.Metadata.Labels[clusterLabel]
 	addOns := signer == addOnSigner || slices.Contains(s.signers, signer)
 	switch {
@@ -103,7 +103,7 @@ var (
 
 // checkClusterRequest checks the request of a certificate by which a cluster is known: it names
 // the cluster that asks and an agent of it, the groups of that cluster, and nothing else.
-func checkClusterRequest(a ask, r *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
+func checkClusterRequest(a agentRequest, r *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	group := identityPrefix + a.cluster
 	agent, named := strings.CutPrefix(r.Subject.CommonName, group+":")
 	for _, n := range r.Subject.Names {
@@ -140,7 +140,7 @@ func sameGroups(organizations []string, group string) bool {
 
 // checkAddOnRequest checks the request of a certificate of an add-on. One by which the hub's
 // kube-apiserver knows it names the add-on of this cluster; what other signers take is theirs to say.
-func checkAddOnRequest(a ask, r *x509.CertificateRequest, signer, addOn string) error {
+func checkAddOnRequest(a agentRequest, r *x509.CertificateRequest, signer, addOn string) error {
 	for _, e := range r.Extensions {
 		if e.Id.Equal(oidBasicConstraints) {
 			return a.invalid("it asks for the rights of a CA")

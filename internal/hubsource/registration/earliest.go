@@ -36,9 +36,9 @@ type issues struct {
 	version string // of the ConfigMap
 	entries map[string]earliest.Entry
 	// from are the times that count, untold those of them that the broker has not been told.
-	from, untold map[string]time.Time
-	// doubted are clusters that were being detached, and that the informer does not show any more, or not yet.
-	doubted map[string]struct{}
+	from, unreported map[string]time.Time
+	// suspected are clusters that were being detached, and that the informer does not show any more, or not yet.
+	suspected map[string]struct{}
 	// unkept are times that the hub is to keep.
 	unkept map[string]time.Time
 	toKeep run.Bell
@@ -49,7 +49,7 @@ type issues struct {
 func newIssues() issues {
 	return issues{
 		watched: &watched{kind: ofEarliest, known: make(chan struct{})}, entries: map[string]earliest.Entry{},
-		from: map[string]time.Time{}, untold: map[string]time.Time{}, unkept: map[string]time.Time{}, doubted: map[string]struct{}{},
+		from: map[string]time.Time{}, unreported: map[string]time.Time{}, unkept: map[string]time.Time{}, suspected: map[string]struct{}{},
 		toKeep: run.NewBell(), shown: map[string]time.Time{},
 	}
 }
@@ -76,15 +76,15 @@ func (s *Server) issuesChanged(o *object) {
 			continue
 		}
 		s.issues.entries[cluster] = e
-		s.judgeIssues(cluster)
+		s.checkIssues(cluster)
 	}
 	s.issues.toKeep.Ring()
 }
 
-// judgeIssues has the entry of a cluster count if it does. Of one that is being detached it does when its
+// checkIssues has the entry of a cluster count if it does. Of one that is being detached it does when its
 // ManagedCluster is gone, and from that moment on: until then the cluster had its certificates renewed.
 // The caller has the lock.
-func (s *Server) judgeIssues(cluster string) {
+func (s *Server) checkIssues(cluster string) {
 	e, has := s.issues.entries[cluster]
 	if !has || !s.issues.read {
 		return
@@ -93,7 +93,7 @@ func (s *Server) judgeIssues(cluster string) {
 		if c := s.cluster(cluster); c != nil && string(c.UID) == e.Until {
 			return
 		}
-		s.issues.doubted[cluster] = struct{}{}
+		s.issues.suspected[cluster] = struct{}{}
 		s.issues.toKeep.Ring()
 		return
 	}
@@ -105,7 +105,7 @@ func (s *Server) judgeIssues(cluster string) {
 //	t1 a ManagedCluster is made, t2 it is detached, t3 the informer shows t2 and not yet t1
 func (s *Server) resolve(ctx context.Context) error {
 	s.mu.Lock()
-	doubted := slices.Collect(maps.Keys(s.issues.doubted))
+	doubted := slices.Collect(maps.Keys(s.issues.suspected))
 	s.mu.Unlock()
 	for _, cluster := range doubted {
 		l, err := s.cfg.Hub.Own.Resource(managedClusters).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + cluster})
@@ -117,7 +117,7 @@ func (s *Server) resolve(ctx context.Context) error {
 		if e.Until != "" && !slices.ContainsFunc(l.Items, func(o unstructured.Unstructured) bool { return string(o.GetUID()) == e.Until }) {
 			s.keepFrom(cluster, plain.Latest(e.At, time.Now().Truncate(time.Second).Add(time.Second)))
 		}
-		delete(s.issues.doubted, cluster)
+		delete(s.issues.suspected, cluster)
 		s.mu.Unlock()
 	}
 	return nil
@@ -128,8 +128,8 @@ func (s *Server) raise(cluster string, at time.Time) {
 	if !at.After(s.issues.from[cluster]) {
 		return
 	}
-	s.issues.from[cluster], s.issues.untold[cluster] = at, at
-	s.toSay.Ring()
+	s.issues.from[cluster], s.issues.unreported[cluster] = at, at
+	s.objectsReady.Ring()
 }
 
 // keepFrom does that, and has the hub keep it. The caller has the lock.
@@ -145,7 +145,7 @@ func (s *Server) keepFrom(cluster string, at time.Time) {
 func (s *Server) readIssues() {
 	s.issues.read = true
 	for cluster := range s.issues.entries {
-		s.judgeIssues(cluster)
+		s.checkIssues(cluster)
 	}
 }
 
@@ -163,16 +163,16 @@ func (s *Server) judgeRotation(c *object) {
 
 // nextIssues is what the broker is told of them next, nil for nothing. The caller has the lock.
 func (s *Server) nextIssues() *hawserv1.RegistrationObjects {
-	if len(s.issues.untold) == 0 {
+	if len(s.issues.unreported) == 0 {
 		return nil
 	}
 	m := &hawserv1.RegistrationObjects{EarliestIssues: map[string]*timestamppb.Timestamp{}}
-	for cluster, at := range s.issues.untold {
+	for cluster, at := range s.issues.unreported {
 		if len(m.EarliestIssues) == earliestAtOnce {
 			break
 		}
 		m.EarliestIssues[cluster] = timestamppb.New(at)
-		delete(s.issues.untold, cluster)
+		delete(s.issues.unreported, cluster)
 	}
 	return m
 }

@@ -22,7 +22,7 @@ var (
 const maxName = 253
 
 // createEvent makes an Event in the namespace of the cluster that asks.
-func createEvent(a ask) (call, error) {
+func createEvent(a agentRequest) (call, error) {
 	if err := a.inOwnNamespace(); err != nil {
 		return call{}, err
 	}
@@ -50,7 +50,7 @@ func createEvent(a ask) (call, error) {
 }
 
 // textsIn takes the texts out of what was sent that may be there.
-func (a ask) textsIn(sent map[string]any, of string, most map[string]int) (map[string]any, error) {
+func (a agentRequest) textsIn(sent map[string]any, of string, most map[string]int) (map[string]any, error) {
 	taken := map[string]any{}
 	for name, bytes := range most {
 		value, there := sent[name]
@@ -69,7 +69,7 @@ func (a ask) textsIn(sent map[string]any, of string, most map[string]int) (map[s
 }
 
 // timeOf takes a time that was sent, null as it is.
-func (a ask) timeOf(field string, sent any) (any, error) {
+func (a agentRequest) timeOf(field string, sent any) (any, error) {
 	text, ok := sent.(string)
 	if sent == nil {
 		return nil, nil //nolint:nilnil // null is a time of Kubernetes
@@ -81,7 +81,7 @@ func (a ask) timeOf(field string, sent any) (any, error) {
 }
 
 // updateEvent says that what an Event tells of happened again: its series, and nothing else.
-func updateEvent(a ask) (call, error) {
+func updateEvent(a agentRequest) (call, error) {
 	if err := a.inOwnNamespace(); err != nil {
 		return call{}, err
 	}

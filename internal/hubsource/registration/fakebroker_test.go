@@ -41,7 +41,7 @@ func (b *fakeBroker) Publish(_ context.Context, _ transport.Peer, event []byte, 
 	}
 	switch e.Type() {
 	case codec.TypeRegistrationObjects:
-		return transport.Receipt{}, b.mirror(e)
+		return transport.Receipt{}, b.cache(e)
 	case codec.TypeRegistrationAnswer:
 		m, err := codec.ParseRegistrationAnswer(e)
 		if err != nil {
@@ -63,7 +63,7 @@ func (b *fakeBroker) Publish(_ context.Context, _ transport.Peer, event []byte, 
 	return transport.Receipt{}, nil
 }
 
-func (b *fakeBroker) mirror(e codec.Event) error {
+func (b *fakeBroker) cache(e codec.Event) error {
 	m, err := codec.ParseRegistrationObjects(e)
 	if err != nil {
 		return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}

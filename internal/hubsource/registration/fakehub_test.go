@@ -33,7 +33,7 @@ type fakeHub struct {
 	rv      int
 	objects map[string]map[string]obj // by group/resource, then namespace/name
 	log     []event
-	lacks   map[string]bool // groups/versions without an API
+	missing map[string]bool // groups/versions without an API
 	down    bool
 	slow    time.Duration // so long it takes to patch something
 	// tokens are the users of tokens; denied is what SubjectAccessReviews refuse, as "verb user".
@@ -52,7 +52,7 @@ type event struct {
 
 func newFakeHub(t testing.TB) *fakeHub {
 	return &fakeHub{
-		t: t, roles: shippedRoles(t, "rbac.yaml"), changed: make(chan struct{}), rv: 100, objects: map[string]map[string]obj{}, lacks: map[string]bool{},
+		t: t, roles: shippedRoles(t, "rbac.yaml"), changed: make(chan struct{}), rv: 100, objects: map[string]map[string]obj{}, missing: map[string]bool{},
 		tokens: map[string]string{}, denied: map[string]bool{}, requests: map[string]int{}, as: map[string]string{},
 	}
 }
@@ -161,7 +161,7 @@ func (h *fakeHub) store(resource string, o obj) obj {
 		meta["uid"] = old["metadata"].(obj)["uid"]
 	}
 	h.objects[resource][k] = o
-	h.tell(event{h.rv, resource, class, o})
+	h.notify(event{h.rv, resource, class, o})
 	return o
 }
 
@@ -174,10 +174,10 @@ func (h *fakeHub) drop(resource, k string) {
 	h.rv++
 	o := jsonOf(h.t, old)
 	o["metadata"].(obj)["resourceVersion"] = strconv.Itoa(h.rv)
-	h.tell(event{h.rv, resource, "DELETED", o})
+	h.notify(event{h.rv, resource, "DELETED", o})
 }
 
-func (h *fakeHub) tell(e event) {
+func (h *fakeHub) notify(e event) {
 	h.log = append(h.log, e)
 	close(h.changed)
 	h.changed = make(chan struct{})
@@ -286,7 +286,7 @@ func (h *fakeHub) allowed(q request) bool {
 }
 
 func (h *fakeHub) discover(gv string) *http.Response {
-	if h.lacks[gv] {
+	if h.missing[gv] {
 		return refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
 	}
 	l := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: gv}

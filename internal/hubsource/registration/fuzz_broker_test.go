@@ -54,7 +54,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		a, err := readAsk(&hawserv1.RegistrationAsk{Event: raw, Cluster: cluster, User: user, Groups: []string{group}, Bootstrap: bootstrap})
+		a, err := readRequest(&hawserv1.RegistrationAsk{Event: raw, Cluster: cluster, User: user, Groups: []string{group}, Bootstrap: bootstrap})
 		if err != nil {
 			refusal(t, err)
 			return
@@ -141,7 +141,7 @@ func FuzzKeep(f *testing.F) {
 			t.Errorf("accepted is %t: %s", kept.accepted(), data)
 		}
 		user, _, _ := unstructured.NestedString(o, "spec", "username")
-		if ours := identityPrefix + kept.cluster; kept.asker.own && user != Registrar && user != ours && !strings.HasPrefix(user, ours+":") {
+		if ours := identityPrefix + kept.cluster; kept.requestedBy.own && user != Registrar && user != ours && !strings.HasPrefix(user, ours+":") {
 			t.Errorf("%q counts as an agent of %q: %s", user, kept.cluster, data)
 		}
 		if m := k.message(kept); m.GetCluster() != k.cluster(u) || !json.Valid(m.GetJson()) || kept.period < 0 {

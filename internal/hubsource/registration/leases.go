@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// lostPeriods is after how many periods without a renewal a cluster counts as lost, and a
+	// missedPeriods is after how many periods without a renewal a cluster counts as lost, and a
 	// renewal as one of a wrong clock: what is as old is not written.
-	lostPeriods = 5
+	missedPeriods = 5
 	// fewestWrites is how many Leases a second are written at least, if there are as many to write.
 	fewestWrites = 20
 	// spread is the time over which the Leases of all clusters are spread if all are due.
@@ -77,7 +77,7 @@ func (r *renewals) next(now time.Time) (cluster string, renewed time.Time, wait 
 		if wait := e.due.Sub(now); wait > 0 {
 			return "", time.Time{}, wait, false
 		}
-		if now.Sub(e.renewed) >= lostPeriods*e.period {
+		if now.Sub(e.renewed) >= missedPeriods*e.period {
 			heap.Pop(&r.due) // the hub has noticed by now, and a renewal that old would say nothing
 			continue
 		}

@@ -31,10 +31,10 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			return float64(read())
 		})
 	}
-	shown("queue_requests", "Requests that wait for a worker.", func() int { return s.asks.queue.Len() })
+	shown("queue_requests", "Requests that wait for a worker.", func() int { return s.requests.queue.Len() })
 	shown("queue_objects", "Objects that changed and are not published yet.", func() int { return len(s.changes.order) })
 	shown("queue_leases", "Leases that were renewed and are to be written.", func() int { return len(s.renewals.due) })
-	shown("waiting_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[asker{}].clusters })
+	shown("waiting_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[requester{}].clusters })
 	shown("waiting_csrs", "CertificateSigningRequests of clusters that nobody decided about.", func() int { return s.undecided.all })
 	return &metrics{
 		requests:  m.Counters("requests_total", "Requests of agents and reviews of tokens, by what they are about and by what the hub said.", "type", "result"),
@@ -50,8 +50,8 @@ func (m *metrics) answered(what string, err error, took time.Duration) {
 	m.took.Observe(took.Seconds())
 }
 
-// said counts objects that were published.
-func (m *metrics) said(n int, err error) {
+// countPublished counts objects that were published.
+func (m *metrics) countPublished(n int, err error) {
 	result := "ok"
 	if err != nil {
 		result = transport.CodeOf(err).String()

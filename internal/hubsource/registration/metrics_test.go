@@ -27,7 +27,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		}
 	}
 	inBubble(t, func(b *bench, _ *Config) { b.joined(cluster1) }, func(b *bench) {
-		b.ask(asked(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}}))
+		b.request(parsed(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}}))
 		b.server.renewed(&hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{{Cluster: cluster1}}})
 		b.wait(0)
 		families, err := b.registry.Gather()

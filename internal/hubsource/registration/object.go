@@ -61,10 +61,10 @@ type object struct {
 	json    []byte
 	// requester asked over a broker for a CSR, asker is counted for it, account asked for the object;
 	// undecided: it is not approved, denied or signed.
-	requester string
-	asker     asker
-	account   string
-	undecided bool
+	requester   string
+	requestedBy requester
+	account     string
+	undecided   bool
 	// bytes are those of the object on the hub, without what others than agents write.
 	bytes int
 	facts *hawserv1.ClusterFacts
@@ -111,7 +111,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	o.bytes = len(o.json)
 	switch k.dataType {
 	case codec.ManagedClusters:
-		o.asker, o.account, o.facts, o.period, o.rotate = asker{cluster: o.cluster}, account, factsOf(u), periodOf(u), rotateOf(u)
+		o.requestedBy, o.account, o.facts, o.period, o.rotate = requester{cluster: o.cluster}, account, factsOf(u), periodOf(u), rotateOf(u)
 		if !o.accepted() && o.bytes > codec.MaxMade { // it was made otherwise, or before there was a bound
 			for _, field := range [][]string{{"metadata", "annotations"}, {"spec", "managedClusterClientConfigs"}, {"status"}} {
 				unstructured.RemoveNestedField(u.Object, field...)
@@ -120,7 +120,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 		}
 	case codec.SigningRequests:
 		o.requester, o.account = u.GetAnnotations()[requesterAnnotation], userOf(u)
-		o.asker = askerOf(o.cluster, o.account, u.GetLabels()[addOnLabel])
+		o.requestedBy = requesterOf(o.cluster, o.account, u.GetLabels()[addOnLabel])
 		o.undecided = len(conditionsOf(u)) == 0
 		unstructured.RemoveNestedField(u.Object, "spec", "request")
 		o.json, err = json.Marshal(u.Object)

@@ -40,7 +40,7 @@ func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 		age := max(0, r.GetAge().AsDuration())
 		s.renewals.renew(now, c.Name, now.Add(-age), lease.renewed.Time, time.Duration(c.period)*time.Second)
 	}
-	s.toRenew.Ring()
+	s.leasesReady.Ring()
 }
 
 // toWrite is a Lease to write.
@@ -93,7 +93,7 @@ func (s *Server) await(ctx context.Context, wait time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-s.toRenew:
+	case <-s.leasesReady:
 	case <-time.After(min(wait, idle)):
 	}
 	return true
@@ -108,7 +108,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	}
 	// t1 it is due, t2 all writers wait for the hub, t3 one is free: it may be too old by now, or
 	// become so while the hub takes it.
-	left := lostPeriods*time.Duration(c.period)*time.Second - time.Since(w.renewed)
+	left := missedPeriods*time.Duration(c.period)*time.Second - time.Since(w.renewed)
 	if left <= 0 {
 		return
 	}
@@ -132,5 +132,5 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	s.mu.Lock()
 	s.renewals.failed(time.Now(), w.cluster)
 	s.mu.Unlock()
-	s.toRenew.Ring()
+	s.leasesReady.Ring()
 }

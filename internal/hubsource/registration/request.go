@@ -19,8 +19,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ask is what an agent asks for, as far as it was read.
-type ask struct {
+// agentRequest is what an agent asks for, as far as it was read.
+type agentRequest struct {
 	what    codec.EventType
 	cluster string
 	// user and groups are who asks, as the broker authenticated it; bootstrap: it acts for no
@@ -41,9 +41,9 @@ type sentObject struct {
 	raw []byte
 }
 
-// readAsk reads a request. The error is one for the one who asks.
-func readAsk(m *hawserv1.RegistrationAsk) (a ask, err error) {
-	a = ask{cluster: m.GetCluster(), user: m.GetUser(), groups: m.GetGroups(), bootstrap: m.GetBootstrap(), issued: issuedOf(m.GetIssued())}
+// readRequest reads a request. The error is one for the one who asks.
+func readRequest(m *hawserv1.RegistrationAsk) (a agentRequest, err error) {
+	a = agentRequest{cluster: m.GetCluster(), user: m.GetUser(), groups: m.GetGroups(), bootstrap: m.GetBootstrap(), issued: issuedOf(m.GetIssued())}
 	e, err := codec.Unmarshal(m.GetEvent())
 	if err != nil {
 		return a, apierrors.NewBadRequest("the event cannot be read: " + err.Error())
@@ -66,7 +66,7 @@ func readAsk(m *hawserv1.RegistrationAsk) (a ask, err error) {
 }
 
 // resource is what of the hub's API the request is about, as refusals name it.
-func (a ask) resource() schema.GroupResource {
+func (a agentRequest) resource() schema.GroupResource {
 	if a.what.DataType == codec.TokenRequests {
 		return schema.GroupResource{Resource: "serviceaccounts/token"}
 	}
@@ -74,12 +74,12 @@ func (a ask) resource() schema.GroupResource {
 }
 
 // forbidden refuses a request for good.
-func (a ask) forbidden(format string, args ...any) error {
+func (a agentRequest) forbidden(format string, args ...any) error {
 	return apierrors.NewForbidden(a.resource(), a.sent.Metadata.Name, fmt.Errorf(format, args...))
 }
 
 // invalid refuses an object that can never be taken as it is.
-func (a ask) invalid(format string, args ...any) error {
+func (a agentRequest) invalid(format string, args ...any) error {
 	message := fmt.Sprintf(format, args...)
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid,
@@ -104,7 +104,7 @@ var errNothing = errors.New("nothing is to be done")
 const maxStatus = 128 << 10
 
 // tooLarge refuses an object with more bytes than the hub keeps of who asks.
-func (a ask) tooLarge(n, most int) error {
+func (a agentRequest) tooLarge(n, most int) error {
 	what, advice := a.resource().String(), "shorten its fields"
 	switch {
 	case a.what.Subresource == codec.Status:
@@ -117,8 +117,8 @@ func (a ask) tooLarge(n, most int) error {
 
 // decide says with which call of the hub's API a request is carried out, or why it is refused:
 // an error of the hub's API. errNothing: there is nothing to do.
-func decide(a ask, s hubState) (call, error) {
-	if err := mayAsk(a, s); err != nil {
+func decide(a agentRequest, s hubState) (call, error) {
+	if err := mayRequest(a, s); err != nil {
 		return call{}, err
 	}
 	c, err := callOf(a, s)
@@ -140,7 +140,7 @@ func decide(a ask, s hubState) (call, error) {
 }
 
 // callOf rebuilds what is asked for.
-func callOf(a ask, s hubState) (call, error) { //nolint:cyclop // a table: data type and verb
+func callOf(a agentRequest, s hubState) (call, error) { //nolint:cyclop // a table: data type and verb
 	creates := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest
 	updates := a.what.Subresource == codec.Spec && a.what.Action == codec.UpdateRequest
 	status := a.what.Subresource == codec.Status && a.what.Action == codec.UpdateRequest
@@ -165,10 +165,10 @@ func callOf(a ask, s hubState) (call, error) { //nolint:cyclop // a table: data 
 	return call{}, a.forbidden("agents do not ask for %s", a.what)
 }
 
-// mayAsk says whether who asks may ask for this at all, before the object is looked at. It is the
+// mayRequest says whether who asks may ask for this at all, before the object is looked at. It is the
 // same table as OCM's roles: who has a bootstrap token asks that a cluster joins; who has a
 // certificate acts for its own cluster, as long as the hub accepts that.
-func mayAsk(a ask, s hubState) error {
+func mayRequest(a agentRequest, s hubState) error {
 	joins := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest &&
 		slices.Contains([]codec.DataType{codec.ManagedClusters, codec.SigningRequests}, a.what.DataType)
 	switch {
@@ -191,7 +191,7 @@ func mayAsk(a ask, s hubState) error {
 }
 
 // attributes is what the hub is asked about who asks, as OCM's server does it.
-func attributes(a ask) authorizationv1.ResourceAttributes {
+func attributes(a agentRequest) authorizationv1.ResourceAttributes {
 	r := authorizationv1.ResourceAttributes{
 		Group: a.what.DataType.Group, Resource: a.what.DataType.Resource, Namespace: a.cluster, Verb: "update",
 	}

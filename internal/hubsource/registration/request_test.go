@@ -45,8 +45,8 @@ var (
 	createdToken   = codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.CreateRequest}
 )
 
-// asked is a request as the broker sends it.
-func asked(t testing.TB, what codec.EventType, cluster string, o map[string]any) *hawserv1.RegistrationAsk {
+// parsed is a request as the broker sends it.
+func parsed(t testing.TB, what codec.EventType, cluster string, o map[string]any) *hawserv1.RegistrationAsk {
 	t.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -128,10 +128,10 @@ func known(t testing.TB) hubState {
 	return hubState{cluster: hubs(t, true), signers: []string{"example.com/custom"}}
 }
 
-// verdictOf decides a request, and returns what is refused as a reason.
-func verdictOf(t testing.TB, m *hawserv1.RegistrationAsk, s hubState) (call, string) {
+// decisionOf decides a request, and returns what is refused as a reason.
+func decisionOf(t testing.TB, m *hawserv1.RegistrationAsk, s hubState) (call, string) {
 	t.Helper()
-	a, err := readAsk(m)
+	a, err := readRequest(m)
 	var c call
 	if err == nil {
 		c, err = decide(a, s)
@@ -150,12 +150,12 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 	accepted, none := known(t), hubState{}
 	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
 	for name, c := range map[string]struct {
-		ask  *hawserv1.RegistrationAsk
-		on   hubState
-		want call
+		request *hawserv1.RegistrationAsk
+		on      hubState
+		want    call
 	}{
 		"a cluster joins, and would accept itself": {
-			byBootstrap(asked(t, createdCluster, cluster1, obj{
+			byBootstrap(parsed(t, createdCluster, cluster1, obj{
 				"metadata": obj{
 					"name": cluster1, "uid": "mine", "labels": obj{"cluster.open-cluster-management.io/clusterset": "prod"}, "finalizers": []any{"x/y"},
 					"ownerReferences": []any{obj{"kind": "Node", "name": "n", "uid": "u", "apiVersion": "v1"}},
@@ -173,7 +173,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			}},
 		},
 		"a cluster with a certificate that is not on the hub": {
-			asked(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}), none,
+			parsed(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}), none,
 			call{verb: create, resource: managedClusters, name: cluster1, object: obj{
 				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
 				"metadata": obj{"name": cluster1, "annotations": obj{accountAnnotation: agentOf1}},
@@ -181,7 +181,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			}},
 		},
 		"a first CSR, with a forged requester": {
-			byBootstrap(asked(t, createdCSR, cluster1, csrOf(request, func(m, s obj) {
+			byBootstrap(parsed(t, createdCSR, cluster1, csrOf(request, func(m, s obj) {
 				m["annotations"] = obj{requesterAnnotation: "system:admin", "x": "y"}
 				m["finalizers"] = []any{"x/y"}
 				m["labels"] = obj{clusterLabel: cluster1, addOnLabel: "a", "x": "y"}
@@ -196,7 +196,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			}},
 		},
 		"a renewal": {
-			asked(t, createdCSR, cluster1, csrOf(request, nil)), accepted, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
+			parsed(t, createdCSR, cluster1, csrOf(request, nil)), accepted, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
 				"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
 				"metadata": obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: agentOf1}},
 				"spec": obj{
@@ -205,7 +205,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			}},
 		},
 		"an add-on's CSR": {
-			asked(t, createdCSR, cluster1, csrOf(addOns, func(m, s obj) {
+			parsed(t, createdCSR, cluster1, csrOf(addOns, func(m, s obj) {
 				m["labels"] = obj{clusterLabel: cluster1, addOnLabel: "a"}
 				s["signerName"] = addOnSigner
 			})), accepted, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
@@ -217,7 +217,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			}},
 		},
 		"an Event": {
-			asked(t, createdEvent, cluster1, obj{
+			parsed(t, createdEvent, cluster1, obj{
 				"metadata": obj{"namespace": cluster1, "name": "e", "ownerReferences": []any{obj{}}, "annotations": obj{"x": "y"}},
 				"reason":   "Available", "note": "n", "deprecatedCount": 3, "regarding": obj{"kind": "ManagedCluster", "name": cluster1},
 			}), accepted, call{verb: create, resource: kubeEvents, namespace: cluster1, name: "e", object: obj{
@@ -226,14 +226,14 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			}},
 		},
 		"a series": {
-			asked(t, updatedEvent, cluster1, obj{
+			parsed(t, updatedEvent, cluster1, obj{
 				"metadata": obj{"namespace": cluster1, "name": "e"}, "note": "other", "series": obj{"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"},
 			}), accepted, call{verb: mergePatch, resource: kubeEvents, namespace: cluster1, name: "e", object: obj{
 				"series": obj{"count": int64(2), "lastObservedTime": "2026-01-01T00:00:00.000000Z"},
 			}},
 		},
 		"status of an add-on": {
-			asked(t, updatedAddOn, cluster1, obj{
+			parsed(t, updatedAddOn, cluster1, obj{
 				"metadata": obj{"namespace": cluster1, "name": "a", "uid": "u", "resourceVersion": "3", "labels": obj{"x": "y"}},
 				"spec":     obj{"installNamespace": "kube-system"}, "status": obj{"conditions": []any{}},
 			}), accepted, call{verb: updateStatus, resource: addOnsBeta, subresource: "status", namespace: cluster1, name: "a", object: obj{
@@ -242,7 +242,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			}},
 		},
 		"a token": {
-			asked(t, createdToken, cluster1, obj{
+			parsed(t, createdToken, cluster1, obj{
 				"metadata": obj{"namespace": cluster1, "name": "a-agent", "uid": "request"},
 				"spec":     obj{"expirationSeconds": 31536000, "boundObjectRef": obj{"kind": "Secret", "name": "s"}}, "status": obj{"token": "t"},
 			}), accepted, call{
@@ -253,7 +253,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 			},
 		},
 	} {
-		got, refused := verdictOf(t, c.ask, c.on)
+		got, refused := decisionOf(t, c.request, c.on)
 		if refused != "" {
 			t.Errorf("%s: refused: %s", name, refused)
 			continue
@@ -305,70 +305,70 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		return obj{"metadata": obj{"namespace": namespace, "name": name}, "series": obj{}}
 	}
 	for name, c := range map[string]struct {
-		ask  *hawserv1.RegistrationAsk
-		on   hubState
-		want string
+		request *hawserv1.RegistrationAsk
+		on      hubState
+		want    string
 	}{
-		"bootstrap names another's ManagedCluster":   {byBootstrap(asked(t, createdCluster, cluster1, named("", "cluster2"))), none, "Forbidden"},
-		"bootstrap creates one that is there":        {byBootstrap(asked(t, createdCluster, cluster1, named("", cluster1))), accepted, "AlreadyExists"},
-		"bootstrap accepts by a status":              {byBootstrap(asked(t, updatedCluster, cluster1, named("", cluster1))), accepted, "Forbidden"},
-		"bootstrap asks for another's token":         {byBootstrap(asked(t, createdToken, cluster1, named(cluster1, "a-agent"))), accepted, "Forbidden"},
-		"bootstrap writes an Event":                  {byBootstrap(asked(t, createdEvent, cluster1, named(cluster1, "e"))), accepted, "Forbidden"},
-		"bootstrap writes an add-on":                 {byBootstrap(asked(t, updatedAddOn, cluster1, named(cluster1, "a"))), accepted, "Forbidden"},
-		"bootstrap asks for an add-on's certificate": {byBootstrap(asked(t, createdCSR, cluster1, addOn(nil))), accepted, "Forbidden"},
-		"nobody joins":                               {&hawserv1.RegistrationAsk{Event: asked(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
+		"bootstrap names another's ManagedCluster":   {byBootstrap(parsed(t, createdCluster, cluster1, named("", "cluster2"))), none, "Forbidden"},
+		"bootstrap creates one that is there":        {byBootstrap(parsed(t, createdCluster, cluster1, named("", cluster1))), accepted, "AlreadyExists"},
+		"bootstrap accepts by a status":              {byBootstrap(parsed(t, updatedCluster, cluster1, named("", cluster1))), accepted, "Forbidden"},
+		"bootstrap asks for another's token":         {byBootstrap(parsed(t, createdToken, cluster1, named(cluster1, "a-agent"))), accepted, "Forbidden"},
+		"bootstrap writes an Event":                  {byBootstrap(parsed(t, createdEvent, cluster1, named(cluster1, "e"))), accepted, "Forbidden"},
+		"bootstrap writes an add-on":                 {byBootstrap(parsed(t, updatedAddOn, cluster1, named(cluster1, "a"))), accepted, "Forbidden"},
+		"bootstrap asks for an add-on's certificate": {byBootstrap(parsed(t, createdCSR, cluster1, addOn(nil))), accepted, "Forbidden"},
+		"nobody joins":                               {&hawserv1.RegistrationAsk{Event: parsed(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
 
-		"a cluster that is not there renews":           {asked(t, createdCSR, cluster1, csr(nil)), none, "Forbidden"},
-		"acceptance was withdrawn, and it renews":      {asked(t, createdCSR, cluster1, csr(nil)), withdrawn, "Forbidden"},
-		"acceptance was withdrawn, and it has status":  {asked(t, updatedCluster, cluster1, named("", cluster1)), withdrawn, "Forbidden"},
-		"acceptance was withdrawn, and it has a token": {asked(t, createdToken, cluster1, named(cluster1, "a-agent")), withdrawn, "Forbidden"},
-		"a cluster writes its Lease itself":            {asked(t, updatedLease, cluster1, named(cluster1, leaseName)), accepted, "Forbidden"},
-		"a cluster writes another's Event":             {asked(t, createdEvent, cluster1, named("cluster2", "e")), accepted, "Forbidden"},
-		"a cluster counts another's Event":             {asked(t, updatedEvent, cluster1, named("kube-system", "e")), accepted, "Forbidden"},
-		"a cluster writes another's add-on":            {asked(t, updatedAddOn, cluster1, named("cluster2", "a")), accepted, "Forbidden"},
-		"a cluster has another's status":               {asked(t, updatedCluster, cluster1, named("", "cluster2")), accepted, "Forbidden"},
-		"a cluster asks for another's token":           {asked(t, createdToken, cluster1, named("kube-system", "clusterrole-aggregation-controller")), accepted, "Forbidden"},
-		"a name that leads elsewhere":                  {asked(t, createdToken, cluster1, named(cluster1, "../../../secrets")), accepted, "Invalid"},
-		"an Event without a name":                      {asked(t, createdEvent, cluster1, named(cluster1, "")), accepted, "Invalid"},
-		"the event names another cluster":              {&hawserv1.RegistrationAsk{Event: asked(t, createdEvent, "cluster2", named("cluster2", "e")).GetEvent(), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
+		"a cluster that is not there renews":           {parsed(t, createdCSR, cluster1, csr(nil)), none, "Forbidden"},
+		"acceptance was withdrawn, and it renews":      {parsed(t, createdCSR, cluster1, csr(nil)), withdrawn, "Forbidden"},
+		"acceptance was withdrawn, and it has status":  {parsed(t, updatedCluster, cluster1, named("", cluster1)), withdrawn, "Forbidden"},
+		"acceptance was withdrawn, and it has a token": {parsed(t, createdToken, cluster1, named(cluster1, "a-agent")), withdrawn, "Forbidden"},
+		"a cluster writes its Lease itself":            {parsed(t, updatedLease, cluster1, named(cluster1, leaseName)), accepted, "Forbidden"},
+		"a cluster writes another's Event":             {parsed(t, createdEvent, cluster1, named("cluster2", "e")), accepted, "Forbidden"},
+		"a cluster counts another's Event":             {parsed(t, updatedEvent, cluster1, named("kube-system", "e")), accepted, "Forbidden"},
+		"a cluster writes another's add-on":            {parsed(t, updatedAddOn, cluster1, named("cluster2", "a")), accepted, "Forbidden"},
+		"a cluster has another's status":               {parsed(t, updatedCluster, cluster1, named("", "cluster2")), accepted, "Forbidden"},
+		"a cluster asks for another's token":           {parsed(t, createdToken, cluster1, named("kube-system", "clusterrole-aggregation-controller")), accepted, "Forbidden"},
+		"a name that leads elsewhere":                  {parsed(t, createdToken, cluster1, named(cluster1, "../../../secrets")), accepted, "Invalid"},
+		"an Event without a name":                      {parsed(t, createdEvent, cluster1, named(cluster1, "")), accepted, "Invalid"},
+		"the event names another cluster":              {&hawserv1.RegistrationAsk{Event: parsed(t, createdEvent, "cluster2", named("cluster2", "e")).GetEvent(), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
 		"no event":                                     {&hawserv1.RegistrationAsk{Event: []byte("x"), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
 
-		"CSR: another cluster's name":       {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = "system:open-cluster-management:cluster2:a" })), accepted, "Forbidden"},
-		"CSR: a name that only begins so":   {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = groupOf1 + "2:a" })), accepted, "Forbidden"},
-		"CSR: no agent":                     {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = groupOf1 + ":" })), accepted, "Forbidden"},
-		"CSR: more parts":                   {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = agentOf1 + ":x" })), accepted, "Forbidden"},
-		"CSR: group of masters":             {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1, "system:masters"} })), accepted, "Forbidden"},
-		"CSR: group of another cluster":     {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1 + "2"} })), accepted, "Forbidden"},
-		"CSR: only the group of all":        {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{allClusters} })), accepted, "Forbidden"},
-		"CSR: no group":                     {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = nil })), accepted, "Forbidden"},
-		"CSR: a unit":                       {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"x"} })), accepted, "Invalid"},
-		"CSR: rights of a CA":               {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.ExtraExtensions = []pkix.Extension{ca} })), accepted, "Invalid"},
-		"CSR: names of servers":             {asked(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes.default.svc"} })), accepted, "Invalid"},
-		"CSR: for servers":                  {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{"server auth", "client auth"} })), accepted, "Invalid"},
-		"CSR: for nothing":                  {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{} })), accepted, "Invalid"},
-		"CSR: of a foreign signer":          {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = "kubernetes.io/kubelet-serving" })), accepted, "Forbidden"},
-		"CSR: labelled for another cluster": {asked(t, createdCSR, cluster1, other(func(m, _ obj) { m["labels"] = obj{clusterLabel: "cluster2"} })), accepted, "Forbidden"},
-		"CSR: no name":                      {asked(t, createdCSR, cluster1, other(func(m, _ obj) { m["name"], m["generateName"] = "", "x-" })), accepted, "Invalid"},
-		"CSR: two names":                    {asked(t, createdCSR, cluster1, csr(twoNames)), accepted, "Invalid"},
-		"add-on's CSR: two names":           {asked(t, createdCSR, cluster1, addOn(twoNames)), accepted, "Invalid"},
-		"CSR: RSA of 1024 bits":             {asked(t, createdCSR, cluster1, csrOf(requestBy(t, weakRSA, nil), nil)), accepted, "Invalid"},
-		"CSR: P-224":                        {asked(t, createdCSR, cluster1, csrOf(requestBy(t, weakCurve, nil), nil)), accepted, "Invalid"},
-		"CSR: RSA of 131,072 bits":          {asked(t, createdCSR, cluster1, csrOf(huge, nil)), accepted, "RequestEntityTooLarge"},
-		"CSR: no PEM":                       {asked(t, createdCSR, cluster1, csrOf([]byte("x"), nil)), accepted, "Invalid"},
-		"CSR: a certificate":                {asked(t, createdCSR, cluster1, csrOf([]byte(strings.ReplaceAll(string(requestPEM(t, nil)), " REQUEST", "")), nil)), accepted, "Invalid"},
-		"CSR: two requests":                 {asked(t, createdCSR, cluster1, csrOf([]byte(strings.Repeat(string(requestPEM(t, nil)), 2)), nil)), accepted, "Invalid"},
-		"add-on's CSR: no add-on":           {asked(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = addOnSigner })), accepted, "Invalid"},
-		"add-on's CSR: rights of a CA":      {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.ExtraExtensions = []pkix.Extension{ca} })), accepted, "Invalid"},
-		"add-on's CSR: an admin":            {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.Subject.CommonName = "kubernetes-admin" })), accepted, "Forbidden"},
-		"add-on's CSR: another cluster's": {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) {
+		"CSR: another cluster's name":       {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = "system:open-cluster-management:cluster2:a" })), accepted, "Forbidden"},
+		"CSR: a name that only begins so":   {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = groupOf1 + "2:a" })), accepted, "Forbidden"},
+		"CSR: no agent":                     {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = groupOf1 + ":" })), accepted, "Forbidden"},
+		"CSR: more parts":                   {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = agentOf1 + ":x" })), accepted, "Forbidden"},
+		"CSR: group of masters":             {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1, "system:masters"} })), accepted, "Forbidden"},
+		"CSR: group of another cluster":     {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1 + "2"} })), accepted, "Forbidden"},
+		"CSR: only the group of all":        {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{allClusters} })), accepted, "Forbidden"},
+		"CSR: no group":                     {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = nil })), accepted, "Forbidden"},
+		"CSR: a unit":                       {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"x"} })), accepted, "Invalid"},
+		"CSR: rights of a CA":               {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.ExtraExtensions = []pkix.Extension{ca} })), accepted, "Invalid"},
+		"CSR: names of servers":             {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes.default.svc"} })), accepted, "Invalid"},
+		"CSR: for servers":                  {parsed(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{"server auth", "client auth"} })), accepted, "Invalid"},
+		"CSR: for nothing":                  {parsed(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{} })), accepted, "Invalid"},
+		"CSR: of a foreign signer":          {parsed(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = "kubernetes.io/kubelet-serving" })), accepted, "Forbidden"},
+		"CSR: labelled for another cluster": {parsed(t, createdCSR, cluster1, other(func(m, _ obj) { m["labels"] = obj{clusterLabel: "cluster2"} })), accepted, "Forbidden"},
+		"CSR: no name":                      {parsed(t, createdCSR, cluster1, other(func(m, _ obj) { m["name"], m["generateName"] = "", "x-" })), accepted, "Invalid"},
+		"CSR: two names":                    {parsed(t, createdCSR, cluster1, csr(twoNames)), accepted, "Invalid"},
+		"add-on's CSR: two names":           {parsed(t, createdCSR, cluster1, addOn(twoNames)), accepted, "Invalid"},
+		"CSR: RSA of 1024 bits":             {parsed(t, createdCSR, cluster1, csrOf(requestBy(t, weakRSA, nil), nil)), accepted, "Invalid"},
+		"CSR: P-224":                        {parsed(t, createdCSR, cluster1, csrOf(requestBy(t, weakCurve, nil), nil)), accepted, "Invalid"},
+		"CSR: RSA of 131,072 bits":          {parsed(t, createdCSR, cluster1, csrOf(huge, nil)), accepted, "RequestEntityTooLarge"},
+		"CSR: no PEM":                       {parsed(t, createdCSR, cluster1, csrOf([]byte("x"), nil)), accepted, "Invalid"},
+		"CSR: a certificate":                {parsed(t, createdCSR, cluster1, csrOf([]byte(strings.ReplaceAll(string(requestPEM(t, nil)), " REQUEST", "")), nil)), accepted, "Invalid"},
+		"CSR: two requests":                 {parsed(t, createdCSR, cluster1, csrOf([]byte(strings.Repeat(string(requestPEM(t, nil)), 2)), nil)), accepted, "Invalid"},
+		"add-on's CSR: no add-on":           {parsed(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = addOnSigner })), accepted, "Invalid"},
+		"add-on's CSR: rights of a CA":      {parsed(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.ExtraExtensions = []pkix.Extension{ca} })), accepted, "Invalid"},
+		"add-on's CSR: an admin":            {parsed(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.Subject.CommonName = "kubernetes-admin" })), accepted, "Forbidden"},
+		"add-on's CSR: another cluster's": {parsed(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) {
 			r.Subject.CommonName = "system:open-cluster-management:cluster:cluster2:addon:a:agent:a"
 		})), accepted, "Forbidden"},
-		"add-on's CSR: group of masters": {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) {
+		"add-on's CSR: group of masters": {parsed(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) {
 			r.Subject.Organization = append(r.Subject.Organization, "system:masters")
 		})), accepted, "Forbidden"},
-		"add-on's CSR: group of the cluster": {asked(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.Subject.Organization = append(r.Subject.Organization, groupOf1) })), accepted, "Forbidden"},
+		"add-on's CSR: group of the cluster": {parsed(t, createdCSR, cluster1, addOn(func(r *x509.CertificateRequest) { r.Subject.Organization = append(r.Subject.Organization, groupOf1) })), accepted, "Forbidden"},
 	} {
-		got, refused := verdictOf(t, c.ask, c.on)
+		got, refused := decisionOf(t, c.request, c.on)
 		if !strings.HasPrefix(refused, c.want+": ") {
 			t.Errorf("%s: %s, call %+v, want %s", name, refused, got, c.want)
 		}
@@ -380,7 +380,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 	s := known(t)
 	status := func(version string, conditions ...any) *hawserv1.RegistrationAsk {
-		return asked(t, updatedCluster, cluster1, obj{
+		return parsed(t, updatedCluster, cluster1, obj{
 			"metadata": obj{"name": cluster1, "uid": "u1", "resourceVersion": version, "labels": obj{"x": "y"}},
 			"spec":     obj{"hubAcceptsClient": true}, "status": obj{"conditions": conditions, "version": obj{"kubernetes": "v1.35.0"}},
 		})
@@ -393,7 +393,7 @@ func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 		"left out":      {joined},
 		"of a new kind": {joined, obj{"type": clusterv1.ManagedClusterConditionDeleting, "status": "True"}},
 	} {
-		got, refused := verdictOf(t, status("7", conditions...), s)
+		got, refused := decisionOf(t, status("7", conditions...), s)
 		if refused != "" {
 			t.Fatal(name, refused)
 		}
@@ -410,13 +410,13 @@ func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
-	if _, refused := verdictOf(t, status("6", joined), s); !strings.HasPrefix(refused, "Conflict") {
+	if _, refused := decisionOf(t, status("6", joined), s); !strings.HasPrefix(refused, "Conflict") {
 		t.Errorf("an old version: %s", refused)
 	}
-	same := asked(t, updatedCluster, cluster1, obj{
+	same := parsed(t, updatedCluster, cluster1, obj{
 		"metadata": obj{"name": cluster1, "resourceVersion": "7"}, "status": obj{"conditions": []any{hubs, obj{"type": clusterv1.ManagedClusterConditionJoined, "status": "False"}}},
 	})
-	if _, refused := verdictOf(t, same, s); refused != "nothing" {
+	if _, refused := decisionOf(t, same, s); refused != "nothing" {
 		t.Errorf("the same status: %s", refused)
 	}
 }
@@ -441,7 +441,7 @@ func TestFacts_AcceptanceIsNoCondition(t *testing.T) {
 func TestAttributes_AreThoseOfOCM(t *testing.T) {
 	got := map[string]string{}
 	for _, w := range []codec.EventType{createdCluster, updatedCluster, createdCSR, createdEvent, updatedEvent, updatedAddOn, createdToken} {
-		r := attributes(ask{what: w, cluster: cluster1, sent: sentObject{Metadata: metav1.ObjectMeta{Name: "n"}}})
+		r := attributes(agentRequest{what: w, cluster: cluster1, sent: sentObject{Metadata: metav1.ObjectMeta{Name: "n"}}})
 		got[w.String()] = fmt.Sprintf("%s %s/%s/%s %s/%s", r.Verb, r.Group, r.Resource, r.Subresource, r.Namespace, r.Name)
 	}
 	want := map[string]string{

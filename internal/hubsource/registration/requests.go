@@ -44,8 +44,8 @@ const (
 	refusals
 )
 
-// lanesEach is how many lanes those have that share some.
-const lanesEach = 8
+// queuesEach is how many lanes those have that share some.
+const queuesEach = 8
 
 // longest is how much may wait in one lane of each class.
 var longest = map[class]int{ofCluster: 64, ofBootstrap: 512, ofReview: 512, refusals: 1024}
@@ -66,16 +66,16 @@ type queue struct {
 	count  uint32
 }
 
-// laneOf says in which lane a request waits.
-func (q *queue) laneOf(r *hawserv1.RegistrationRequest) serialKey {
+// keyOf says in which lane a request waits.
+func (q *queue) keyOf(r *hawserv1.RegistrationRequest) serialKey {
 	switch a := r.GetAsk(); {
 	case a == nil:
 		q.count++
-		return serialKey{class: ofReview, n: q.count % lanesEach}
+		return serialKey{class: ofReview, n: q.count % queuesEach}
 	case a.GetBootstrap():
 		h := fnv.New32a()
 		_, _ = h.Write([]byte(a.GetCluster())) // never fails
-		return serialKey{class: ofBootstrap, n: h.Sum32() % lanesEach}
+		return serialKey{class: ofBootstrap, n: h.Sum32() % queuesEach}
 	default:
 		return serialKey{class: ofCluster, cluster: a.GetCluster()}
 	}
@@ -83,7 +83,7 @@ func (q *queue) laneOf(r *hawserv1.RegistrationRequest) serialKey {
 
 // push adds a request; false: it is forgotten, for even too many refusals wait.
 func (q *queue) push(w queuedRequest) bool {
-	l := q.laneOf(w.RegistrationRequest)
+	l := q.keyOf(w.RegistrationRequest)
 	if q.length[l] >= longest[l.class] {
 		l, w.refused = serialKey{class: refusals}, true
 		if q.length[l] >= longest[l.class] {
@@ -118,39 +118,39 @@ func (q *queue) done(l serialKey, took time.Duration) {
 // take has a request wait for a worker.
 func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
 	s.mu.Lock()
-	taken := s.asks.push(queuedRequest{RegistrationRequest: r, on: s.on, since: time.Now()})
+	taken := s.requests.push(queuedRequest{RegistrationRequest: r, on: s.on, since: time.Now()})
 	s.mu.Unlock()
 	if !taken {
 		s.metrics.requests.WithLabelValues(typeOf(r), "dropped").Inc()
 		s.cfg.Log.DebugContext(ctx, "request forgotten, too many wait", "cluster", r.GetAsk().GetCluster())
 		return
 	}
-	s.toDo.Ring()
+	s.requestsReady.Ring()
 }
 
 // work carries out requests until ctx ends.
 func (s *Server) work(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		l, w, ok := s.asks.pop()
-		if s.asks.queue.Ready() {
-			s.toDo.Ring() // for another worker
+		l, w, ok := s.requests.pop()
+		if s.requests.queue.Ready() {
+			s.requestsReady.Ring() // for another worker
 		}
 		s.mu.Unlock()
 		if !ok {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-s.toDo:
+			case <-s.requestsReady:
 			}
 			continue
 		}
 		began := time.Now()
 		s.answer(ctx, w)
 		s.mu.Lock()
-		s.asks.done(l, time.Since(began))
-		if s.asks.queue.Ready() {
-			s.toDo.Ring()
+		s.requests.done(l, time.Since(began))
+		if s.requests.queue.Ready() {
+			s.requestsReady.Ring()
 		}
 		s.mu.Unlock()
 	}
@@ -195,31 +195,31 @@ func (s *Server) answerTo(ctx context.Context, w queuedRequest) (*hawserv1.Regis
 
 // carryOut does what an agent asks for.
 func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answer *hawserv1.RegistrationAnswer) error {
-	a, err := readAsk(m)
+	a, err := readRequest(m)
 	if err != nil {
 		return err
 	}
 	seen := s.stateOf(a)
 	c, err := decide(a, seen)
-	if mayAsk(a, seen) == nil {
+	if mayRequest(a, seen) == nil {
 		// Who has no right is not told what there is.
 		if refused := s.access.review(ctx, a); refused != nil {
-			return s.tell(ctx, a, refused)
+			return s.reply(ctx, a, refused)
 		}
 	}
 	if errors.Is(err, errNothing) {
 		return nil
 	}
 	if err != nil {
-		return s.tell(ctx, a, err)
+		return s.reply(ctx, a, err)
 	}
 	if err := s.spend(a, c, time.Now()); err != nil {
-		return s.tell(ctx, a, err)
+		return s.reply(ctx, a, err)
 	}
 	if a.what.DataType != codec.TokenRequests {
 		_, err := s.cfg.Hub.do(ctx, c)
 		s.spent(a, err)
-		return s.tell(ctx, a, err)
+		return s.reply(ctx, a, err)
 	}
 	o, err := s.rights.do(ctx, c)
 	if err == nil {
@@ -227,20 +227,20 @@ func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answ
 		o.SetUID(a.sent.Metadata.UID)
 		answer.TokenRequest, err = o.MarshalJSON()
 	}
-	return s.tell(ctx, a, err)
+	return s.reply(ctx, a, err)
 }
 
 // stateOf is what is known of the hub for a request.
-func (s *Server) stateOf(a ask) hubState {
+func (s *Server) stateOf(a agentRequest) hubState {
 	cluster := s.cluster(a.cluster)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return hubState{cluster: cluster, earliest: s.issues.from[a.cluster], signers: s.cfg.Signers}
 }
 
-// tell logs what came of a request, and returns err. Objects are not logged: there may be a token
+// reply logs what came of a request, and returns err. Objects are not logged: there may be a token
 // in one.
-func (s *Server) tell(ctx context.Context, a ask, err error) error {
+func (s *Server) reply(ctx context.Context, a agentRequest, err error) error {
 	attrs := []any{"type", a.what.String(), "cluster", a.cluster, "name", a.sent.Metadata.Name, "user", a.user, "bootstrap", a.bootstrap}
 	level := slog.LevelDebug
 	switch {

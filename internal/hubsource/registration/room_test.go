@@ -63,7 +63,7 @@ func (a *agent) sees(resource string) string {
 // publish publishes an object, and returns the reason of the refusal.
 func (a *agent) publish(what codec.EventType, o obj) string {
 	a.Helper()
-	m := asked(a, what, a.cluster, o)
+	m := parsed(a, what, a.cluster, o)
 	e, err := codec.Unmarshal(m.GetEvent())
 	if err != nil {
 		a.Fatal(err)

@@ -65,23 +65,23 @@ type Server struct {
 	// unknownAuthorities is why those of the hub were not known last; of who sends keys.
 	unknownAuthorities string
 
-	mu        sync.Mutex
-	running   bool
-	link      *session.Session // nil until everything is read
-	on        string           // the subscription; "" while there is none
-	since     time.Time        // when it began
-	limit     int              // bytes of an event
-	changes   changes
-	asks      queue
-	renewals  renewals
-	undecided undecided
-	written   map[string]*written // by accepted cluster
-	issues    issues
-	warned    fair.Bucket
+	mu            sync.Mutex
+	running       bool
+	brokerSession *session.Session // nil until everything is read
+	on            string           // the subscription; "" while there is none
+	since         time.Time        // when it began
+	limit         int              // bytes of an event
+	changes       changes
+	requests      queue
+	renewals      renewals
+	undecided     undecided
+	written       map[string]*written // by accepted cluster
+	issues        issues
+	warned        fair.Bucket
 
-	// toSay, toDo, toRenew and newSession ring when there may be something: objects to publish,
+	// objectsReady, requestsReady, leasesReady and newSession ring when there may be something: objects to publish,
 	// requests to carry out, Leases to write, keys to send.
-	toSay, toDo, toRenew, newSession run.Bell
+	objectsReady, requestsReady, leasesReady, newSession run.Bell
 }
 
 // New returns a server that is not running.
@@ -103,10 +103,10 @@ func (s *Server) healthy() error {
 	switch {
 	case !s.running:
 		return nil
-	case s.link == nil:
+	case s.brokerSession == nil:
 		return errors.New("what the hub has of registration is not read yet")
 	case s.on == "":
-		return fmt.Errorf("no session with the broker for registration: %w", s.link.Err())
+		return fmt.Errorf("no session with the broker for registration: %w", s.brokerSession.Err())
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.end()
 	tasks := []run.Task{
 		{Name: "session", Run: s.session},
-		{Name: "objects", Run: s.sayChanges},
+		{Name: "objects", Run: s.publishChanges},
 		{Name: "leases", Run: s.writeLeases},
 		{Name: "keys", Run: s.sendKeys},
 		{Name: "bindings", Run: func(ctx context.Context) error { return s.rights.Run(ctx, s.of(codec.ManagedClusters).known) }},
@@ -147,7 +147,7 @@ func (s *Server) begin() {
 	for n, k := range kinds {
 		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
-	s.toSay, s.toDo, s.toRenew, s.newSession = run.NewBell(), run.NewBell(), run.NewBell(), run.NewBell()
+	s.objectsReady, s.requestsReady, s.leasesReady, s.newSession = run.NewBell(), run.NewBell(), run.NewBell(), run.NewBell()
 }
 
 // allWatches are those of objects that the broker is sent, and that of the earliest issue times.
@@ -156,9 +156,9 @@ func (s *Server) allWatches() []*watched { return append(slices.Clone(s.watches)
 func (s *Server) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.link, s.on = false, nil, ""
+	s.running, s.brokerSession, s.on = false, nil, ""
 	s.changes.stop()
-	s.asks, s.renewals = queue{}, renewals{}
+	s.requests, s.renewals = queue{}, renewals{}
 	s.undecided, s.written = undecided{}, nil
 }
 
@@ -176,7 +176,7 @@ func (s *Server) session(ctx context.Context) error {
 		Handler: sessionHandler{s}, Log: s.cfg.Log, Metrics: s.cfg.Sessions,
 	})
 	s.mu.Lock()
-	s.link = link
+	s.brokerSession = link
 	s.readIssues()
 	s.mu.Unlock()
 	return link.Run(ctx)
@@ -206,13 +206,13 @@ func (s *Server) changed(w *watched, was, is *object) {
 	if w.dataType == codec.ManagedClusters {
 		s.clusterChanged(was, is)
 	}
-	s.toSay.Ring()
+	s.objectsReady.Ring()
 }
 
 // clusterChanged ends what is for accepted clusters only.
 func (s *Server) clusterChanged(was, is *object) {
 	if is == nil || was == nil || was.UID != is.UID {
-		s.judgeIssues(cmp.Or(is, was).Name)
+		s.checkIssues(cmp.Or(is, was).Name)
 	}
 	if is.accepted() {
 		s.judgeRotation(is)
@@ -245,8 +245,8 @@ func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]c
 		all = append(all, w.keys()...)
 	}
 	p.changes.restart(all)
-	p.issues.untold = maps.Clone(p.issues.from)
-	p.toSay.Ring()
+	p.issues.unreported = maps.Clone(p.issues.from)
+	p.objectsReady.Ring()
 	p.newSession.Ring()
 	return nil, nil
 }
@@ -257,7 +257,7 @@ func (p sessionHandler) Disconnected(error) {
 	defer p.mu.Unlock()
 	p.on = ""
 	p.changes.stop()
-	p.asks = queue{}
+	p.requests = queue{}
 }
 
 // Handle takes a request of the broker.
@@ -294,7 +294,7 @@ func (s *Server) publish(ctx context.Context, on string, e codec.Event) error {
 
 func (s *Server) publishOnce(ctx context.Context, on string, e codec.Event) error {
 	s.mu.Lock()
-	link := s.link
+	link := s.brokerSession
 	s.mu.Unlock()
 	if link == nil {
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "there is no session with the broker"}
@@ -349,19 +349,19 @@ const (
 	perObject  = 1 << 10
 )
 
-// sayChanges publishes what changes.
-func (s *Server) sayChanges(ctx context.Context) error {
+// publishChanges publishes what changes.
+func (s *Server) publishChanges(ctx context.Context) error {
 	for {
 		m, on := s.nextMessage()
 		if m == nil {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-s.toSay:
+			case <-s.objectsReady:
 			}
 			continue
 		}
-		s.say(ctx, on, m)
+		s.send(ctx, on, m)
 	}
 }
 
@@ -399,14 +399,14 @@ func (s *Server) messageOf(k key, gone types.UID) *hawserv1.RegistrationObject {
 	return &hawserv1.RegistrationObject{DataType: w.dataType.String(), Cluster: k.cluster, Name: k.name, Uid: string(gone)}
 }
 
-// say publishes objects. What the broker does not take as it is, is published object by object,
+// send publishes objects. What the broker does not take as it is, is published object by object,
 // and what it does not take then is left out until it changes.
-func (s *Server) say(ctx context.Context, on string, m *hawserv1.RegistrationObjects) {
+func (s *Server) send(ctx context.Context, on string, m *hawserv1.RegistrationObjects) {
 	e, err := codec.NewRegistrationObjects(s.envelopeOf(), m)
 	if err == nil {
 		err = s.publish(ctx, on, e)
 	}
-	s.metrics.said(len(m.GetObjects()), err)
+	s.metrics.countPublished(len(m.GetObjects()), err)
 	switch {
 	case err == nil, ctx.Err() != nil, !s.still(on), transport.Retryable(err):
 		return
@@ -418,11 +418,11 @@ func (s *Server) say(ctx context.Context, on string, m *hawserv1.RegistrationObj
 			s.cfg.Log.WarnContext(ctx, "the broker does not take an object, its cluster does not see it", "type", o.GetDataType(), "cluster", o.GetCluster(), "name", o.GetName(), "err", err)
 		}
 		if m.GetListed() && len(m.GetObjects()) == 1 {
-			s.say(ctx, on, &hawserv1.RegistrationObjects{Listed: true})
+			s.send(ctx, on, &hawserv1.RegistrationObjects{Listed: true})
 		}
 		return
 	}
 	for i, o := range m.GetObjects() {
-		s.say(ctx, on, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}, Listed: m.GetListed() && i == len(m.GetObjects())-1})
+		s.send(ctx, on, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}, Listed: m.GetListed() && i == len(m.GetObjects())-1})
 	}
 }

@@ -69,8 +69,8 @@ func (b *bench) wait(d time.Duration) {
 	synctest.Wait()
 }
 
-// ask sends a request, and returns its answer, or the reason for which it was refused.
-func (b *bench) ask(m *hawserv1.RegistrationAsk) (answer *hawserv1.RegistrationAnswer, refused string) {
+// request sends a request, and returns its answer, or the reason for which it was refused.
+func (b *bench) request(m *hawserv1.RegistrationAsk) (answer *hawserv1.RegistrationAnswer, refused string) {
 	b.Helper()
 	return b.answered(b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: m}}))
 }
@@ -112,7 +112,7 @@ func TestServer_TellsWhatTheHubHas(t *testing.T) {
 		b.hub.put(hubCSRs, "", "csr1", obj{"metadata": obj{"labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: "u"}}})
 		b.hub.put(hubCSRs, "", "of a node", obj{"metadata": obj{"labels": obj{"x": "y"}}})
 		b.hub.put(hubAddOns, cluster1, "a", obj{"metadata": obj{"managedFields": []any{obj{"manager": "m"}}}})
-		b.hub.lacks["addon.open-cluster-management.io/v1alpha1"] = true
+		b.hub.missing["addon.open-cluster-management.io/v1alpha1"] = true
 	}, func(b *bench) {
 		want := []string{
 			"v1 certificatesigningrequests cluster1/csr1", "v1 leases cluster1/" + leaseName, "v1 managedclusters cluster1/cluster1",
@@ -157,7 +157,7 @@ func TestServer_TellsWhatTheHubHas(t *testing.T) {
 
 		// The hub gets the type that it lacked.
 		b.hub.mu.Lock()
-		delete(b.hub.lacks, "addon.open-cluster-management.io/v1alpha1")
+		delete(b.hub.missing, "addon.open-cluster-management.io/v1alpha1")
 		b.hub.mu.Unlock()
 		b.hub.put(hubAddOns, cluster1, "new", obj{})
 		b.wait(time.Minute)
@@ -194,24 +194,24 @@ func TestServer_TellsInOrder(t *testing.T) {
 func TestServer_AClusterJoins(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		joins := obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}
-		if _, refused := b.ask(byBootstrap(asked(b, createdCluster, cluster1, joins))); refused != "" {
+		if _, refused := b.request(byBootstrap(parsed(b, createdCluster, cluster1, joins))); refused != "" {
 			t.Fatal(refused)
 		}
 		if spec := b.hub.get(hubClusters, "", cluster1)["spec"].(obj); spec["hubAcceptsClient"] != false {
 			t.Errorf("spec %v", spec)
 		}
 		b.wait(time.Second)
-		if _, refused := b.ask(byBootstrap(asked(b, createdCluster, cluster1, joins))); refused != "AlreadyExists" {
+		if _, refused := b.request(byBootstrap(parsed(b, createdCluster, cluster1, joins))); refused != "AlreadyExists" {
 			t.Errorf("again: %q", refused)
 		}
 		csr := csrOf(requestPEM(b, nil), nil)
-		if _, refused := b.ask(byBootstrap(asked(b, createdCSR, cluster1, csr))); refused != "" {
+		if _, refused := b.request(byBootstrap(parsed(b, createdCSR, cluster1, csr))); refused != "" {
 			t.Fatal(refused)
 		}
 		if spec := b.hub.get(hubCSRs, "", "cluster1-abcde")["spec"].(obj); spec["username"] != Registrar {
 			t.Errorf("created by %v", spec["username"])
 		}
-		if _, refused := b.ask(asked(b, createdCSR, cluster1, csr)); refused != "Forbidden" {
+		if _, refused := b.request(parsed(b, createdCSR, cluster1, csr)); refused != "Forbidden" {
 			t.Errorf("a renewal before acceptance: %q", refused)
 		}
 
@@ -221,14 +221,14 @@ func TestServer_AClusterJoins(t *testing.T) {
 		status := func(version string) obj {
 			return obj{"metadata": obj{"name": cluster1, "resourceVersion": version}, "status": obj{"version": obj{"kubernetes": "v1"}}}
 		}
-		if _, refused := b.ask(asked(b, updatedCluster, cluster1, status(now))); refused != "" {
+		if _, refused := b.request(parsed(b, updatedCluster, cluster1, status(now))); refused != "" {
 			t.Errorf("status: %q", refused)
 		}
 		b.wait(time.Second)
 		if o := b.broker.object("v1 managedclusters cluster1/cluster1"); !strings.Contains(string(o.GetJson()), `"kubernetes":"v1"`) {
 			t.Errorf("the status does not come back: %s", o.GetJson())
 		}
-		if _, refused := b.ask(asked(b, updatedCluster, cluster1, status(now))); refused != "Conflict" {
+		if _, refused := b.request(parsed(b, updatedCluster, cluster1, status(now))); refused != "Conflict" {
 			t.Errorf("status of an old version: %q", refused)
 		}
 		for what, o := range map[codec.EventType]obj{
@@ -240,23 +240,23 @@ func TestServer_AClusterJoins(t *testing.T) {
 			} else {
 				b.hub.remove("events.k8s.io/events", cluster1, "e")
 			}
-			if _, refused := b.ask(asked(b, what, cluster1, o)); refused != "" {
+			if _, refused := b.request(parsed(b, what, cluster1, o)); refused != "" {
 				t.Errorf("%s: %q", what, refused)
 			}
 		}
 		b.hub.put(hubAddOns, cluster1, "a", obj{})
 		version := b.hub.get(hubAddOns, cluster1, "a")["metadata"].(obj)["resourceVersion"]
 		addOn := obj{"metadata": obj{"namespace": cluster1, "name": "a", "resourceVersion": version}, "status": obj{"healthCheck": obj{}}}
-		if _, refused := b.ask(asked(b, updatedAddOn, cluster1, addOn)); refused != "" {
+		if _, refused := b.request(parsed(b, updatedAddOn, cluster1, addOn)); refused != "" {
 			t.Errorf("status of an add-on: %q", refused)
 		}
-		if _, refused := b.ask(asked(b, updatedAddOn, cluster1, addOn)); refused != "Conflict" {
+		if _, refused := b.request(parsed(b, updatedAddOn, cluster1, addOn)); refused != "Conflict" {
 			t.Errorf("status of an add-on of an old version: %q", refused)
 		}
 
 		b.hub.change(hubClusters, "", cluster1, func(o obj) { o["spec"].(obj)["hubAcceptsClient"] = false })
 		b.wait(time.Second)
-		if _, refused := b.ask(asked(b, createdCSR, cluster1, csr)); refused != "Forbidden" {
+		if _, refused := b.request(parsed(b, createdCSR, cluster1, csr)); refused != "Forbidden" {
 			t.Errorf("a renewal after acceptance was withdrawn: %q", refused)
 		}
 	})
@@ -271,19 +271,19 @@ func TestServer_AsksForTokens(t *testing.T) {
 		b.hub.put("serviceaccounts", cluster1, "default", obj{})
 	}, func(b *bench) {
 		request := func(account string) *hawserv1.RegistrationAsk {
-			return asked(b, createdToken, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": account, "uid": "mine"}, "spec": obj{"expirationSeconds": 600}})
+			return parsed(b, createdToken, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": account, "uid": "mine"}, "spec": obj{"expirationSeconds": 600}})
 		}
-		a, refused := b.ask(request("a-agent"))
+		a, refused := b.request(request("a-agent"))
 		if refused != "" || !strings.Contains(string(a.GetTokenRequest()), `"token":"token of cluster1/a-agent"`) || !strings.Contains(string(a.GetTokenRequest()), `"uid":"mine"`) {
 			t.Fatalf("%q %s", refused, a.GetTokenRequest())
 		}
 		if b.hub.get(hubBindings, cluster1, tokensRole) == nil {
 			t.Error("no right was bound")
 		}
-		if a, refused := b.ask(request("default")); refused != "Forbidden" || len(a.GetTokenRequest()) > 0 {
+		if a, refused := b.request(request("default")); refused != "Forbidden" || len(a.GetTokenRequest()) > 0 {
 			t.Errorf("of an account without the label: %q %s", refused, a.GetTokenRequest())
 		}
-		if _, refused := b.ask(request("none")); refused != "NotFound" {
+		if _, refused := b.request(request("none")); refused != "NotFound" {
 			t.Errorf("of an account that is not there: %q", refused)
 		}
 		if n := b.hub.count("create rolebindings"); n != 1 {
@@ -294,7 +294,7 @@ func TestServer_AsksForTokens(t *testing.T) {
 		if b.hub.get(hubBindings, cluster1, tokensRole) != nil {
 			t.Error("the right stays after acceptance was withdrawn")
 		}
-		if _, refused := b.ask(request("a-agent")); refused != "Forbidden" {
+		if _, refused := b.request(request("a-agent")); refused != "Forbidden" {
 			t.Errorf("after acceptance was withdrawn: %q", refused)
 		}
 	})
@@ -306,9 +306,9 @@ func TestServer_AsksForRights(t *testing.T) {
 		c.AccessReviews = Always
 		b.joined(cluster1)
 	}, func(b *bench) {
-		event := asked(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
+		event := parsed(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
 		for range 3 {
-			b.ask(event)
+			b.request(event)
 		}
 		if n := b.hub.count("create subjectaccessreviews"); n != 1 {
 			t.Errorf("asked %d times", n)
@@ -317,7 +317,7 @@ func TestServer_AsksForRights(t *testing.T) {
 		b.hub.denied["create "+agentOf1] = true
 		b.hub.mu.Unlock()
 		b.wait(11 * time.Second)
-		if _, refused := b.ask(event); refused != "Forbidden" {
+		if _, refused := b.request(event); refused != "Forbidden" {
 			t.Errorf("without the right: %q", refused)
 		}
 	})
@@ -335,20 +335,20 @@ func TestServer_FindsOutWhetherToAsk(t *testing.T) {
 			return shownBy, failure
 		}
 	}, func(b *bench) {
-		event := asked(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
+		event := parsed(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
 		for n, s := range []struct {
-			shownBy string
-			failure error
-			asked   int
+			shownBy   string
+			failure   error
+			requested int
 		}{{"", failure, 1}, {"", nil, 0}, {"Deployment", nil, 1}, {"", errors.New("not now"), 1}, {"", nil, 0}} {
 			mu.Lock()
 			shownBy, failure = s.shownBy, s.failure
 			mu.Unlock()
 			b.wait(lookForOCM + lookForOCMAgain)
 			before := b.hub.count("create subjectaccessreviews")
-			b.ask(event)
-			if got := b.hub.count("create subjectaccessreviews") - before; got != s.asked {
-				t.Errorf("step %d: the hub was asked %d times, want %d", n, got, s.asked)
+			b.request(event)
+			if got := b.hub.count("create subjectaccessreviews") - before; got != s.requested {
+				t.Errorf("step %d: the hub was asked %d times, want %d", n, got, s.requested)
 			}
 		}
 	})
@@ -378,8 +378,8 @@ func TestServer_ReviewsTokens(t *testing.T) {
 func TestServer_HubIsDown(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) { b.joined(cluster1) }, func(b *bench) {
 		b.hub.setDown(true)
-		event := asked(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
-		if _, refused := b.ask(event); refused != "ServiceUnavailable" {
+		event := parsed(b, createdEvent, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": "e"}})
+		if _, refused := b.request(event); refused != "ServiceUnavailable" {
 			t.Errorf("%q", refused)
 		}
 	})

@@ -29,7 +29,7 @@ type watched struct {
 	once  sync.Once
 }
 
-func (w *watched) tellKnown() { w.once.Do(func() { close(w.known) }) }
+func (w *watched) notifyKnown() { w.once.Do(func() { close(w.known) }) }
 
 func (w *watched) get(namespace, name string) *object {
 	store := w.store.Load()
@@ -74,7 +74,7 @@ func (w *watched) run(ctx context.Context, s *Server) error {
 		case !waits:
 			s.cfg.Log.InfoContext(ctx, "the hub lacks a type of registration, clusters see none of it until the hub has it", "type", w.resource.String())
 			if w.optional {
-				w.tellKnown()
+				w.notifyKnown()
 			}
 		}
 		if !run.Sleep(ctx, lookAgain) {
@@ -119,7 +119,7 @@ func (w *watched) watch(ctx context.Context, s *Server) error {
 		}},
 		run.Task{Name: "first list", Run: func(ctx context.Context) error {
 			if cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) {
-				w.tellKnown()
+				w.notifyKnown()
 			}
 			<-ctx.Done()
 			return nil

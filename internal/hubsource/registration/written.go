@@ -30,7 +30,7 @@ type written struct{ bytes, events fair.Bucket }
 
 // spend takes the room that a call needs, or refuses it: in what is written for an accepted cluster, and for
 // what waits for a decision in that.
-func (s *Server) spend(a ask, c call, now time.Time) error {
+func (s *Server) spend(a agentRequest, c call, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !a.bootstrap && s.cluster(a.cluster).accepted() {
@@ -50,16 +50,16 @@ func (s *Server) spend(a ask, c call, now time.Time) error {
 			return tooFast(a, eventsRate, "Events", 1)
 		}
 	}
-	o := &object{bytes: c.bytes, asker: asker{cluster: a.cluster}, account: a.user, undecided: true}
+	o := &object{bytes: c.bytes, requestedBy: requester{cluster: a.cluster}, account: a.user, undecided: true}
 	addOn, _, _ := unstructured.NestedString(c.object, "metadata", "labels", addOnLabel) // of another it has none
 	switch {
 	case c.verb != create || a.what.DataType != codec.ManagedClusters && a.what.DataType != codec.SigningRequests:
 		return nil
 	case a.what.DataType == codec.SigningRequests:
-		o.asker = askerOf(a.cluster, a.user, addOn)
+		o.requestedBy = requesterOf(a.cluster, a.user, addOn)
 	}
 	s.undecided.expire(now)
-	if err := s.undecided.roomOf(a).takes(a, addOn != "", c.bytes, s.cfg.MaxWaiting); err != nil {
+	if err := s.undecided.capacityOf(a).takes(a, addOn != "", c.bytes, s.cfg.MaxWaiting); err != nil {
 		return err
 	}
 	s.undecided.hold(made{a.what.DataType, c.name}, o, now)
@@ -67,7 +67,7 @@ func (s *Server) spend(a ask, c call, now time.Time) error {
 }
 
 // spent says what the hub answered. What it refused was not made; after no answer nobody knows.
-func (s *Server) spent(a ask, err error) {
+func (s *Server) spent(a agentRequest, err error) {
 	if refused := apierrors.APIStatus(nil); err != nil && errors.As(err, &refused) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *Server) spent(a ask, err error) {
 	}
 }
 
-func tooFast(a ask, r fair.Rate, what string, cost float64) error {
+func tooFast(a agentRequest, r fair.Rate, what string, cost float64) error {
 	wait := int(math.Ceil(cost / r.PerSecond))
 	return apierrors.NewTooManyRequests(fmt.Sprintf("cluster %s has too many %s written on the hub, at most %g at once and then %g a second: send fewer, and again in %d s",
 		a.cluster, what, r.Burst, r.PerSecond, wait), wait)
