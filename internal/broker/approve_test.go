@@ -37,7 +37,7 @@ func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.Withhel
 func TestApprove_DeletesWhatIsWithheld(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		const many = 600
 		var ids []string
 		for i := range many {
@@ -117,7 +117,7 @@ func TestApprove_VouchesForNoClusterThatIsReleasedMeanwhile(t *testing.T) {
 	s := &hooked{}
 	inWrapped(t, broker.Config{}, func(of store.Store) store.Store { s.Store = of; return s }, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		w.put(source.peer, work{id: "w", version: 3}.event())
 		withheld := source.withhold("c1", "w")
 		pass(time.Second)

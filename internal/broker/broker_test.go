@@ -102,8 +102,8 @@ func TestBroker_DeliversByClusterAndType(t *testing.T) {
 func TestBroker_SlowReaderGetsTheLatestOnly(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		release := make(chan struct{})
-		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-release } })
-		w.ask(stuck)
+		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-release } })
+		w.request(stuck)
 		sameCluster := w.subscribe(w.agent("c1"))
 		other := w.subscribe(w.agent("c2"))
 		source := w.subscribe(w.source("src"))
@@ -134,9 +134,9 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 		const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 		source := w.source("src")
 		release := make(chan struct{})
-		slow := func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-release } }
+		slow := func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-release } }
 		stock := w.open(w.agent("c1"), slow)
-		w.ask(stock)
+		w.request(stock)
 		ours := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) { hawser(raw, s); slow(raw, s) })
 		w.put(source, work{id: "first", version: 1}.event()) // both are stuck in this one
 		synctest.Wait()
@@ -195,7 +195,7 @@ func TestBroker_NoDeletionBeforeTheList(t *testing.T) {
 		stock := w.open(w.agent("c1"), nil)
 		w.put(source, work{version: 2, deleting: true}.event())
 		stock.expect()
-		w.ask(stock, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 1})
+		w.request(stock, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 1})
 		stock.expect("status resync_request  v0", "spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
 	})
 }
@@ -205,7 +205,7 @@ func TestBroker_NoDeletionBeforeTheList(t *testing.T) {
 func TestBroker_FormerOwnerGetsNothing(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		gate := make(chan struct{})
-		former := w.open(w.source("src"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		former := w.open(w.source("src"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
 		next := w.subscribe(w.source("next"))
 		for _, id := range []string{"first", "w1"} {
 			w.put(former.peer, work{id: id, version: 1}.event())
@@ -230,7 +230,7 @@ func TestBroker_DroppedRecordsLeaveTheMailbox(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
 		gate := make(chan struct{})
-		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
 		for _, id := range []string{"first", "w1"} {
 			w.put(w.source("src"), work{id: id, version: 1}.event())
 			synctest.Wait()

@@ -88,15 +88,15 @@ func marshal(t testing.TB, e codec.Event, err error) []byte {
 	return b
 }
 
-// say publishes on the subscription.
-func (s *tap) say(event []byte) error {
+// send publishes on the subscription.
+func (s *tap) send(event []byte) error {
 	_, err := s.w.Publish(s.w.Context(), s.peer, event, s.accepted.SubscriptionID)
 	return err
 }
 
 func (s *tap) ack(c codec.Cursor, d *codec.Digest) error {
 	e, err := codec.NewAck(s.params(), codec.Ack{Cursor: c, Digest: d})
-	return s.say(marshal(s.w, e, err))
+	return s.send(marshal(s.w, e, err))
 }
 
 func (s *tap) mustAck(c codec.Checkpoint) {
@@ -133,7 +133,7 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 		if got := agent.checkpoints(); len(got) != 0 {
 			t.Errorf("%+v before the list", got)
 		}
-		w.ask(agent)
+		w.request(agent)
 		works := agent.expectAny("spec resync_response w0 v1", "spec resync_response w1 v1", "spec resync_response w2 v1", "spec resync_response w3 v1")
 		c := agent.checkpoint()
 		head := w.Store.Head()
@@ -168,7 +168,7 @@ func TestCheckpoint_SaysHowHighSequenceIDsAre(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
 		now, before := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), hawser)
-		w.ask(now, held("w1", 1))
+		w.request(now, held("w1", 1))
 		if c := now.checkpoint(); c.HighestSequenceID != "" {
 			t.Fatalf("there is no status yet: %+v", c)
 		}
@@ -192,7 +192,7 @@ func TestCheckpoint_StockPartiesSeeNothingOfIt(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
 		ours := w.open(w.agent("c1"), hawser)
-		w.ask(ours)
+		w.request(ours)
 		w.put(source.peer, work{version: 1}.event())
 		w.put(agent.peer, w.event(report{version: 1}))
 		pass(time.Minute)
@@ -217,7 +217,7 @@ func TestCheckpoint_StockPartiesSeeNothingOfIt(t *testing.T) {
 func TestCheckpoint_OneForManyEvents(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		agent.checkpoint()
 		source := w.source("src")
 		for i := range 100 { // 10 seconds
@@ -247,7 +247,7 @@ func TestCheckpoint_PartialWhileALongDeliveryRuns(t *testing.T) {
 		cursor := codec.Cursor{StoreID: w.Store.Head().StoreID, Incarnation: w.Store.Head().Incarnation}
 		agent := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) {
 			from(cursor)(raw, s)
-			s.gate = func() { pass(100 * time.Millisecond) }
+			s.hold = func() { pass(100 * time.Millisecond) }
 		})
 		pass(19 * time.Second)
 		synctest.Wait()
@@ -282,7 +282,7 @@ func TestAck_ProvesOrDiffers(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		w.put(w.source("src"), work{version: 1}.event())
 		pass(time.Second)
 		list := agent.checkpoints()
@@ -316,7 +316,7 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 		agent, stock, foreign := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), nil), w.open(w.agent("c2"), hawser)
 		source, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
 		for _, s := range []*tap{agent, foreign, source, other} {
-			w.ask(s)
+			w.request(s)
 		}
 		ended := w.open(w.agent("c1"), hawser)
 		ended.cancel()
@@ -344,14 +344,14 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 		w.wantCode(ack(other, other.params(), source.accepted.SubscriptionID), transport.CodeInvalid)
 		// What only sources say.
 		request, err := codec.NewInventoryRequest(agent.params(), codec.InventoryRequest{})
-		w.wantCode(agent.say(marshal(t, request, err)), transport.CodeDenied)
+		w.wantCode(agent.send(marshal(t, request, err)), transport.CodeDenied)
 		compared, err := codec.NewCompared(agent.params(), codec.Compared{AllClusters: true})
-		w.wantCode(agent.say(marshal(t, compared, err)), transport.CodeDenied)
+		w.wantCode(agent.send(marshal(t, compared, err)), transport.CodeDenied)
 		// What only a broker says.
 		for _, kind := range []string{codec.TypeCheckpoint, codec.TypeInventory} {
 			e, err := codec.NewCheckpoint(agent.params(), codec.Checkpoint{Cursor: cursor})
 			e.SetType(kind)
-			w.wantCode(agent.say(marshal(t, e, err)), transport.CodeDenied)
+			w.wantCode(agent.send(marshal(t, e, err)), transport.CodeDenied)
 		}
 	})
 }
@@ -359,14 +359,14 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 // lateRouter holds the router up.
 type lateRouter struct {
 	store.Store
-	gate chan struct{}
+	hold chan struct{}
 	// one: it gets one change at a time, however many there are.
 	one bool
 }
 
 func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]store.Change, error) {
 	select {
-	case <-s.gate:
+	case <-s.hold:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -388,12 +388,12 @@ func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
 	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
-		late = &lateRouter{Store: s, gate: make(chan struct{})}
+		late = &lateRouter{Store: s, hold: make(chan struct{})}
 		return late
 	}
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
 		source, stock := w.source("src"), w.subscribe(w.agent("c1"))
-		routes := func() { late.gate <- struct{}{} }
+		routes := func() { late.hold <- struct{}{} }
 		routes()
 		w.put(source, work{version: 1}.event())
 		stock.expect("spec create_request w1 v1")
@@ -430,7 +430,7 @@ func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
 		w.put(source, work{version: 2, data: `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`}.event())
 		w.put(source, work{version: 2, deleting: true}.event())
 		stock.take()
-		w.ask(stock)
+		w.request(stock)
 		stock.expect("spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
 
 		w.put(source, work{id: "w2", version: 1}.event())
@@ -450,12 +450,12 @@ func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
 func TestRouter_FindsADeletionFarBehindItsSpec(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
-		late = &lateRouter{Store: s, gate: make(chan struct{}), one: true}
+		late = &lateRouter{Store: s, hold: make(chan struct{}), one: true}
 		return late
 	}
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
 		source, stock := w.source("src"), w.subscribe(w.agent("c1"))
-		routes := func() { late.gate <- struct{}{} }
+		routes := func() { late.hold <- struct{}{} }
 		w.put(source, work{version: 1}.event())
 		routes()
 		stock.expect("spec create_request w1 v1")
@@ -475,12 +475,12 @@ func TestRouter_FindsADeletionFarBehindItsSpec(t *testing.T) {
 func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
-		late = &lateRouter{Store: s, gate: make(chan struct{})}
+		late = &lateRouter{Store: s, hold: make(chan struct{})}
 		return late
 	}
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		agent.checkpoint()
 		w.put(source.peer, work{version: 1}.event())
 		source.mustCompare(clusters("c1")) // something to tell
@@ -489,7 +489,7 @@ func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 		if got := agent.checkpoints(); len(got) != 0 {
 			t.Errorf("%+v before the work was routed", got)
 		}
-		late.gate <- struct{}{}
+		late.hold <- struct{}{}
 		works := agent.expect("spec create_request w1 v1")
 		c := agent.checkpoint()
 		if d := digestOf(works...); *c.Digest != d || c.Cursor.Revision != 1 {
@@ -504,7 +504,7 @@ func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 		if got := agent.checkpoints(); len(got) != 0 {
 			t.Errorf("%+v before that was routed", got)
 		}
-		late.gate <- struct{}{}
+		late.hold <- struct{}{}
 		c = agent.checkpoint()
 		if c.Digest.Count != 0 || len(c.ComparedSources) != 0 {
 			t.Errorf("checkpoint %+v", c)

@@ -94,7 +94,7 @@ func TestForgetCluster_WhatTheOneBeforeStillSays(t *testing.T) {
 		w.wantCode(say(old, report{version: 1, deleted: true}), transport.CodeUnavailable)
 		owner.expect()
 		now := w.of("uid-2")
-		w.ask(now)
+		w.request(now)
 		now.expect("spec resync_response w1 v1 deleting")
 		if err := say(now, report{version: 1, deleted: true}); err != nil {
 			t.Fatal(err)

@@ -269,7 +269,7 @@ func TestDrain_TellsWritesAndEnds(t *testing.T) {
 func TestDrain_StopsAtTheDeadline(t *testing.T) {
 	inWorld(t, broker.Config{DrainTimeout: 5 * time.Second}, func(w *world) {
 		gate := make(chan struct{})
-		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
 		w.put(w.source("src"), work{version: 1}.event())
 		synctest.Wait()
 		start := time.Now()

@@ -21,7 +21,7 @@ import (
 
 func (s *tap) compared(c codec.Compared) error {
 	e, err := codec.NewCompared(s.params(), c)
-	return s.say(marshal(s.w, e, err))
+	return s.send(marshal(s.w, e, err))
 }
 
 func (s *tap) mustCompare(c codec.Compared) {
@@ -55,8 +55,8 @@ func (s *tap) sources() []string {
 func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		one, two := w.open(w.agent("c1"), hawser), w.open(w.agent("c2"), hawser)
-		w.ask(one)
-		w.ask(two)
+		w.request(one)
+		w.request(two)
 		a, b := w.open(w.source("a"), hawser), w.open(w.source("b"), hawser)
 		withheld := func(on *tap, id string) codec.Compared {
 			w.put(on.peer, work{source: on.peer.Name, id: id, version: 1}.event())
@@ -104,7 +104,7 @@ func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
 		w.put(a.peer, releaseOf(t, "a", "c2"))
 		expect("a releases", nothing, none)
 		late := w.open(w.agent("c1"), hawser)
-		w.ask(late)
+		w.request(late)
 		if diff := cmp.Diff([]string{"a"}, late.sources()); diff != "" {
 			t.Errorf("who comes later: %s", diff)
 		}
@@ -167,7 +167,7 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 		newer := []codec.ResourceVersion{held("live", 7), held("deleted", 7), held("catches-up", 7), held("repeated", 7), held("foreign", 7)}
 		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
 		for _, agent := range []*tap{stock, ours} {
-			w.ask(agent, newer...)
+			w.request(agent, newer...)
 			agent.expect("status resync_request  v0")
 		}
 		if c := ours.checkpoint(); !c.Listed || len(c.Orphans) != 0 {
@@ -192,7 +192,7 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 		ours.cancel()
 		// From now on a newer version is no longer a reason to wait.
 		late := w.open(w.agent("c1"), nil)
-		w.ask(late, newer...)
+		w.request(late, newer...)
 		late.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting", "spec resync_response catches-up v8", "status resync_request  v0")
 	})
 }
@@ -209,7 +209,7 @@ func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
 		source := w.open(w.source("src"), hawser)
 		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
 		for _, agent := range []*tap{stock, ours} {
-			w.ask(agent, held("before", 7), held("after", 7), held("deleted", 7), held("newer", 7))
+			w.request(agent, held("before", 7), held("after", 7), held("deleted", 7), held("newer", 7))
 		}
 		pass(time.Second)
 		w.put(source.peer, work{id: "before", version: 5}.event())
@@ -235,9 +235,9 @@ func TestAhead_FreshDeletionsAreSent(t *testing.T) {
 		w.put(w.source("src"), work{version: 5}.event())
 		w.put(w.source("src"), work{version: 5, deleting: true}.event())
 		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
-		w.ask(stock, held("w1", 7))
+		w.request(stock, held("w1", 7))
 		stock.expectAny("spec resync_response w1 v5 deleting", "status resync_request  v0")
-		w.ask(ours, held("w1", 7))
+		w.request(ours, held("w1", 7))
 		ours.expectAny("spec resync_response w1 v7 deleting", "status resync_request  v0")
 	})
 }
@@ -269,8 +269,8 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 		source := w.source("src")
 		w.put(source, work{id: "known", version: 1}.event())
 		agent, other := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), hawser)
-		w.ask(agent, held("o2", 1), held("known", 1), held("o1", 1))
-		w.ask(other)
+		w.request(agent, held("o2", 1), held("known", 1), held("o1", 1))
+		w.request(other)
 		orphans := func(s *tap) []string {
 			t.Helper()
 			pass(time.Second)
@@ -290,7 +290,7 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 		if diff := cmp.Diff([]string{"o2"}, orphans(agent)); diff != "" {
 			t.Errorf("explained: %s", diff)
 		}
-		w.ask(agent, held("known", 1))
+		w.request(agent, held("known", 1))
 		if diff := cmp.Diff([]string{}, orphans(agent)); diff != "" {
 			t.Errorf("listed no more: %s", diff)
 		}
@@ -299,7 +299,7 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 		for i := range 40_000 {
 			many = append(many, held(fmt.Sprintf("28e8bfbf-1292-522f-999a-%012d", i), 1))
 		}
-		w.ask(agent, many...)
+		w.request(agent, many...)
 		if n := len(orphans(agent)); n < 20_000 || n > 30_000 {
 			t.Errorf("%d orphans are named", n)
 		}
@@ -319,7 +319,7 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 func TestRelease_IsSeenByTheAgent(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		w.put(source.peer, work{version: 1}.event())
 		source.mustCompare(clusters("c1"))
 		pass(time.Second)
@@ -346,7 +346,7 @@ func TestRelease_IsSeenByTheAgent(t *testing.T) {
 func TestForgetCluster_EndsWhatSourcesSaid(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		w.put(source.peer, work{version: 1}.event())
 		source.mustCompare(clusters("c1"))
 		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
@@ -364,11 +364,11 @@ func TestForgetCluster_EndsWhatSourcesSaid(t *testing.T) {
 // slowBookmarks is a store that remembers nothing before the gate lets it.
 type slowBookmarks struct {
 	store.Store
-	gate chan struct{}
+	hold chan struct{}
 }
 
 func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byte) error {
-	<-s.gate
+	<-s.hold
 	return s.Store.SetBookmarks(ctx, values)
 }
 
@@ -385,20 +385,20 @@ func TestCompared_DoesNotOutlastARelease(t *testing.T) {
 		"all":     {AllClusters: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			slow := slowBookmarks{gate: make(chan struct{})}
+			slow := slowBookmarks{hold: make(chan struct{})}
 			inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
-				slow.Store, slow.gate = s, make(chan struct{}) // made in the bubble
+				slow.Store, slow.hold = s, make(chan struct{}) // made in the bubble
 				return slow
 			}, func(w *world) {
 				agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-				w.ask(agent)
+				w.request(agent)
 				w.put(source.peer, work{version: 1}.event())
 				said.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
 				done := make(chan error, 1)
 				go func() { done <- source.compared(said) }() // received below
 				synctest.Wait()
 				w.put(source.peer, releaseOf(t, "src", "c1"))
-				slow.gate <- struct{}{}
+				slow.hold <- struct{}{}
 				if e := w.refused(<-done, transport.CodeUnavailable); !transport.Retryable(e) || e.Delay <= 0 {
 					t.Errorf("%+v", e)
 				}
@@ -433,7 +433,7 @@ func (c goneSoon) Err() error {
 func TestCompared_OfWhoWentAwayDoesNotCount(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		e, err := codec.NewCompared(source.params(), clusters("c1"))
 		_, err = w.Publish(goneSoon{w.Context(), new(int)}, source.peer, marshal(w, e, err), source.accepted.SubscriptionID)
 		if e := w.refused(err, transport.CodeUnavailable); !transport.Retryable(e) {

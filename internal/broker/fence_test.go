@@ -14,7 +14,7 @@ import (
 func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		if err := source.say(work{version: 1}.event()); err != nil {
+		if err := source.send(work{version: 1}.event()); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range []*tap{agent, source} {
@@ -22,10 +22,10 @@ func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 			w.wantCode(<-s.ended, transport.CodeUnavailable)
 		}
 		for what, err := range map[string]error{
-			"spec":     source.say(work{version: 2}.event()),
-			"deletion": source.say(work{version: 2, deleting: true}.event()),
-			"release":  source.say(releaseOf(t, "src", "c1")),
-			"status":   agent.say(w.event(report{version: 1})),
+			"spec":     source.send(work{version: 2}.event()),
+			"deletion": source.send(work{version: 2, deleting: true}.event()),
+			"release":  source.send(releaseOf(t, "src", "c1")),
+			"status":   agent.send(w.event(report{version: 1})),
 		} {
 			if e := w.refused(err, transport.CodeUnavailable); e.Attribute != codec.HeaderSubscriptionID {
 				t.Errorf("%s: %+v", what, e)
@@ -36,7 +36,7 @@ func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 		_, err := w.Publish(late, w.source("src"), work{version: 2}.event(), "")
 		w.wantCode(err, transport.CodeUnavailable)
 		stock := w.open(w.agent("c1"), nil)
-		w.ask(stock)
+		w.request(stock)
 		stock.expect("spec resync_response w1 v1") // as it was
 	})
 }
@@ -48,7 +48,7 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		old, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
 		stock, now := w.open(w.source("src"), nil), w.open(w.source("src"), hawser)
 		queued := make(chan error, 1)
-		go func() { queued <- old.say(work{version: 1}.event()) }() // its answer is awaited below
+		go func() { queued <- old.send(work{version: 1}.event()) }() // its answer is awaited below
 		old.take()
 		asked := make(chan error, 1)
 		go func() { asked <- now.request("r", codec.InventoryRequest{}) }() // likewise
@@ -56,7 +56,7 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		if e.Next != transport.NextBackOff || e.Delay <= 0 {
 			t.Errorf("the end of the session before: %+v", e)
 		}
-		w.wantCode(old.say(work{id: "late", version: 1}.event()), transport.CodeUnavailable)
+		w.wantCode(old.send(work{id: "late", version: 1}.event()), transport.CodeUnavailable)
 		if len(now.takeSync(codec.TypeInventory)) != 0 {
 			t.Error("the inventory came before what was queued")
 		}

@@ -114,7 +114,7 @@ var (
 // writeFormer makes most of what there is in a store.
 func writeFormer(w *world, _ *pebble.Store) {
 	h := w.hub()
-	h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false))
+	h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false))
 	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{
 		EarliestIssues: map[string]*timestamppb.Timestamp{"c2": timestamppb.New(formerIssue)},
 	})))
@@ -126,7 +126,7 @@ func writeFormer(w *world, _ *pebble.Store) {
 	src, ci := w.open(w.source("src"), hawser), w.source("ci")
 	src.mustCompare(codec.Compared{Position: &formerPosition})
 	a1, a2 := w.hello("c1", "uid-1", codec.Cursor{}), w.subscribe(w.agent("c2"))
-	w.ask(a1)
+	w.request(a1)
 
 	w.put(src.peer, work{id: "live", version: 3}.event())
 	w.put(a1.peer, w.event(report{id: "live", version: 3, hash: "h3"}))
@@ -250,7 +250,7 @@ func asAgent(w *world) {
 	if listing.accepted.Resync != codec.ResyncList {
 		w.Errorf("resync %q", listing.accepted.Resync)
 	}
-	w.ask(listing)
+	w.request(listing)
 	listing.expectAny("spec resync_response handed v4", "spec resync_response late v1")
 }
 

@@ -201,7 +201,7 @@ type tap struct {
 	events []codec.Envelope
 	times  []time.Time
 	beats  []time.Time
-	gate   func() // called by every Send; nil does nothing
+	hold   func() // called by every Send; nil does nothing
 }
 
 func (s *tap) Accept(a transport.Accepted) error {
@@ -213,8 +213,8 @@ func (s *tap) Accept(a transport.Accepted) error {
 }
 
 func (s *tap) Send(parts ...[]byte) error {
-	if s.gate != nil {
-		s.gate()
+	if s.hold != nil {
+		s.hold()
 	}
 	whole := slices.Concat(parts...)
 	s.mu.Lock()
@@ -312,15 +312,15 @@ func (w *world) open(p transport.Peer, edit func(*transport.RawSubscription, *ta
 func (w *world) subscribe(p transport.Peer) *tap {
 	w.Helper()
 	s := w.open(p, nil)
-	w.ask(s)
+	w.request(s)
 	s.take()
 	return s
 }
 
 func hawser(raw *transport.RawSubscription, _ *tap) { raw.Hello.Protocol = 1 }
 
-// ask sends an agent's version list, or a source's empty hash list.
-func (w *world) ask(s *tap, held ...codec.ResourceVersion) {
+// request sends an agent's version list, or a source's empty hash list.
+func (w *world) request(s *tap, held ...codec.ResourceVersion) {
 	w.Helper()
 	event := versions(s.peer.Name, held...)
 	if s.peer.Role == "source" {

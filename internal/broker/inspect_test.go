@@ -120,7 +120,7 @@ func TestListClusters_TellsWhetherItHoldsWhatItShould(t *testing.T) {
 		}
 		is("never there", hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		c := agent.checkpoint()
 		is("not acknowledged", hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 1)
 		pass(time.Second)
@@ -169,7 +169,7 @@ func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
 		agent := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
 			raw.Hello = transport.Hello{Protocol: 1, ClusterUID: "uid-1"}
 		})
-		w.ask(agent, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 5}, codec.ResourceVersion{ResourceID: "ghost", ResourceVersion: 1})
+		w.request(agent, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 5}, codec.ResourceVersion{ResourceID: "ghost", ResourceVersion: 1})
 		agent.take()
 		stranger := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
 			raw.Hello = transport.Hello{Protocol: 1, ClusterUID: "uid-2"}
@@ -179,7 +179,7 @@ func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
 		compared, err := codec.NewCompared(owner.params(), codec.Compared{Clusters: []codec.ClusterComparison{{
 			Cluster: "c1", Reason: "because", Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Name: "a", Revision: revision}},
 		}}})
-		if err := owner.say(marshal(t, compared, err)); err != nil {
+		if err := owner.send(marshal(t, compared, err)); err != nil {
 			t.Fatal(err)
 		}
 		got := w.orphans("")

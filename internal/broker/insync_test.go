@@ -31,7 +31,7 @@ func TestListClusters_InSyncAfterADeletion(t *testing.T) {
 		source := w.source("src")
 		w.put(source, work{id: "w1", version: 1}.event())
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		agent.expect("spec resync_response w1 v1")
 		agent.mustAck(agent.checkpoint())
 		w.put(agent.peer, w.event(report{id: "w1", version: 1}))
@@ -56,7 +56,7 @@ func TestListClusters_DiffersAfterForget(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{id: "w1", version: 1}.event())
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		first := agent.checkpoint()
 		agent.mustAck(first)
 		pass(time.Minute)
@@ -83,7 +83,7 @@ func TestListClusters_PendingOfWhoIsAway(t *testing.T) {
 		w.wantCluster("no agent has come", "c1", never, 3)
 		for what, begin := range map[string]func(*transport.RawSubscription, *tap){"a stock agent": nil, "one of ours": hawser} {
 			agent := w.open(w.agent("c1"), begin)
-			w.ask(agent)
+			w.request(agent)
 			for _, id := range []string{"w1", "w2", "w3"} {
 				w.put(agent.peer, w.event(report{id: id, version: 1}))
 			}

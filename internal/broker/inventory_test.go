@@ -21,7 +21,7 @@ func (s *tap) request(id string, r codec.InventoryRequest) error {
 	p := s.params()
 	p.ID = id
 	e, err := codec.NewInventoryRequest(p, r)
-	return s.say(marshal(s.w, e, err))
+	return s.send(marshal(s.w, e, err))
 }
 
 // page asks for a page, and returns it.
@@ -226,7 +226,7 @@ func TestInventory_IsBounded(t *testing.T) {
 		gate := make(chan struct{})
 		stuck := w.open(w.source("src"), func(raw *transport.RawSubscription, s *tap) {
 			hawser(raw, s)
-			s.gate = func() { <-gate }
+			s.hold = func() { <-gate }
 		})
 		refusals := 0
 		for range 40 {
@@ -251,7 +251,7 @@ func TestInventory_IsBounded(t *testing.T) {
 		// The stream may end while a request waits.
 		late := w.open(w.source("late"), func(raw *transport.RawSubscription, s *tap) {
 			hawser(raw, s)
-			s.gate = func() { <-w.Context().Done() }
+			s.hold = func() { <-w.Context().Done() }
 		})
 		for range 3 {
 			if err := late.request("r", codec.InventoryRequest{}); err != nil {

@@ -42,7 +42,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	cfg.Registry, cfg.Registration = registry, "hub"
 	inWorld(t, cfg, func(w *world) {
 		// Metrics with labels appear when they count.
-		w.hub().says(false, clusterOf("c1", 1, true))
+		w.hub().snapshot(false, clusterOf("c1", 1, true))
 		w.watch(w.agent("c1"), codec.ManagedClusters, "c1")
 		w.put(w.agent("c1"), leaseOf("c1", ""))
 		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
@@ -52,7 +52,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		agent.take()
 		source.take()
 		ours := w.open(w.agent("c1"), hawser)
-		w.ask(ours)
+		w.request(ours)
 		c := ours.checkpoint()
 		ours.mustAck(c)
 		ours.cancel()
@@ -96,7 +96,7 @@ func TestMetrics_Count(t *testing.T) {
 			t.Fatal(err)
 		}
 		agent.expect("spec create_request w1 v1")
-		w.ask(agent, codec.ResourceVersion{ResourceID: "orphan"})
+		w.request(agent, codec.ResourceVersion{ResourceID: "orphan"})
 		agent.take()
 		for name, want := range map[string]float64{
 			`hawser_broker_publishes_total kind=spec result=accepted`:    1,

@@ -104,7 +104,7 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	case env.RawType == codec.TypeCompared:
 		return "compared", noted(b.compared)
 	case env.RawType == codec.TypeUnexplained:
-		return "unexplained", noted(b.feed.Unexplained)
+		return "unexplained", noted(b.feed.OrphanReport)
 	case env.Type.Action == codec.ResyncRequest:
 		return "resync", noted(b.feed.Resync)
 	case env.Type.Subresource == codec.Status:

@@ -196,7 +196,7 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 			inWorld(t, broker.Config{}, func(w *world) {
 				stock, source := w.subscribe(w.agent("c1")), w.source("src")
 				ours := w.open(w.agent("c1"), hawser)
-				w.ask(ours)
+				w.request(ours)
 				w.put(source, work{version: 3}.event())
 				w.put(source, work{version: 3, deleting: true}.event())
 				if got := w.put(source, again.event()); got != codec.OutcomeWaits {
@@ -331,14 +331,14 @@ func TestPublish_Release(t *testing.T) {
 		if got := w.put(source, release("src", "c1")); got != codec.OutcomeIgnored {
 			t.Errorf("outcome of the second one: %q", got)
 		}
-		w.ask(agent)
+		w.request(agent)
 		agent.expect("spec resync_response foreign v1")
 		_, err := w.Publish(w.Context(), w.agent("c1"), release("src", "c1"), "")
 		w.wantCode(err, transport.CodeDenied)
 		_, err = w.Publish(w.Context(), other, release("src", "c2"), "")
 		w.wantCode(err, transport.CodeDenied)
 		next := w.subscribe(w.agent("c2"))
-		w.ask(next)
+		w.request(next)
 		next.expect("spec resync_response elsewhere v1")
 	})
 }

@@ -82,8 +82,8 @@ func (h *hub) must(outcome string, err error) {
 	}
 }
 
-// says says what the hub has.
-func (h *hub) says(listed bool, objects ...*hawserv1.RegistrationObject) {
+// snapshot says what the hub has.
+func (h *hub) snapshot(listed bool, objects ...*hawserv1.RegistrationObject) {
 	h.w.Helper()
 	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Objects: objects, Listed: listed})))
 }
@@ -147,18 +147,18 @@ func leaseOf(cluster, uid string) []byte {
 		fmt.Sprintf(`{"metadata":{"name":"managed-cluster-lease","namespace":%q}}`, cluster))
 }
 
-// asking is a publish that is on its way.
-type asking struct {
+// pendingRequest is a publish that is on its way.
+type pendingRequest struct {
 	w      *world
 	cancel context.CancelFunc
 	done   chan error
 }
 
-// asks publishes without waiting for the answer.
-func (w *world) asks(p transport.Peer, event []byte) *asking {
+// requests publishes without waiting for the answer.
+func (w *world) requests(p transport.Peer, event []byte) *pendingRequest {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.Cleanup(cancel)
-	c := &asking{w: w, cancel: cancel, done: make(chan error, 1)}
+	c := &pendingRequest{w: w, cancel: cancel, done: make(chan error, 1)}
 	go func() { // ends with its answer, after ten seconds, or when the test does
 		_, err := w.Publish(ctx, p, event, "")
 		c.done <- err
@@ -168,7 +168,7 @@ func (w *world) asks(p transport.Peer, event []byte) *asking {
 }
 
 // waits fails the test if the call has ended.
-func (c *asking) waits() {
+func (c *pendingRequest) waits() {
 	c.w.Helper()
 	synctest.Wait()
 	select {
@@ -179,7 +179,7 @@ func (c *asking) waits() {
 }
 
 // ended returns how the call ended; it must have.
-func (c *asking) ended() error {
+func (c *pendingRequest) ended() error {
 	c.w.Helper()
 	synctest.Wait()
 	select {
@@ -192,7 +192,7 @@ func (c *asking) ended() error {
 }
 
 // failed returns how the hub refused the call, in the form of Open Cluster Management.
-func (c *asking) failed(code transport.Code) codec.APIError {
+func (c *pendingRequest) failed(code transport.Code) codec.APIError {
 	c.w.Helper()
 	return c.w.apiError(c.ended(), code)
 }

@@ -22,7 +22,7 @@ import (
 func TestRegistration_NobodyAsksForOthers(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false),
+		h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false),
 			objectOf(codec.Leases, "c1", "managed-cluster-lease", 2))
 		token := wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c2", "t", "{}")
 		addOn := wish(codec.AddOnsV1Beta1, codec.Status, codec.UpdateRequest, "c1", "a", "{}")
@@ -79,13 +79,13 @@ func TestRegistration_NobodyAsksForOthers(t *testing.T) {
 func TestRegistration_FloodsHarmNobody(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true))
+		h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true))
 		loud, boot := w.agent("c1"), w.bootstrap("boot")
-		var floods []*asking
+		var floods []*pendingRequest
 		for i := range 200 {
-			floods = append(floods, w.asks(loud, joinOf("c1")), w.asks(boot, joinOf("one")), w.asks(boot, joinOf(fmt.Sprintf("n%d", i))))
+			floods = append(floods, w.requests(loud, joinOf("c1")), w.requests(boot, joinOf("one")), w.requests(boot, joinOf(fmt.Sprintf("n%d", i))))
 		}
-		quiet, modest := w.asks(w.agent("c2"), joinOf("c2")), w.asks(w.bootstrap("other"), joinOf("c9"))
+		quiet, modest := w.requests(w.agent("c2"), joinOf("c2")), w.requests(w.bootstrap("other"), joinOf("c9"))
 		refused := 0
 		for _, c := range floods {
 			select {
@@ -124,7 +124,7 @@ func TestRegistration_FloodsHarmNobody(t *testing.T) {
 		if served["c1"] > 20 || served["one"] > 20 {
 			t.Errorf("before the quiet ones were served: %v", served)
 		}
-		for _, c := range []*asking{quiet, modest} {
+		for _, c := range []*pendingRequest{quiet, modest} {
 			if err := c.ended(); err != nil {
 				t.Error(err)
 			}
@@ -136,7 +136,7 @@ func TestRegistration_FloodsHarmNobody(t *testing.T) {
 func TestRegistration_RefusesWhatIsTooMuch(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(true, clusterOf("c1", 1, true))
+		h.snapshot(true, clusterOf("c1", 1, true))
 		_, err := w.Publish(w.Context(), w.agent("c1"), wish(codec.KubeEvents, codec.Spec, codec.CreateRequest, "c1", "x", strings.Repeat("x", 2<<20)), "")
 		if e := w.apiError(err, transport.CodeTooLarge); e.Code != 413 {
 			t.Errorf("%+v", e)
@@ -177,17 +177,17 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 	const secret = "sehr-geheim"
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(true, clusterOf("c1", 1, true))
+		h.snapshot(true, clusterOf("c1", 1, true))
 		asker, other := w.agent("c1"), w.agent("c1")
 		mine, second, others := w.watch(asker, codec.TokenRequests, "c1"), w.watch(asker, codec.TokenRequests, "c1"), w.watch(other, codec.TokenRequests, "c1")
 		event := wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c1", "request-7", `{"metadata":{"name":"sa","uid":"request-7"}}`)
-		answer := func(c *asking) {
+		answer := func(c *pendingRequest) {
 			h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId(), TokenRequest: []byte(`{"status":{"token":"` + secret + `"}}`)}))
 			if err := c.ended(); err != nil {
 				t.Error(err)
 			}
 		}
-		answer(w.asks(asker, event))
+		answer(w.requests(asker, event))
 		for _, s := range []*tap{mine, second} {
 			events := s.expect("spec create_request request-7 v0")
 			if len(events) == 1 && !strings.Contains(string(events[0].Data), secret) {
@@ -201,12 +201,12 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 		mine.expect()
 
 		// On a connection without such a subscription it is lost.
-		answer(w.asks(w.agent("c1"), event))
+		answer(w.requests(w.agent("c1"), event))
 		for _, s := range []*tap{mine, second, others} {
 			s.expect()
 		}
 		// An answer without a token is none.
-		c := w.asks(asker, event)
+		c := w.requests(asker, event)
 		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId()}))
 		if e := c.failed(transport.CodeInternal); e.Code != 500 {
 			t.Errorf("%+v", e)
@@ -231,24 +231,24 @@ func TestRegistration_WithdrawnAcceptance(t *testing.T) {
 		addOn := func(version int) *hawserv1.RegistrationObject {
 			return objectOf(codec.AddOnsV1Beta1, "c1", "a", version)
 		}
-		h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), addOn(2))
+		h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), addOn(2))
 		works, others := w.subscribe(w.agent("c1")), w.subscribe(w.agent("c2"))
 		own, addOns := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.watch(w.agent("c1"), codec.AddOnsV1Beta1, "c1")
 		own.expect("spec update_request uid-c1 v0")
 		addOns.expect("spec update_request uid-a v0")
 
-		h.says(false, clusterOf("c1", 3, false), addOn(4))
+		h.snapshot(false, clusterOf("c1", 3, false), addOn(4))
 		if e := w.refused(<-works.ended, transport.CodeDenied); e.Next != transport.NextBackOff || e.Delay < 10*time.Second {
 			t.Errorf("%+v", e)
 		}
 		own.expect("spec update_request uid-c1 v0")
 		addOns.expect()
-		h.says(false, addOn(5))
+		h.snapshot(false, addOn(5))
 		pass(time.Minute)
 		addOns.expect()
-		h.says(false, clusterOf("c1", 6, true))
+		h.snapshot(false, clusterOf("c1", 6, true))
 		addOns.expect("spec update_request uid-a v0")
-		h.says(false, addOn(0))
+		h.snapshot(false, addOn(0))
 		addOns.expect("spec delete_request uid-a v0 deleting")
 		others.expect()
 		w.put(w.source("src"), work{cluster: "c2", version: 1}.event())
@@ -261,7 +261,7 @@ func TestRegistration_WithdrawnAcceptance(t *testing.T) {
 func TestRegistration_ListsWaitForTheWholeTruth(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(false, clusterOf("c1", 1, true))
+		h.snapshot(false, clusterOf("c1", 1, true))
 		p := w.agent("c1")
 		s := w.watch(p, codec.SigningRequests, "c1")
 		list, err := codec.NewSpecResyncRequest(codec.ResyncParams{ID: "r", Time: time.Now(), Source: "c1", Cluster: "c1", DataType: codec.SigningRequests},
@@ -275,9 +275,9 @@ func TestRegistration_ListsWaitForTheWholeTruth(t *testing.T) {
 		}
 		w.put(p, event)
 		s.expect()
-		h.says(false, csrOf("c1", "csr", "me", 7))
+		h.snapshot(false, csrOf("c1", "csr", "me", 7))
 		s.expect("spec update_request uid-csr v0")
-		h.says(true)
+		h.snapshot(true)
 		s.expect("spec delete_request uid-old v0 deleting")
 	})
 }
@@ -290,7 +290,7 @@ func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 		p := w.agent("c1")
 		p.User = "system:open-cluster-management:c1:a1"
 		s := w.watch(p, codec.SigningRequests, "c1")
-		h.says(true, clusterOf("c1", 1, true), csrOf("c1", "forged-1", "boot", 2), csrOf("c1", "forged-2", "system:open-cluster-management:c10:a1", 3),
+		h.snapshot(true, clusterOf("c1", 1, true), csrOf("c1", "forged-1", "boot", 2), csrOf("c1", "forged-2", "system:open-cluster-management:c10:a1", 3),
 			csrOf("c1", "mine", p.User, 4), csrOf("c1", "renewed", "system:open-cluster-management:c1:a2", 5), csrOf("c1", "by-hand", "", 6))
 		s.expect("spec update_request uid-mine v0", "spec update_request uid-renewed v0", "spec update_request uid-by-hand v0")
 
@@ -300,7 +300,7 @@ func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 			p.User = user
 			s := w.watch(p, codec.SigningRequests, "c1")
 			s.expect("spec update_request uid-mine v0", "spec update_request uid-renewed v0", "spec update_request uid-by-hand v0")
-			h.says(false, csrOf("c1", fmt.Sprintf("own-%d", i), user, 7+i))
+			h.snapshot(false, csrOf("c1", fmt.Sprintf("own-%d", i), user, 7+i))
 			s.expect(fmt.Sprintf("spec update_request uid-own-%d v0", i))
 		}
 	})
@@ -348,8 +348,8 @@ func TestRegistration_ReviewsTokens(t *testing.T) {
 func TestRegistration_Drains(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(true, clusterOf("c1", 1, true))
-		s, ask := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.asks(w.agent("c1"), joinOf("c1"))
+		h.snapshot(true, clusterOf("c1", 1, true))
+		s, ask := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.requests(w.agent("c1"), joinOf("c1"))
 		began := time.Now()
 		w.Stop()
 		for _, ended := range []chan error{s.ended, h.ended, ask.done} {
@@ -372,7 +372,7 @@ func TestRegistration_RefusalsInTheirWords(t *testing.T) {
 	cfg := joining()
 	cfg.MaxEventBytes, cfg.QueueBytes = 16<<10, 64<<10
 	inWorld(t, cfg, func(w *world) {
-		w.hub().says(true, clusterOf("c1", 1, true))
+		w.hub().snapshot(true, clusterOf("c1", 1, true))
 		agent := w.agent("c1")
 		seen := w.watch(agent, codec.ManagedClusters, "c1")
 		list := func(data string) []byte {
@@ -402,10 +402,10 @@ func TestRegistration_RefusalsInTheirWords(t *testing.T) {
 func TestRegistration_NotOverMQTT(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(true, clusterOf("c1", 1, true))
+		h.snapshot(true, clusterOf("c1", 1, true))
 		for _, p := range []transport.Peer{w.agent("c1"), w.bootstrap("boot")} {
 			p.Transport = transport.MQTT
-			e := w.asks(p, joinOf("c1")).failed(transport.CodeInvalid)
+			e := w.requests(p, joinOf("c1")).failed(transport.CodeInvalid)
 			if e.Code != 400 || e.Message != "clusters do not join over MQTT" {
 				t.Errorf("%+v", e)
 			}
@@ -423,18 +423,18 @@ func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
 	cfg.StreamsPerParty = 2
 	inWorld(t, cfg, func(w *world) {
 		h := w.hub()
-		h.says(true, clusterOf("c1", 1, true))
+		h.snapshot(true, clusterOf("c1", 1, true))
 		release := make(chan struct{})
 		stuck := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) {
 			raw.DataType = codec.ManagedClusters.String()
-			s.gate = func() { <-release }
+			s.hold = func() { <-release }
 		})
 		reads := w.watch(w.agent("c1"), codec.ManagedClusters, "c1")
 		third := w.watch(w.agent("c1"), codec.SigningRequests, "c1")
 		w.wantCode(<-third.ended, transport.CodeOverloaded)
 		reads.expect("spec update_request uid-c1 v0")
 		for v := range 50 {
-			h.says(false, clusterOf("c1", v+2, true))
+			h.snapshot(false, clusterOf("c1", v+2, true))
 			reads.expect("spec update_request uid-c1 v0")
 		}
 		pass(broker.DefaultHeartbeat)
@@ -463,7 +463,7 @@ func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
 func TestRegistration_SavesLater(t *testing.T) {
 	writes := 0
 	inWrapped(t, joining(), func(s store.Store) store.Store { return &bookmarking{Store: s, writes: &writes, fail: 3} }, func(w *world) {
-		w.hub().says(true, clusterOf("c1", 1, true))
+		w.hub().snapshot(true, clusterOf("c1", 1, true))
 		pass(time.Minute)
 		if marks := w.Store.Bookmarks("accepted/"); len(marks) != 1 {
 			t.Errorf("the store has %v", marks)
@@ -481,7 +481,7 @@ func TestRegistration_RenewalsAreToldInSum(t *testing.T) {
 			c := fmt.Sprintf("c%d", i)
 			all, peers = append(all, clusterOf(c, 1, true)), append(peers, w.agent(c))
 		}
-		h.says(false, all...)
+		h.snapshot(false, all...)
 		pass(time.Second)
 		for range 20 {
 			for _, p := range peers {
@@ -518,13 +518,13 @@ func TestRegistration_IsOff(t *testing.T) {
 func TestRegistration_ClustersAreListed(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		hub := w.hub()
-		hub.says(false, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
+		hub.snapshot(false, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
 		w.subscribe(w.agent("c1"))
 		w.put(w.source("src"), work{id: "w1", version: 1, cluster: "misspelt"}.event())
 		if list := w.clusters("misspelt"); len(list) != 1 || list[0].GetRegistration().GetAbsent() {
 			t.Errorf("before the hub has said which clusters it has: %v", list)
 		}
-		hub.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
+		hub.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
 		var got []string
 		err := w.ListClusters(w.Context(), &hawserv1.ListClustersRequest{}, func(c *hawserv1.ListClustersResponse) error {
 			r := c.GetRegistration()
@@ -566,7 +566,7 @@ func FuzzRegister(f *testing.F) {
 	f.Fuzz(func(t *testing.T, event []byte, party uint8) {
 		inWorld(t, joining(), func(w *world) {
 			h := w.hub()
-			h.says(true, clusterOf("c1", 1, true), clusterOf("other", 1, false))
+			h.snapshot(true, clusterOf("c1", 1, true), clusterOf("other", 1, false))
 			bystander := w.watch(w.agent("other"), codec.ManagedClusters, "other")
 			bystander.take()
 			from, subscription := h.from, h.accepted.SubscriptionID

@@ -23,12 +23,12 @@ import (
 func TestRegistration_Joins(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		h.says(true)
+		h.snapshot(true)
 		boot := w.bootstrap("system:serviceaccount:ocm:boot")
 		boot.Groups = []string{"system:bootstrappers:managedcluster"}
 		seen, csrs := w.watch(boot, codec.ManagedClusters, "c1"), w.watch(boot, codec.SigningRequests, "c1")
 
-		join := w.asks(boot, joinOf("c1"))
+		join := w.requests(boot, joinOf("c1"))
 		ask := h.one()
 		if a := ask.GetAsk(); a.GetCluster() != "c1" || a.GetUser() != boot.User || !slices.Equal(a.GetGroups(), boot.Groups) || !a.GetBootstrap() {
 			t.Errorf("the hub is asked as %v", a)
@@ -41,7 +41,7 @@ func TestRegistration_Joins(t *testing.T) {
 		if err := join.ended(); err != nil {
 			t.Fatal(err)
 		}
-		h.says(false, clusterOf("c1", 5, false), csrOf("c1", "csr-a", boot.User, 6), csrOf("c1", "csr-b", "somebody", 7))
+		h.snapshot(false, clusterOf("c1", 5, false), csrOf("c1", "csr-a", boot.User, 6), csrOf("c1", "csr-b", "somebody", 7))
 		events := seen.take()
 		if len(events) != 1 || events[0].ResourceID != "uid-c1" || events[0].Source != "hub" || events[0].Cluster != "c1" ||
 			events[0].Type.String() != codec.ManagedClusters.String()+".spec.update_request" || len(events[0].Data) == 0 {
@@ -63,7 +63,7 @@ func TestRegistration_Joins(t *testing.T) {
 		_, err = w.Publish(w.Context(), agent, w.event(report{cluster: "c1", id: "w1", version: 1}), "")
 		w.wantCode(err, transport.CodeDenied)
 
-		h.says(false, clusterOf("c1", 8, true))
+		h.snapshot(false, clusterOf("c1", 8, true))
 		seen.expect("spec update_request uid-c1 v0")
 		works = w.subscribe(agent)
 		w.put(w.source("src"), work{version: 1}.event())
@@ -76,7 +76,7 @@ func TestRegistration_Joins(t *testing.T) {
 func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		ask := w.asks(w.agent("c1"), joinOf("c1"))
+		ask := w.requests(w.agent("c1"), joinOf("c1"))
 		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId(), Error: []byte(
 			`{"kind":"Status","status":"Failure","reason":"AlreadyExists","code":409,"message":"managedclusters \"c1\" already exists"}`)}))
 		err := ask.ended()
@@ -86,7 +86,7 @@ func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 		}
 
 		// Unknown, and a second time: nobody waits for it.
-		ask = w.asks(w.agent("c1"), joinOf("c1"))
+		ask = w.requests(w.agent("c1"), joinOf("c1"))
 		id := h.one().GetId()
 		for _, a := range []struct{ id, want string }{{"other", codec.OutcomeIgnored}, {id, codec.OutcomeAccepted}, {id, codec.OutcomeIgnored}} {
 			if outcome, err := h.answers(&hawserv1.RegistrationAnswer{Id: a.id}); err != nil || outcome != a.want {
@@ -104,34 +104,34 @@ func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 func TestRegistration_WithoutItsSource(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		agent := w.agent("c1")
-		gone := func(c *asking, text string) {
+		gone := func(c *pendingRequest, text string) {
 			t.Helper()
 			if e := c.failed(transport.CodeUnavailable); e.Code != 503 || e.Reason != "ServiceUnavailable" || !strings.Contains(e.Message, text) {
 				t.Errorf("%+v, want %q", e, text)
 			}
 		}
-		gone(w.asks(agent, joinOf("c1")), "no source")
+		gone(w.requests(agent, joinOf("c1")), "no source")
 
 		h := w.hub()
-		ask := w.asks(agent, joinOf("c1"))
+		ask := w.requests(agent, joinOf("c1"))
 		h.one()
 		pass(registration.AnswerTimeout - time.Millisecond)
 		ask.waits()
 		pass(time.Millisecond)
 		gone(ask, "did not answer within 10s")
 
-		ask = w.asks(agent, joinOf("c1"))
+		ask = w.requests(agent, joinOf("c1"))
 		h.one()
 		h.cancel()
 		gone(ask, "went away")
 		w.wantCode(<-h.ended, transport.CodeUnavailable)
-		gone(w.asks(agent, joinOf("c1")), "no source")
+		gone(w.requests(agent, joinOf("c1")), "no source")
 
 		// A source that does not read: what waits goes with its askers.
 		h = w.hub()
 		release := make(chan struct{})
-		h.gate = func() { <-release }
-		first, second := w.asks(agent, joinOf("c1")), w.asks(agent, joinOf("c1"))
+		h.hold = func() { <-release }
+		first, second := w.requests(agent, joinOf("c1")), w.requests(agent, joinOf("c1"))
 		second.cancel()
 		w.wantCode(second.ended(), transport.CodeUnavailable)
 		first.cancel()
@@ -148,8 +148,8 @@ func TestRegistration_WithoutItsSource(t *testing.T) {
 func TestRegistration_OneSessionCounts(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		before := w.hub()
-		before.says(true, clusterOf("c1", 1, true))
-		ask := w.asks(w.agent("c1"), joinOf("c1"))
+		before.snapshot(true, clusterOf("c1", 1, true))
+		ask := w.requests(w.agent("c1"), joinOf("c1"))
 		id := before.one().GetId()
 		after := w.hub()
 		w.wantCode(<-before.ended, transport.CodeUnavailable)
@@ -161,11 +161,11 @@ func TestRegistration_OneSessionCounts(t *testing.T) {
 		if err := w.Registration().Accepted("c1"); err != nil {
 			t.Error(err)
 		}
-		after.says(false, clusterOf("c2", 1, true))
+		after.snapshot(false, clusterOf("c2", 1, true))
 		if err := w.Registration().Accepted("c1"); err != nil {
 			t.Errorf("gone before everything was said: %v", err)
 		}
-		after.says(true)
+		after.snapshot(true)
 		if w.Registration().Accepted("c1") == nil || w.Registration().Accepted("c2") != nil {
 			t.Error("what was not said is not gone, or what was said is")
 		}
@@ -203,8 +203,8 @@ func TestRegistration_OutlivesARestart(t *testing.T) {
 		}
 		run(func(w *world) {
 			h := w.hub()
-			h.says(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false))
-			h.says(false, clusterOf("c2", 2, false))
+			h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false))
+			h.snapshot(false, clusterOf("c2", 2, false))
 		})
 		run(func(w *world) {
 			works := w.subscribe(w.agent("c1"))
@@ -221,7 +221,7 @@ func TestRegistration_OutlivesARestart(t *testing.T) {
 			if r := h.one().GetRenewals().GetRenewals(); len(r) != 1 || r[0].GetCluster() != "c1" || r[0].GetAge().AsDuration() != 30*time.Second {
 				t.Errorf("renewals %v", r)
 			}
-			h.says(true)
+			h.snapshot(true)
 			w.wantCode(<-works.ended, transport.CodeDenied)
 		})
 		if marks := disk.Bookmarks("accepted/"); len(marks) != 0 {
@@ -242,12 +242,12 @@ func TestRegistration_SavesWhatChanges(t *testing.T) {
 		for i := range 100 {
 			all = append(all, clusterOf(fmt.Sprintf("c%d", i), 1, true))
 		}
-		w.hub().says(true, all...)
+		w.hub().snapshot(true, all...)
 		synctest.Wait()
 		if writes != 1 {
 			t.Errorf("%d writes for one message", writes)
 		}
-		w.hub().says(true, all...)
+		w.hub().snapshot(true, all...)
 		synctest.Wait()
 		if writes != 1 {
 			t.Errorf("%d writes although nothing has changed", writes)

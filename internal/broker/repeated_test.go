@@ -40,7 +40,7 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 			}
 			inRestored(t, before, func(w *world) {
 				ours := w.open(w.agent("c1"), hawser)
-				w.ask(ours, held("w1", 7))
+				w.request(ours, held("w1", 7))
 				ours.expect("status resync_request  v0")
 				outcome := ""
 				for _, k := range c.again {
@@ -50,7 +50,7 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 					t.Errorf("outcome %q", outcome)
 				}
 				late := w.open(w.agent("c1"), hawser)
-				w.ask(late, held("w1", 7))
+				w.request(late, held("w1", 7))
 				if c.outcome == codec.OutcomeStale {
 					ours.expect()
 					late.expect("status resync_request  v0")
@@ -74,7 +74,7 @@ func TestAhead_OfWhatIsDeletedThen(t *testing.T) {
 	inRestored(t, before, func(w *world) {
 		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
 		for _, agent := range []*tap{stock, ours} {
-			w.ask(agent, held("w1", 7))
+			w.request(agent, held("w1", 7))
 			agent.expect("status resync_request  v0")
 		}
 		w.put(w.source("src"), work{version: 5, deleting: true}.event())

@@ -60,7 +60,7 @@ func TestResume_CostsWhatChanged(t *testing.T) {
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
 		source := w.source("src")
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		agent.expect()
 		for i := range 50 {
 			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
@@ -142,7 +142,7 @@ func TestResume_OtherHistoriesList(t *testing.T) {
 		}
 		cursorAfter := func(works ...string) codec.Cursor {
 			agent := w.open(w.agent("c1"), hawser)
-			w.ask(agent)
+			w.request(agent)
 			for _, id := range works {
 				w.put(w.source("src"), work{id: id, version: 1}.event())
 			}
@@ -204,7 +204,7 @@ func TestResume_SourcesToo(t *testing.T) {
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
 		w.subscribe(w.agent("c1")).cancel() // the cluster is known
 		source := w.open(w.source("src"), hawser)
-		w.ask(source)
+		w.request(source)
 		c := source.checkpoint()
 		if c.AnsweredLists != 1 || c.Digest != nil || c.Listed {
 			t.Errorf("checkpoint %+v", c)

@@ -38,7 +38,7 @@ func TestResync_SpecsByVersion(t *testing.T) {
 		}
 		agent := w.open(w.agent("c1"), nil)
 		agent.expect()
-		w.ask(agent, held("older", 4), held("same", 5), held("newer", 6), held("unversioned", 9), held("gone", 5),
+		w.request(agent, held("older", 4), held("same", 5), held("newer", 6), held("unversioned", 9), held("gone", 5),
 			held("gone-behind", 4), held("orphan", 3))
 		got := agent.expectAny(
 			"spec resync_response older v5", "spec resync_response absent v5", "spec resync_response unversioned v0",
@@ -66,14 +66,14 @@ func TestResync_TagsTellSameVersionsApart(t *testing.T) {
 			w.put(source, work{id: id, version: 1}.event())
 		}
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		var list []codec.ResourceVersion
 		for _, e := range agent.expectAny("spec resync_response equal v1", "spec resync_response changed v1") {
 			list = append(list, codec.ResourceVersion{ResourceID: e.ResourceID, ResourceVersion: e.Version, Tag: e.Tag.String()})
 		}
 		w.put(source, work{id: "changed", version: 1, data: `{"manifests":[],"x":1}`}.event())
 		agent.take()
-		w.ask(agent, list...)
+		w.request(agent, list...)
 		agent.expectAny("spec resync_response changed v1", "status resync_request  v0")
 	})
 }
@@ -133,9 +133,9 @@ func TestResync_ReturnsAtOnce(t *testing.T) {
 			w.put(source, work{id: fmt.Sprint("w", i), version: 1, data: data}.event())
 		}
 		window := make(chan struct{}) // the agent reads nothing before its request returned
-		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-window } })
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-window } })
 		start := time.Now()
-		w.ask(agent)
+		w.request(agent)
 		if took := time.Since(start); took != 0 {
 			t.Errorf("the request took %v", took)
 		}
@@ -163,8 +163,8 @@ func TestResync_FreshChangesDoNotWaitBehindTheAnswer(t *testing.T) {
 			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
 		}
 		gate := make(chan struct{})
-		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
-		w.ask(agent)
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
+		w.request(agent)
 		synctest.Wait() // stuck in the first one
 		w.put(source, work{id: "fresh", version: 1}.event())
 		synctest.Wait()
@@ -208,9 +208,9 @@ func TestResync_AsksAgentsForStatuses(t *testing.T) {
 		}
 		w.put(w.agent("c1"), w.event(report{id: "reported", version: 1, hash: "abc"}))
 		agent := w.open(w.agent("c1"), nil)
-		w.ask(agent)
+		w.request(agent)
 		agent.expectAny("spec resync_response reported v1", "spec resync_response unreported v1", "spec resync_response unlisted v1")
-		w.ask(agent, held("reported", 1), held("unreported", 1), held("orphan", 1))
+		w.request(agent, held("reported", 1), held("unreported", 1), held("orphan", 1))
 		got := agent.expectAny("spec resync_response unlisted v1", "status resync_request  v0")
 		for _, e := range got {
 			if e.Type.Subresource == codec.Status {
@@ -222,7 +222,7 @@ func TestResync_AsksAgentsForStatuses(t *testing.T) {
 				}
 			}
 		}
-		w.ask(agent, held("orphan", 1))
+		w.request(agent, held("orphan", 1))
 		agent.expectAny("spec resync_response reported v1", "spec resync_response unreported v1", "spec resync_response unlisted v1")
 	})
 }
@@ -238,7 +238,7 @@ func TestResync_AsksInChunks(t *testing.T) {
 			list = append(list, held(id, 1))
 		}
 		agent := w.open(w.agent("c1"), nil)
-		w.ask(agent, list...)
+		w.request(agent, list...)
 		ids := map[string]bool{}
 		for _, e := range agent.expect("status resync_request  v0", "status resync_request  v0", "status resync_request  v0") {
 			l := listed(t, e)
@@ -309,7 +309,7 @@ func TestResync_RequestBeforeTheSubscription(t *testing.T) {
 func TestResync_MemoryOfListsIsBounded(t *testing.T) {
 	inWorld(t, broker.Config{MaxEventBytes: 16 << 10, QueueBytes: 64 << 10}, func(w *world) {
 		gate := make(chan struct{})
-		source := w.open(w.source("src"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		source := w.open(w.source("src"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
 		w.put(source.peer, work{version: 1}.event())
 		w.put(w.agent("c1"), w.event(report{version: 1})) // the stream is stuck in this one
 		synctest.Wait()
@@ -341,16 +341,16 @@ func TestResync_StuckStreamsDoNotKeepOthersFromComparing(t *testing.T) {
 	inWorld(t, broker.Config{Comparisons: 1}, func(w *world) {
 		source := w.source("src")
 		gate := make(chan struct{})
-		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { <-gate } })
+		stuck := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
 		w.put(source, work{version: 1}.event())
 		w.put(source, work{cluster: "c2", id: "w2", version: 1}.event())
 		synctest.Wait()
-		w.ask(stuck)
+		w.request(stuck)
 		pass(11 * time.Second)
 		gate <- struct{}{} // the next step is a heartbeat, and a comparison waits
 		synctest.Wait()
 		other := w.open(w.agent("c2"), nil)
-		w.ask(other)
+		w.request(other)
 		other.expect("spec resync_response w2 v1")
 		close(gate)
 		stuck.expect("spec create_request w1 v1", "spec resync_response w1 v1")
@@ -375,7 +375,7 @@ func TestResync_WhatIsNoOrphan(t *testing.T) {
 			t.Fatal(err)
 		}
 		agent.take()
-		w.ask(agent, held("w1", 2), held("waits", 1), held("given-up", 1))
+		w.request(agent, held("w1", 2), held("waits", 1), held("given-up", 1))
 		agent.expectAny("spec resync_response w1 v2 deleting", "status resync_request  v0")
 		if n := value(t, registry, "hawser_broker_orphans_total"); n != 0 {
 			t.Errorf("%v orphans", n)
@@ -392,9 +392,9 @@ func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
 		w.put(source, work{version: 2, deleting: true}.event())
 		w.put(agent.peer, w.event(report{version: 2, deleted: true}))
 		agent.take()
-		w.ask(agent)
+		w.request(agent)
 		agent.expect()
-		w.ask(agent, held("w1", 1))
+		w.request(agent, held("w1", 1))
 		agent.expect("spec resync_response w1 v2 deleting")
 	})
 }
@@ -413,7 +413,7 @@ func TestResync_DeletedBeforeTheAgentCame(t *testing.T) {
 		source.mustAck(source.checkpoint())
 		pass(time.Second)
 		agent := w.subscribe(w.agent("c1"))
-		w.ask(agent, held("w1", 1))
+		w.request(agent, held("w1", 1))
 		agent.expect("spec resync_response w1 v2 deleting")
 	})
 }
@@ -433,12 +433,12 @@ func TestResync_GoneAndItsNameHasAnotherWork(t *testing.T) {
 			t.Fatalf("the deletion is %s", got)
 		}
 		agent = w.subscribe(w.agent("c1"))
-		w.ask(agent, held("u1", 1))
+		w.request(agent, held("u1", 1))
 		agent.expectAny("spec resync_response u2 v1")
 		w.leave(agent)
 		w.put(source, work{id: "u2", name: "n", version: 2, deleting: true}.event())
 		agent = w.subscribe(w.agent("c1"))
-		w.ask(agent, held("u1", 1))
+		w.request(agent, held("u1", 1))
 		agent.expectAny("spec resync_response u1 v2 deleting", "spec resync_response u2 v2 deleting")
 	})
 }

@@ -60,8 +60,8 @@ func TestSubscribe_HeartbeatsUnderBacklog(t *testing.T) {
 			w.put(source, work{id: fmt.Sprint("w", i), version: 1}.event())
 		}
 		start := time.Now()
-		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.gate = func() { pass(100 * time.Millisecond) } })
-		w.ask(agent)
+		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { pass(100 * time.Millisecond) } })
+		w.request(agent)
 		pass(55 * time.Second)
 		if got := len(agent.beats); got != 5 {
 			t.Errorf("%d heartbeats in 55 s, want 5", got)

@@ -20,23 +20,23 @@ func numbered(order uint64, event []byte) []byte {
 	return codec.AppendAttributes(event, codec.StringAttr(codec.ExtOrder, codec.FormatRevision(order)))
 }
 
-// sayLate publishes what something later has overtaken.
-func (s *tap) sayLate(event []byte) {
+// sendStale publishes what something later has overtaken.
+func (s *tap) sendStale(event []byte) {
 	s.w.Helper()
-	if e := s.w.refused(s.say(event), transport.CodeUnavailable); e.Attribute != codec.ExtOrder || e.Next != transport.NextBackOff || e.Delay <= 0 {
+	if e := s.w.refused(s.send(event), transport.CodeUnavailable); e.Attribute != codec.ExtOrder || e.Next != transport.NextBackOff || e.Delay <= 0 {
 		s.w.Errorf("%+v", e)
 	}
 }
 
-func (s *tap) mustSay(event []byte) {
+func (s *tap) mustSend(event []byte) {
 	s.w.Helper()
-	if err := s.say(event); err != nil {
+	if err := s.send(event); err != nil {
 		s.w.Fatal(err)
 	}
 }
 
-// says is the event by which a source says what it compared.
-func (s *tap) says(order uint64, c codec.Compared) []byte {
+// sends is the event by which a source says what it compared.
+func (s *tap) sends(order uint64, c codec.Compared) []byte {
 	e, err := codec.NewCompared(s.params(), c)
 	return numbered(order, marshal(s.w, e, err))
 }
@@ -64,14 +64,14 @@ func (w *world) ids(cluster string) []string {
 func TestOvertaken_ByARelease(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
-		source.mustSay(numbered(1, work{version: 1}.event()))
-		source.mustSay(numbered(6, releaseOf(t, "src", "c1")))
-		source.sayLate(source.says(2, clusters("c1")))
-		source.sayLate(source.says(3, codec.Compared{AllClusters: true}))
-		source.sayLate(numbered(4, work{version: 2}.event()))
-		source.sayLate(numbered(5, work{version: 2, deleting: true}.event()))
-		source.mustSay(numbered(4, work{cluster: "c2", id: "w2", version: 1}.event())) // that one was not released
+		w.request(agent)
+		source.mustSend(numbered(1, work{version: 1}.event()))
+		source.mustSend(numbered(6, releaseOf(t, "src", "c1")))
+		source.sendStale(source.sends(2, clusters("c1")))
+		source.sendStale(source.sends(3, codec.Compared{AllClusters: true}))
+		source.sendStale(numbered(4, work{version: 2}.event()))
+		source.sendStale(numbered(5, work{version: 2, deleting: true}.event()))
+		source.mustSend(numbered(4, work{cluster: "c2", id: "w2", version: 1}.event())) // that one was not released
 		if diff := cmp.Diff([]string{}, w.ids("c1")); diff != "" {
 			t.Error(diff)
 		}
@@ -79,12 +79,12 @@ func TestOvertaken_ByARelease(t *testing.T) {
 			t.Error(diff)
 		}
 		// Served again.
-		source.mustSay(numbered(7, work{version: 2}.event()))
-		source.mustSay(source.says(8, clusters("c1")))
+		source.mustSend(numbered(7, work{version: 2}.event()))
+		source.mustSend(source.sends(8, clusters("c1")))
 		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
 			t.Error(diff)
 		}
-		source.sayLate(numbered(5, releaseOf(t, "src", "c1")))
+		source.sendStale(numbered(5, releaseOf(t, "src", "c1")))
 		if diff := cmp.Diff([]string{"w1"}, w.ids("c1")); diff != "" {
 			t.Error(diff)
 		}
@@ -100,7 +100,7 @@ func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
 		for _, name := range []string{"a\x00b", strings.Repeat("x", 2000)} {
-			if e := w.refused(source.say(numbered(1, releaseOf(t, "src", name))), transport.CodeInvalid); e.Attribute != codec.ExtClusterName {
+			if e := w.refused(source.send(numbered(1, releaseOf(t, "src", name))), transport.CodeInvalid); e.Attribute != codec.ExtClusterName {
 				t.Errorf("%+v", e)
 			}
 		}
@@ -117,15 +117,15 @@ func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
 func TestOvertaken_ByAnotherComparison(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
-		source.mustSay(work{version: 1}.event())
+		w.request(agent)
+		source.mustSend(work{version: 1}.event())
 		withheld := source.withhold("c1", "w1")
-		source.mustSay(source.says(2, codec.Compared{Clusters: []codec.ClusterComparison{{
+		source.mustSend(source.sends(2, codec.Compared{Clusters: []codec.ClusterComparison{{
 			Cluster: "c1", Reason: "the hub lacks it",
 			Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Revision: withheld[0].GetRevision()}},
 		}}}))
-		source.sayLate(source.says(1, clusters("c1")))
-		source.sayLate(source.says(2, clusters("c1"))) // it came twice
+		source.sendStale(source.sends(1, clusters("c1")))
+		source.sendStale(source.sends(2, clusters("c1"))) // it came twice
 		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
 			t.Error(diff)
 		}
@@ -141,18 +141,18 @@ func TestOvertaken_ByAnotherComparison(t *testing.T) {
 func TestOvertaken_WhileItIsWorkedOn(t *testing.T) {
 	slow := slowBookmarks{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
-		slow.Store, slow.gate = s, make(chan struct{}) // made in the bubble
+		slow.Store, slow.hold = s, make(chan struct{}) // made in the bubble
 		return slow
 	}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		first := clusters("c1")
 		first.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
 		done := make(chan error, 1)
-		go func() { done <- source.say(source.says(1, first)) }() // received below
+		go func() { done <- source.send(source.sends(1, first)) }() // received below
 		synctest.Wait()
-		source.mustSay(source.says(2, clusters("c2")))
-		slow.gate <- struct{}{}
+		source.mustSend(source.sends(2, clusters("c2")))
+		slow.hold <- struct{}{}
 		if e := w.refused(<-done, transport.CodeUnavailable); e.Attribute != codec.ExtOrder {
 			t.Errorf("%+v", e)
 		}
@@ -169,7 +169,7 @@ func TestOvertaken_AReleaseByALaterOne(t *testing.T) {
 		source := w.open(w.source("src"), hawser)
 		say := func(event []byte) <-chan error {
 			done := make(chan error, 1)
-			go func() { done <- source.say(event) }() // received by the caller
+			go func() { done <- source.send(event) }() // received by the caller
 			synctest.Wait()
 			return done
 		}
@@ -199,13 +199,13 @@ func TestOvertaken_ByTheReleaseOfALaterSession(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, old, now := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser), w.open(w.source("src"), hawser)
 		stock, other := w.open(w.source("src"), nil), w.open(w.source("other"), hawser)
-		w.ask(agent)
-		old.mustSay(numbered(8, work{version: 1}.event()))
-		now.mustSay(numbered(1, releaseOf(t, "src", "c1")))
+		w.request(agent)
+		old.mustSend(numbered(8, work{version: 1}.event()))
+		now.mustSend(numbered(1, releaseOf(t, "src", "c1")))
 		w.wantCode(<-old.ended, transport.CodeUnavailable)
-		w.wantCode(old.say(numbered(9, work{version: 2}.event())), transport.CodeUnavailable)
-		w.wantCode(old.say(numbered(10, releaseOf(t, "src", "c1"))), transport.CodeUnavailable)
-		w.wantCode(old.say(old.says(11, clusters("c1"))), transport.CodeInvalid) // names no running subscription
+		w.wantCode(old.send(numbered(9, work{version: 2}.event())), transport.CodeUnavailable)
+		w.wantCode(old.send(numbered(10, releaseOf(t, "src", "c1"))), transport.CodeUnavailable)
+		w.wantCode(old.send(old.sends(11, clusters("c1"))), transport.CodeInvalid) // names no running subscription
 		pass(time.Second)
 		if diff := cmp.Diff([]string{}, w.ids("c1")); diff != "" {
 			t.Error(diff)

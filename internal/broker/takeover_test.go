@@ -19,17 +19,17 @@ import (
 func (w *world) settled() (agent *tap, c codec.Cursor) {
 	w.Helper()
 	agent = w.open(w.agent("c1"), hawser)
-	w.ask(agent)
+	w.request(agent)
 	w.put(w.source("src"), work{id: "u1", name: "n", version: 5}.event())
 	pass(time.Second)
-	agent.hears("u1 v5")
+	agent.receives("u1 v5")
 	list := agent.checkpoints()
 	return agent, list[len(list)-1].Cursor
 }
 
-// hears compares the works that a subscription was sent, each once; the router may
+// receives compares the works that a subscription was sent, each once; the router may
 // come with what the comparison has seen.
-func (s *tap) hears(want ...string) {
+func (s *tap) receives(want ...string) {
 	s.w.Helper()
 	var got []string
 	for _, e := range s.take() {
@@ -48,8 +48,8 @@ func (s *tap) hears(want ...string) {
 // forced deletes u1 as a hub source does that finds it gone.
 var forced = work{id: "u1", name: "n", version: 6, deleting: true}
 
-// anew makes u2 under the name of u1; the answer is that it waits.
-func (w *world) anew() {
+// recreate makes u2 under the name of u1; the answer is that it waits.
+func (w *world) recreate() {
 	w.Helper()
 	if got := w.put(w.source("src"), work{id: "u2", name: "n", version: 1}.event()); got != codec.OutcomeWaits {
 		w.Errorf("the work that was made anew: %s", got)
@@ -71,44 +71,47 @@ func TestTakeOver_MadeAnewWhileAway(t *testing.T) {
 		meanwhile func(w *world, c *codec.Cursor)
 		want      string
 	}{
-		"proven":                     {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), forced.event()); w.anew() }, next},
-		"deleted with the same spec": {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), withData(forced, same)); w.anew() }, next},
+		"proven":                     {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), forced.event()); w.recreate() }, next},
+		"deleted with the same spec": {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), withData(forced, same)); w.recreate() }, next},
 		"deleted twice": {func(w *world, _ *codec.Cursor) {
 			f := forced
 			f.version = 5
 			w.put(w.source("src"), f.event())
 			w.put(w.source("src"), forced.event())
-			w.anew()
+			w.recreate()
 		}, next},
-		"deleted with another spec": {func(w *world, _ *codec.Cursor) { w.put(w.source("src"), withData(forced, `{"orphan":true}`)); w.anew() }, deletion},
+		"deleted with another spec": {func(w *world, _ *codec.Cursor) {
+			w.put(w.source("src"), withData(forced, `{"orphan":true}`))
+			w.recreate()
+		}, deletion},
 		"changed before": {func(w *world, _ *codec.Cursor) {
 			w.put(w.source("src"), work{id: "u1", name: "n", version: 6, action: codec.UpdateRequest}.event())
 			w.put(w.source("src"), forced.event())
-			w.anew()
+			w.recreate()
 		}, deletion},
 		"an agent heard of it": {func(w *world, _ *codec.Cursor) {
 			w.put(w.source("src"), forced.event())
 			s := w.open(w.agent("c1"), hawser)
-			w.ask(s)
+			w.request(s)
 			s.take()
 			w.leave(s)
-			w.anew()
+			w.recreate()
 		}, deletion},
 		"a stock agent was there": {func(w *world, _ *codec.Cursor) {
 			s := w.open(w.agent("c1"), nil)
 			w.put(w.source("src"), forced.event())
 			w.leave(s)
-			w.anew()
+			w.recreate()
 		}, deletion},
 		"another agent is there": {func(w *world, _ *codec.Cursor) {
 			w.put(w.source("src"), forced.event())
-			w.anew()
+			w.recreate()
 			w.open(w.agent("c1"), nil)
 		}, deletion},
 		"the agent has a newer state": {func(w *world, c *codec.Cursor) {
 			w.put(w.source("src"), forced.event())
 			c.Revision = w.Store.Head().Revision
-			w.anew()
+			w.recreate()
 		}, deletion},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +121,7 @@ func TestTakeOver_MadeAnewWhileAway(t *testing.T) {
 				c.meanwhile(w, &cursor)
 				agent = w.open(w.agent("c1"), from(cursor))
 				pass(time.Second)
-				agent.hears(c.want)
+				agent.receives(c.want)
 				r, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "u1"})
 				if want := map[string]store.State{next: store.ConfirmedTombstone, deletion: store.Tombstone}[c.want]; err != nil || r.State != want {
 					t.Errorf("u1 is %+v, %v", r.Meta, err)
@@ -144,16 +147,16 @@ func TestTakeOver_OwnerHearsOfTheEnd(t *testing.T) {
 		w.leave(agent)
 		source := w.subscribe(w.source("src"))
 		w.put(source.peer, forced.event())
-		w.anew()
+		w.recreate()
 		agent = w.open(w.agent("c1"), from(cursor))
 		pass(time.Second)
-		agent.hears("u2 v1")
+		agent.receives("u2 v1")
 		events := source.expect("status update_request u1 v6")
 		if gone, err := codec.ReportsDeleted(events[0].Data); err != nil || !gone {
 			t.Errorf("it says %s: %v", events[0].Data, err)
 		}
 		w.put(source.peer, work{id: "u2", name: "n", version: 1, deleting: true}.event())
-		agent.hears("u2 v1 deleted")
+		agent.receives("u2 v1 deleted")
 		if got := w.put(agent.peer, w.event(report{id: "u2", version: 1, deleted: true})); got != codec.OutcomeConfirmed {
 			t.Errorf("the end of the new work: %s", got)
 		}
@@ -188,10 +191,10 @@ func TestTakeOver_NotAfterARestart(t *testing.T) {
 		if got := w.put(w.source("src"), forced.event()); got != codec.OutcomeUnchanged {
 			t.Errorf("the deletion again: %s", got)
 		}
-		w.anew()
+		w.recreate()
 		agent = w.open(w.agent("c1"), from(cursor))
 		pass(time.Second)
-		agent.hears("u1 v6 deleted")
+		agent.receives("u1 v6 deleted")
 	})
 }
 
@@ -222,23 +225,23 @@ func TestTakeOver_OthersWait(t *testing.T) {
 			agent, cursor := w.settled()
 			w.leave(agent)
 			w.put(w.source("src"), forced.event())
-			w.anew()
+			w.recreate()
 			first := w.open(w.agent("c1"), from(cursor))
 			second := w.open(w.agent("c1"), hawser)
-			w.ask(second, codec.ResourceVersion{ResourceID: "u1", ResourceVersion: 5})
+			w.request(second, codec.ResourceVersion{ResourceID: "u1", ResourceVersion: 5})
 			if gone {
 				w.leave(first)
 			}
 			pass(time.Second)
-			second.hears()
+			second.receives()
 			close(slow.hold)
 			pass(time.Second)
 			// It is told of u1 because it said that it has it; by then u2 has the name.
-			second.hears("u1 v6 deleted", "u2 v1")
+			second.receives("u1 v6 deleted", "u2 v1")
 			if gone {
-				first.hears()
+				first.receives()
 			} else {
-				first.hears("u2 v1")
+				first.receives("u2 v1")
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func TestTimes_OfVersions(t *testing.T) {
 		w.put(source, work{version: 1}.event())
 		<-time.After(3 * time.Second) // the agent comes late
 		agent := w.open(w.agent("c1"), hawser)
-		w.ask(agent)
+		w.request(agent)
 		agent.take()
 		measured("hawser_broker_delivery_duration_seconds", 1, 3)
 		<-time.After(2 * time.Second)
@@ -38,7 +38,7 @@ func TestTimes_OfVersions(t *testing.T) {
 		w.put(agent.peer, w.event(report{version: 1})) // something has changed there
 		agent.cancel()
 		again := w.open(w.agent("c1"), hawser)
-		w.ask(again) // it has lost everything
+		w.request(again) // it has lost everything
 		again.take()
 		w.put(again.peer, w.event(report{version: 1}))
 		measured("hawser_broker_delivery_duration_seconds", 1, 3)

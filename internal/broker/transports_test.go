@@ -20,9 +20,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// party is a Hawser party on a real connection; everything it does has the
+// client is a Hawser party on a real connection; everything it does has the
 // test's deadline.
-type party struct {
+type client struct {
 	t      *testing.T
 	conn   transport.Conn
 	cancel context.CancelFunc
@@ -32,7 +32,7 @@ type party struct {
 	ended  chan error
 }
 
-func join(t *testing.T, d transport.Dialer, f transport.Filter, cursor string) *party {
+func join(t *testing.T, d transport.Dialer, f transport.Filter, cursor string) *client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -40,7 +40,7 @@ func join(t *testing.T, d transport.Dialer, f transport.Filter, cursor string) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &party{t: t, conn: conn, cancel: cancel, ctx: ctx, events: make(chan codec.Event, 100), ended: make(chan error, 1)}
+	p := &client{t: t, conn: conn, cancel: cancel, ctx: ctx, events: make(chan codec.Event, 100), ended: make(chan error, 1)}
 	ready := make(chan transport.Accepted, 1)
 	f.DataType = codec.ManifestBundles
 	go func() { // leave waits for it
@@ -58,7 +58,7 @@ func join(t *testing.T, d transport.Dialer, f transport.Filter, cursor string) *
 	return p
 }
 
-func (p *party) leave() {
+func (p *client) leave() {
 	p.cancel()
 	if err := <-p.ended; !errors.Is(err, context.Canceled) && transport.CodeOf(err) != transport.CodeUnavailable {
 		p.t.Errorf("the stream ended with %v", err)
@@ -69,7 +69,7 @@ func (p *party) leave() {
 }
 
 // next returns the next event of a type.
-func (p *party) next(kind string) codec.Event {
+func (p *client) next(kind string) codec.Event {
 	p.t.Helper()
 	select {
 	case e := <-p.events:
@@ -83,7 +83,7 @@ func (p *party) next(kind string) codec.Event {
 	}
 }
 
-func (p *party) checkpoint() codec.Checkpoint {
+func (p *client) checkpoint() codec.Checkpoint {
 	p.t.Helper()
 	c, err := codec.ParseCheckpoint(p.next(codec.TypeCheckpoint))
 	if err != nil {
@@ -98,7 +98,7 @@ func (p *party) checkpoint() codec.Checkpoint {
 // t3 the agent comes back and is told how far it is, t4 the router hands on the
 // other two, t5 the agent is told once more. A work may also come twice: from the
 // store, and from the router that was on its way to it.
-func (p *party) worksUntil(wanted func(codec.Checkpoint) bool) (map[string]bool, codec.Checkpoint) {
+func (p *client) worksUntil(wanted func(codec.Checkpoint) bool) (map[string]bool, codec.Checkpoint) {
 	p.t.Helper()
 	works := map[string]bool{}
 	var last codec.Checkpoint
@@ -127,7 +127,7 @@ func (p *party) worksUntil(wanted func(codec.Checkpoint) bool) (map[string]bool,
 	}
 }
 
-func (p *party) publish(e codec.Event, err error) {
+func (p *client) publish(e codec.Event, err error) {
 	p.t.Helper()
 	if err == nil {
 		_, err = p.conn.Publish(p.ctx, e, p.accept.SubscriptionID)

@@ -34,7 +34,7 @@ func TestUnexplained_IsListedAndResolved(t *testing.T) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		say := func(s *tap, u codec.Unexplained) error {
 			e, err := codec.NewUnexplained(s.params(), u)
-			return s.say(marshal(s.w, e, err))
+			return s.send(marshal(s.w, e, err))
 		}
 		u := codec.Unexplained{More: 7, Records: []codec.UnexplainedRecord{
 			{UID: "u1", Name: "h-web", Objects: 3, Created: time.Now().Add(-2 * time.Hour)}, {UID: "u2", Name: "o-web", Objects: 1, Shared: true, Outcome: "no"},

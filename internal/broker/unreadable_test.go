@@ -33,7 +33,7 @@ func TestResync_ListThatCannotBeRead(t *testing.T) {
 		w.put(w.agent("c1"), w.event(report{version: 1, hash: "h"}))
 		w.put(w.source("src"), work{id: "w2", version: 1}.event())
 		agent.expect("spec create_request w2 v1")
-		w.ask(agent, held("w1", 1))
+		w.request(agent, held("w1", 1))
 		agent.expectAny("spec resync_response w2 v1", "status resync_request  v0")
 	})
 }

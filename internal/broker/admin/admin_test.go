@@ -69,9 +69,9 @@ func (d *desk) Agents(cluster string) []feed.Agent {
 	return slices.DeleteFunc(slices.Clone(d.agents), func(a feed.Agent) bool { return cluster != "" && a.Scope.Cluster != cluster })
 }
 
-func (d *desk) Standing(scope store.Scope) (worst peers.State) {
+func (d *desk) StateOf(scope store.Scope) (worst peers.State) {
 	for _, a := range d.Agents(scope.Cluster) {
-		worst = max(worst, a.Standing(d.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
+		worst = max(worst, a.State(d.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
 	}
 	return worst
 }
@@ -162,10 +162,10 @@ func (d *desk) wantCode(what string, err error, code transport.Code) {
 func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	d := newDesk(t)
 	d.put("c1", "w1", "w2")
-	inSync := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Proof: feed.Matched}
-	behind := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Proof: feed.Matched, Pending: 3}
+	inSync := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: feed.Matched}
+	behind := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: feed.Matched, Pending: 3}
 	silent := feed.Agent{Scope: placed("c1"), Since: noon}
-	differs := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Proof: feed.Differs}
+	differs := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: feed.Differs}
 	for _, c := range []struct {
 		agents  []feed.Agent
 		sync    hawserv1.SyncState

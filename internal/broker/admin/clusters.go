@@ -68,7 +68,7 @@ func (a *Admin) describe(scope store.Scope, agents []feed.Agent) *hawserv1.ListC
 	}
 	var worst peers.State
 	for i, s := range agents {
-		worst = max(worst, s.Standing(head))
+		worst = max(worst, s.State(head))
 		c.Pending = max(c.Pending, uint64(s.Pending))
 		if s.Transport != "" && !slices.Contains(c.Transports, s.Transport) {
 			c.Transports = append(c.Transports, s.Transport)

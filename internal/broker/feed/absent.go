@@ -12,21 +12,21 @@ import (
 // absentEvery is how often it is looked at which clusters of a source have no agent.
 const absentEvery = time.Minute
 
-// absent is what a source was told of clusters without an agent.
-type absent struct {
+// disconnectedNotice is what a source was told of clusters without an agent.
+type disconnectedNotice struct {
 	next time.Time             // when it is looked at again; zero before the first time
-	told []codec.AbsentCluster // nil before it was told
+	sent []codec.AbsentCluster // nil before it was told
 }
 
-// tellAbsent tells a source that compares which of its clusters have had no agent for a while, if it has not been
+// sendDisconnected tells a source that compares which of its clusters have had no agent for a while, if it has not been
 // told so. It comes with a heartbeat.
-func (t *stream) tellAbsent() error {
+func (t *stream) sendDisconnected() error {
 	s, now := t.sub, t.cfg.Now()
-	if s.part != codec.Status || now.Before(t.absent.next) || !s.compares() {
+	if s.part != codec.Status || now.Before(t.disconnected.next) || !s.compares() {
 		return nil
 	}
-	first := t.absent.next.IsZero()
-	if t.absent.next = now.Add(absentEvery); first {
+	first := t.disconnected.next.IsZero()
+	if t.disconnected.next = now.Add(absentEvery); first {
 		return nil // who has just subscribed has other things to hear
 	}
 	all := []codec.AbsentCluster{}
@@ -35,10 +35,10 @@ func (t *stream) tellAbsent() error {
 			all = append(all, c)
 		}
 	}
-	if t.absent.told != nil && slices.Equal(all, t.absent.told) {
+	if t.disconnected.sent != nil && slices.Equal(all, t.disconnected.sent) {
 		return nil
 	}
-	t.absent.told = all
+	t.disconnected.sent = all
 	room := min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes
 	for first := true; first || len(all) > 0; first = false {
 		n, size := 0, 0

@@ -14,19 +14,19 @@ import (
 // maxOrders is how many orders of operators may wait for an agent.
 const maxOrders = 1000
 
-// applied is what an agent says of AppliedManifestWorks that no work explains, and what
+// orphanReport is what an agent says of AppliedManifestWorks that no work explains, and what
 // operators want done with them, for as long as the subscription lives. Its lock guards it.
-type applied struct {
-	budget *call.Budget
-	client identity.Identity
-	bytes  int
-	said   codec.Unexplained
-	orders []codec.Resolve // oldest first
+type orphanReport struct {
+	budget   *call.Budget
+	client   identity.Identity
+	bytes    int
+	reported codec.Unexplained
+	orders   []codec.Resolve // oldest first
 }
 
 // replace replaces what was said before. Where there is no room, works are counted and not
 // named.
-func (a *applied) replace(u codec.Unexplained) {
+func (a *orphanReport) replace(u codec.Unexplained) {
 	a.budget.Free(a.client, a.bytes)
 	a.bytes = 0
 	for _, r := range u.Records {
@@ -36,17 +36,17 @@ func (a *applied) replace(u codec.Unexplained) {
 		u = codec.Unexplained{More: u.More + uint64(len(u.Records))}
 		a.bytes = 0
 	}
-	a.said = u
+	a.reported = u
 }
 
 // free forgets everything.
-func (a *applied) free() {
+func (a *orphanReport) free() {
 	a.replace(codec.Unexplained{})
 	a.orders = nil
 }
 
 // order puts an order for the agent; false: there are too many.
-func (a *applied) order(r codec.Resolve) bool {
+func (a *orphanReport) order(r codec.Resolve) bool {
 	if len(a.orders) >= maxOrders {
 		return false
 	}
@@ -56,9 +56,9 @@ func (a *applied) order(r codec.Resolve) bool {
 	return true
 }
 
-// Unexplained notes what an agent says of AppliedManifestWorks that no work explains.
-func (f *Feed) Unexplained(_ context.Context, e *call.Event) error {
-	s, u, err := heard(f.registry, e, codec.ParseUnexplained)
+// OrphanReport notes what an agent says of AppliedManifestWorks that no work explains.
+func (f *Feed) OrphanReport(_ context.Context, e *call.Event) error {
+	s, u, err := delivered(f.registry, e, codec.ParseUnexplained)
 	if err != nil {
 		return err
 	}
@@ -67,8 +67,8 @@ func (f *Feed) Unexplained(_ context.Context, e *call.Event) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.phase != over { // else it has nothing to say any more
-		s.applied.replace(u)
+	if s.phase != closed { // else it has nothing to say any more
+		s.orphans.replace(u)
 	}
 	return nil
 }
@@ -99,15 +99,15 @@ func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error)
 func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.applied.said.Records, func(r codec.UnexplainedRecord) bool { return r.UID == uid })
+	i := slices.IndexFunc(s.orphans.reported.Records, func(r codec.UnexplainedRecord) bool { return r.UID == uid })
 	if i < 0 {
 		return "", nil
 	}
-	r := s.applied.said.Records[i]
+	r := s.orphans.reported.Records[i]
 	if r.Shared {
 		return "", call.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser move")
 	}
-	if !s.applied.order(codec.Resolve{UID: uid, Name: r.Name, Adopt: adopt}) {
+	if !s.orphans.order(codec.Resolve{UID: uid, Name: r.Name, Adopt: adopt}) {
 		return "", call.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
 	}
 	s.wake.Ring()

@@ -14,33 +14,33 @@ const (
 	// partialPause is how often a party is told how far it is while there is always something
 	// left to send.
 	partialPause = 5 * time.Second
-	// unexplainedPace is how many bytes of unexplained ids are repeated to one agent per
+	// orphanReportPace is how many bytes of unexplained ids are repeated to one agent per
 	// second: checkpoints that carry many of them are rarer.
-	unexplainedPace = 256 << 10
+	orphanReportPace = 256 << 10
 )
 
-// Proof is what the last ack of an agent's subscription showed.
-type Proof uint8
+// SyncResult is what the last ack of an agent's subscription showed.
+type SyncResult uint8
 
 // The proofs.
 const (
-	Unproven Proof = iota // nothing was acknowledged, as by every stock agent
-	Matched               // it has exactly the works of the store
-	Differs               // it has something else, also after it listed it
+	Unproven SyncResult = iota // nothing was acknowledged, as by every stock agent
+	Matched                    // it has exactly the works of the store
+	Differs                    // it has something else, also after it listed it
 )
 
 // syncState is how far a Hawser party is. It is empty for a stock one, which never hears of
 // it. The lock of its subscription guards it.
 type syncState struct {
 	progress route.Progress
-	// told are the last complete checkpoints of an agent, oldest first, which it may yet
+	// sentDigests are the last complete checkpoints of an agent, oldest first, which it may yet
 	// acknowledge.
-	told []toldDigest
+	sentDigests []sentDigest
 	// acked is the revision up to which an agent has confirmed, proof what the last
 	// confirmation showed; complained says that the log has it.
-	acked      uint64
-	proof      Proof
-	complained bool
+	acked          uint64
+	proof          SyncResult
+	mismatchLogged bool
 
 	// answered is how many lists were compared, listed whether one was an agent's.
 	answered uint64
@@ -53,7 +53,7 @@ type syncState struct {
 // remembered is how many checkpoints an agent may be behind with its acknowledgements.
 const remembered = 4
 
-type toldDigest struct {
+type sentDigest struct {
 	revision uint64
 	digest   codec.Digest
 	at       time.Time
@@ -76,10 +76,10 @@ func (s *subscription) rechecks() bool {
 	return due && s.list.HasNewer()
 }
 
-// completeMark returns the checkpoint that is due when nothing is left to send. position is
+// completeCheckpoint returns the checkpoint that is due when nothing is left to send. position is
 // that of the registry before the lock was locked.
-func (s *subscription) completeMark(now time.Time, position uint64) (pendingCheckpoint, bool) {
-	if s.mail.Len() > 0 || len(s.rests.later) > 0 || !s.phase.idle() {
+func (s *subscription) completeCheckpoint(now time.Time, position uint64) (pendingCheckpoint, bool) {
+	if s.mail.Len() > 0 || len(s.holdback.later) > 0 || !s.phase.idle() {
 		return pendingCheckpoint{}, false
 	}
 	revision, ok := s.sync.progress.Complete(now, position)
@@ -91,8 +91,8 @@ func (s *subscription) completeMark(now time.Time, position uint64) (pendingChec
 	return pendingCheckpoint{revision: revision, complete: true, position: position}, true
 }
 
-// partialMark returns the checkpoint that is due while something is left to send.
-func (s *subscription) partialMark(now time.Time, position uint64) (pendingCheckpoint, bool) {
+// partialCheckpoint returns the checkpoint that is due while something is left to send.
+func (s *subscription) partialCheckpoint(now time.Time, position uint64) (pendingCheckpoint, bool) {
 	if !s.sync.progress.MayBePartial(now) {
 		return pendingCheckpoint{}, false
 	}
@@ -109,7 +109,7 @@ func (s *subscription) partialMark(now time.Time, position uint64) (pendingCheck
 // send. Entries that rest were popped and not sent.
 func (s *subscription) oldest() (revision uint64, ok bool) {
 	revision, ok = s.mail.Oldest()
-	for _, r := range s.rests.later {
+	for _, r := range s.holdback.later {
 		if !ok || r.Revision < revision {
 			revision, ok = r.Revision, true
 		}
@@ -128,7 +128,7 @@ func (s *subscription) base(now time.Time, l *list) {
 	if l == nil {
 		return
 	}
-	if !l.silent {
+	if !l.timedOut {
 		s.sync.answered++
 		s.sync.listed = true
 	}
@@ -181,14 +181,14 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 		c.Orphans = s.list.Orphans()
 	}
 	// It is noted before it is sent: the answer may be faster than the sending stream.
-	s.tell(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
+	s.maySendCheckpoint(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
 	t.metrics.checkpoints.WithLabelValues(string(s.part)).Inc()
 	return t.sendEvent(codec.NewCheckpoint(t.params(), c))
 }
 
-// tell fills in what the subscription itself knows of a checkpoint, and remembers that the checkpoint goes
+// maySendCheckpoint fills in what the subscription itself knows of a checkpoint, and remembers that the checkpoint goes
 // out.
-func (s *subscription) tell(now time.Time, pause time.Duration, m pendingCheckpoint, c *codec.Checkpoint) {
+func (s *subscription) maySendCheckpoint(now time.Time, pause time.Duration, m pendingCheckpoint, c *codec.Checkpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	y := &s.sync
@@ -204,21 +204,21 @@ func (s *subscription) tell(now time.Time, pause time.Duration, m pendingCheckpo
 	for _, id := range c.Orphans {
 		size += len(id)
 	}
-	pause += time.Duration(size) * time.Second / unexplainedPace
-	y.progress.Told(m.revision, now.Add(pause), now.Add(max(pause, partialPause)))
+	pause += time.Duration(size) * time.Second / orphanReportPace
+	y.progress.Reported(m.revision, now.Add(pause), now.Add(max(pause, partialPause)))
 	if c.Digest != nil {
-		y.told = append(slices.Delete(y.told, 0, max(0, len(y.told)+1-remembered)), toldDigest{m.revision, *c.Digest, now})
+		y.sentDigests = append(slices.Delete(y.sentDigests, 0, max(0, len(y.sentDigests)+1-remembered)), sentDigest{m.revision, *c.Digest, now})
 	}
 }
 
 // Acknowledge notes a party's word that everything up to a cursor is safe with it.
 func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
-	s, a, err := heard(f.registry, e, codec.ParseAck)
+	s, a, err := delivered(f.registry, e, codec.ParseAck)
 	if err != nil {
 		return err
 	}
 	head := f.cfg.Store.Head()
-	if a.Cursor.StoreID != head.StoreID || a.Cursor.Incarnation != head.Incarnation || !s.wasTold(a.Cursor.Revision) {
+	if a.Cursor.StoreID != head.StoreID || a.Cursor.Incarnation != head.Incarnation || !s.wasSent(a.Cursor.Revision) {
 		return call.Invalid("data", "the cursor is none that this subscription was told", "acknowledge the cursor of a checkpoint as it came")
 	}
 	if s.part == codec.Status {
@@ -240,8 +240,8 @@ func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
 	return nil
 }
 
-// wasTold reports whether a party may have been told that it is so far.
-func (s *subscription) wasTold(revision uint64) bool {
+// wasSent reports whether a party may have been told that it is so far.
+func (s *subscription) wasSent(revision uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return revision <= s.sync.progress.Revision()
@@ -250,7 +250,7 @@ func (s *subscription) wasTold(revision uint64) bool {
 // confirm notes an agent's acknowledgement and returns what it proves, and whether that is
 // worth a line in the log. One that comes so late that nobody remembers the digest proves
 // nothing. told is when the checkpoint went out that it acknowledges.
-func (s *subscription) confirm(a codec.Ack) (told time.Time, p Proof, complain bool) {
+func (s *subscription) confirm(a codec.Ack) (told time.Time, p SyncResult, complain bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	y := &s.sync
@@ -258,7 +258,7 @@ func (s *subscription) confirm(a codec.Ack) (told time.Time, p Proof, complain b
 	if a.Digest == nil {
 		return told, Unproven, false
 	}
-	for _, t := range y.told {
+	for _, t := range y.sentDigests {
 		if t.revision != a.Cursor.Revision {
 			continue
 		}
@@ -272,17 +272,17 @@ func (s *subscription) confirm(a codec.Ack) (told time.Time, p Proof, complain b
 	}
 	if p == Differs {
 		y.proof = Differs
-		complain, y.complained = !y.complained, true
+		complain, y.mismatchLogged = !y.mismatchLogged, true
 	}
 	return told, p, complain
 }
 
-// shown is the subscription for whoever looks.
-func (s *subscription) shown() Agent {
+// snapshot is the subscription for whoever looks.
+func (s *subscription) snapshot() Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Agent{
 		Scope: s.scope, Transport: s.transport, Since: s.since, Pending: s.mail.Len(),
-		Acked: s.sync.acked, Proof: s.sync.proof, Applied: s.applied.said,
+		Acked: s.sync.acked, Sync: s.sync.proof, Applied: s.orphans.reported,
 	}
 }

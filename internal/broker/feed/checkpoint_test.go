@@ -28,7 +28,7 @@ func TestSubscription_FillComesFirst(t *testing.T) {
 	if st := s.next(at(0), false, 9); st.kind != idle || !s.wantsToCompare(at(0)) {
 		t.Errorf("without a slot: %+v", st)
 	}
-	if st := s.nextFrom(0, 9); st.kind != fill || !st.reads() {
+	if st := s.nextFrom(0, 9); st.kind != fillFromCursor || !st.reads() {
 		t.Errorf("%+v, want the fill", st)
 	}
 	s.sub.complete(at(0), nil)
@@ -36,7 +36,7 @@ func TestSubscription_FillComesFirst(t *testing.T) {
 		t.Errorf("%+v, want the comparison", st)
 	}
 	s.sub.complete(at(0), &list{})
-	if st := s.nextFrom(0, 9); st.kind != checkpoint || st.mark != (pendingCheckpoint{revision: 9, complete: true, position: 9}) {
+	if st := s.nextFrom(0, 9); st.kind != checkpoint || st.checkpoint != (pendingCheckpoint{revision: 9, complete: true, position: 9}) {
 		t.Errorf("%+v, want a checkpoint", st)
 	}
 }
@@ -65,7 +65,7 @@ func TestSubscription_NoCheckpointWhileAListWaits(t *testing.T) {
 			t.Errorf("%s: %+v, want the comparison", part, st)
 		}
 		s.sub.complete(at(20), &list{})
-		if st := s.nextFrom(20, 9); st.kind != checkpoint || st.mark.revision != 9 {
+		if st := s.nextFrom(20, 9); st.kind != checkpoint || st.checkpoint.revision != 9 {
 			t.Errorf("%s: %+v, want the checkpoint", part, st)
 		}
 		if s.sub.sync.answered != 1 || !s.sub.sync.listed {
@@ -80,7 +80,7 @@ func TestSubscription_SilenceIsNoList(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.graceEnd = at(30)
 	st := s.nextFrom(30, 9)
-	if st.kind != compare || !st.list.silent {
+	if st.kind != compare || !st.list.timedOut {
 		t.Fatalf("%+v", st)
 	}
 	s.sub.complete(at(30), st.list)
@@ -100,7 +100,7 @@ func TestSubscription_CheckpointWaitsForTheRouter(t *testing.T) {
 	if st := s.nextFrom(0, 9); st.kind != idle || !st.until.Equal(at(10_000)) {
 		t.Errorf("%+v, want to wait until something happens", st)
 	}
-	if st := s.nextFrom(0, 12); st.kind != checkpoint || st.mark.revision != 12 {
+	if st := s.nextFrom(0, 12); st.kind != checkpoint || st.checkpoint.revision != 12 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -119,10 +119,10 @@ func TestSubscription_WhatRestsWasNotSent(t *testing.T) {
 	if oldest, ok := s.sub.oldest(); !ok || oldest != 5 {
 		t.Errorf("oldest %d, %v", oldest, ok)
 	}
-	if st := s.nextFrom(6, 9); st.kind != checkpoint || st.mark != (pendingCheckpoint{revision: 4}) {
+	if st := s.nextFrom(6, 9); st.kind != checkpoint || st.checkpoint != (pendingCheckpoint{revision: 4}) {
 		t.Errorf("%+v, want a checkpoint below what rests", st)
 	}
-	s.sub.sync.progress.Told(4, at(7), at(11))
+	s.sub.sync.progress.Reported(4, at(7), at(11))
 	if st := s.nextFrom(7, 9); st.kind != deliver {
 		t.Errorf("%+v", st)
 	}
@@ -132,7 +132,7 @@ func TestSubscription_WhatRestsWasNotSent(t *testing.T) {
 	if st := s.nextFrom(50, 9); st.kind != deliver || st.entry.Key != workKey(1) {
 		t.Errorf("%+v", st)
 	}
-	if st := s.nextFrom(50, 9); st.kind != checkpoint || st.mark.revision != 9 {
+	if st := s.nextFrom(50, 9); st.kind != checkpoint || st.checkpoint.revision != 9 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -180,13 +180,13 @@ func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 	s.sub.list.Replace(claims.Mismatch{Newer: map[string]claims.AheadWork{"w1": {Owner: "a"}}})
 	s.sub.recheck()
 	s.sub.recheck()
-	if st := s.nextFrom(0, 3); st.kind != force {
+	if st := s.nextFrom(0, 3); st.kind != recheckAhead {
 		t.Errorf("%+v", st)
 	}
 	if st := s.nextFrom(0, 3); st.kind != checkpoint {
 		t.Errorf("%+v", st)
 	}
-	s.sub.sync.progress.Told(3, at(1), at(5))
+	s.sub.sync.progress.Reported(3, at(1), at(5))
 	if st := s.nextFrom(1, 3); st.kind != idle {
 		t.Errorf("%+v", st)
 	}

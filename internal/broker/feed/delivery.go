@@ -57,10 +57,10 @@ func (t *stream) deliverSpec(f form, e route.Entry) error {
 	// The list of the agent may have lacked a record of which it has a newer version, or the
 	// record may have changed since.
 	if d, w := t.sync.Classify(t.sub.list, &r.Meta); d == claims.Force {
-		t.force(r.ResourceID, w)
+		t.recheckAhead(r.ResourceID, w)
 		return nil // it comes once more, so that the agent accepts it
 	}
-	if e.Flags&route.Overrule != 0 {
+	if e.Flags&route.Force != 0 {
 		f.listed = t.forced[e.ResourceID]
 		f.force = r.Version < f.listed
 		delete(t.forced, e.ResourceID)
@@ -69,11 +69,11 @@ func (t *stream) deliverSpec(f form, e route.Entry) error {
 	case r.State == store.Live && f.hawser:
 		return t.timed(r, t.send(f.spec))
 	case r.State == store.Live:
-		return t.timed(r, t.liveToStock(f))
+		return t.timed(r, t.liveToOCM(f))
 	case r.State == store.Tombstone && f.hawser:
 		return t.send(f.deletion)
 	case r.State == store.Tombstone:
-		return t.deletionToStock(f, e)
+		return t.deletionToOCM(f, e)
 	case f.resync && !r.DeletedAt.IsZero(): // a grave
 		return t.send(f.deletion)
 	}

@@ -54,8 +54,8 @@ type Feed struct {
 	intake Intake
 	// lists is for what waits for a comparison; applied for what agents say of
 	// AppliedManifestWorks that no work explains.
-	lists, applied *call.Budget
-	peers          *peers.Peers
+	lists, orphanBudget *call.Budget
+	peers               *peers.Peers
 	// admits says why the agents of a cluster may have no works, nil where they may.
 	admits   func(cluster string) error
 	registry *registry
@@ -66,7 +66,7 @@ type Feed struct {
 func New(cfg *call.Config, c *claims.State, i Intake, p *peers.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), call.NewBudget(cfg.QueueBytes)
 	return &Feed{
-		cfg: cfg, sync: c, intake: i, lists: lists, applied: call.NewBudget(cfg.QueueBytes),
+		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: call.NewBudget(cfg.QueueBytes),
 		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
 	}
 }
@@ -213,17 +213,17 @@ type Agent struct {
 	Since     time.Time // when it was opened
 	Pending   int       // works that still have to be sent to it
 	Acked     uint64    // revision up to which it confirmed that it has everything; 0: none
-	Proof     Proof
+	Sync      SyncResult
 	// Applied are the AppliedManifestWorks on its cluster that no work explains.
 	Applied codec.Unexplained
 }
 
-// Standing is how the agent stands, where the store has this of its cluster.
-func (a *Agent) Standing(head store.ClusterHead) peers.State {
+// State is how the agent stands, where the store has this of its cluster.
+func (a *Agent) State(head store.ClusterHead) peers.State {
 	switch {
-	case a.Proof == Differs:
+	case a.Sync == Differs:
 		return peers.Differs
-	case a.Proof == Unproven:
+	case a.Sync == Unproven:
 		return peers.Unproven
 	case a.Acked < head.SpecRevision || a.Pending > 0:
 		return peers.Behind
@@ -231,11 +231,11 @@ func (a *Agent) Standing(head store.ClusterHead) peers.State {
 	return peers.InSync
 }
 
-// Standing implements [peers.Agents].
-func (f *Feed) Standing(scope store.Scope) (worst peers.State) {
+// StateOf implements [peers.Agents].
+func (f *Feed) StateOf(scope store.Scope) (worst peers.State) {
 	for _, s := range f.registry.of(scope) {
-		a := s.shown()
-		worst = max(worst, a.Standing(f.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
+		a := s.snapshot()
+		worst = max(worst, a.State(f.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
 	}
 	return worst
 }
@@ -250,7 +250,7 @@ func (f *Feed) Agents(cluster string) []Agent {
 	})
 	list := make([]Agent, 0, len(all))
 	for _, s := range all {
-		list = append(list, s.shown())
+		list = append(list, s.snapshot())
 	}
 	return list
 }
@@ -263,7 +263,7 @@ func (f *Feed) Sources() []string { return f.registry.sources() }
 type metrics struct {
 	subscribes, resyncs, resyncRecords, resumes, resumeRecords, checkpoints, acks *prometheus.CounterVec
 	resyncDuration, resumeDuration                                                *prometheus.HistogramVec
-	asked, heartbeats, damaged, pages, forced                                     prometheus.Counter
+	statusRequests, heartbeats, damaged, pages, forced                            prometheus.Counter
 
 	// spec and status are deliveries by half.
 	spec, status delivery
@@ -277,7 +277,7 @@ func newMetrics(f telemetry.Meter, x *registry, lists *call.Budget) *metrics {
 		resyncs:        f.Counters("resyncs_total", "Comparisons of lists by subresource and cause.", "subresource", "cause"),
 		resyncRecords:  f.Counters("resync_records_total", "Records found missing by comparisons.", "subresource"),
 		resyncDuration: f.Seconds("resync_duration_seconds", "Time of one comparison, sending not included.", "subresource"),
-		asked:          f.Counter("status_requests_total", "Requests to agents to report statuses that differ."),
+		statusRequests: f.Counter("status_requests_total", "Requests to agents to report statuses that differ."),
 		heartbeats:     f.Counter("heartbeats_total", "Heartbeats sent."),
 		damaged:        f.Counter("damaged_records_total", "Deliveries skipped because the record is damaged on disk."),
 		resumes:        f.Counters("resumes_total", "Accepted subscriptions of Hawser parties by subresource and how they continue.", "subresource", "resync"),
@@ -332,8 +332,8 @@ func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) 
 }
 
 // acked counts an ack by what it proves.
-func (m *metrics) acked(s codec.Subresource, p Proof) {
-	m.acks.WithLabelValues(string(s), map[Proof]string{Unproven: "Noted", Matched: "InSync", Differs: "Differs"}[p]).Inc()
+func (m *metrics) acked(s codec.Subresource, p SyncResult) {
+	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", Matched: "InSync", Differs: "Differs"}[p]).Inc()
 }
 
 func (m *metrics) delivered(s codec.Subresource, event [][]byte) {

@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	deletedAt = time.Date(2026, 5, 6, 7, 8, 9, 10, time.UTC)
-	buriedAt  = time.Date(2026, 5, 6, 8, 0, 0, 0, time.UTC)
+	deletedAt   = time.Date(2026, 5, 6, 7, 8, 9, 10, time.UTC)
+	confirmedAt = time.Date(2026, 5, 6, 8, 0, 0, 0, time.UTC)
 )
 
 // stored returns the normalised bytes of an event as they would be in a store.
@@ -194,7 +194,7 @@ func TestForm_Status(t *testing.T) {
 func TestForm_LastStatus(t *testing.T) {
 	for _, sequence := range []string{"", "77"} {
 		r := record(t, func(r *store.Record) {
-			r.State, r.DeletedAt, r.ConfirmedAt, r.StatusRevision, r.Sequence, r.Spec = store.ConfirmedTombstone, deletedAt, buriedAt, 20, sequence, nil
+			r.State, r.DeletedAt, r.ConfirmedAt, r.StatusRevision, r.Sequence, r.Spec = store.ConfirmedTombstone, deletedAt, confirmedAt, 20, sequence, nil
 		})
 		parts, err := form{record: r}.status()
 		if err != nil {

@@ -58,7 +58,7 @@ func parsePageToken(s string) (t pageToken, ok bool) {
 // RequestPage takes a source's wish for a page of what it owns. The first page begins a
 // comparison, after which nothing of an earlier subscription may arrive.
 func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
-	s, r, err := heard(f.registry, e, codec.ParseInventoryRequest)
+	s, r, err := delivered(f.registry, e, codec.ParseInventoryRequest)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, err
 	defer t.sync.Slots.Free()
 	start := t.cfg.Now()
 	owner := t.sub.scope
-	p := page{request: r, room: min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes}
+	p := page{request: r, free: min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes}
 	p.inventory.RequestID = r.id
 	p.inventory.Revision = r.from.revision
 	if r.from == (pageToken{}) {
@@ -130,7 +130,7 @@ func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, err
 type page struct {
 	request   *pageRequest
 	inventory codec.Inventory
-	room      int // bytes left
+	free      int // bytes left
 	last      pageToken
 }
 
@@ -140,12 +140,12 @@ var errPageFull = errors.New("the page is full")
 // reserve makes room for rows; false: there is none, and the page ends before
 // them.
 func (p *page) reserve(bytes int) bool {
-	if bytes > p.room && p.last != (pageToken{}) {
+	if bytes > p.free && p.last != (pageToken{}) {
 		p.last.revision = p.inventory.Revision
 		p.inventory.NextPageToken = p.last.String()
 		return false
 	}
-	p.room -= bytes
+	p.free -= bytes
 	return true
 }
 

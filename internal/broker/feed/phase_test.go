@@ -9,17 +9,17 @@ func TestPhase_Transitions(t *testing.T) {
 		turn phaseEvent
 	}
 	arrows := map[arrow]phase{
-		{unasked, lists}: listed, {unasked, changed}: filling, {unasked, unchanged}: current,
-		{filling, done}: current, {filling, more}: listed,
-		{listed, done}: current, {listed, changed}: filling,
-		{current, lists}: listed,
+		{awaitingClient, lists}: comparing, {awaitingClient, changed}: filling, {awaitingClient, unchanged}: caughtUp,
+		{filling, done}: caughtUp, {filling, more}: comparing,
+		{comparing, done}: caughtUp, {comparing, changed}: filling,
+		{caughtUp, lists}: comparing,
 	}
-	for from := unasked; from < phases; from++ {
+	for from := awaitingClient; from < phases; from++ {
 		for turn := lists; turn < numPhaseEvents; turn++ {
 			want, ok := arrows[arrow{from, turn}]
 			switch {
 			case turn == left:
-				want = over
+				want = closed
 			case !ok:
 				want = from
 			}
@@ -32,8 +32,8 @@ func TestPhase_Transitions(t *testing.T) {
 
 // TestPhase_NothingIsToldWhileSomethingIsMissing.
 func TestPhase_NothingIsToldWhileSomethingIsMissing(t *testing.T) {
-	for p := unasked; p < phases; p++ {
-		if want := p == unasked || p == current; p.idle() != want {
+	for p := awaitingClient; p < phases; p++ {
+		if want := p == awaitingClient || p == caughtUp; p.idle() != want {
 			t.Errorf("phase %d: idle %t", p, p.idle())
 		}
 	}

@@ -18,10 +18,10 @@ import (
 // registry is the set of running subscriptions, and what the router has seen. Its lock is
 // held while keys go into mailboxes, never while anything is sent.
 type registry struct {
-	mu       sync.Mutex
-	byScope  map[store.Scope][]*subscription
-	byID     map[string]*subscription
-	perParty map[identity.Identity]int
+	mu        sync.Mutex
+	byScope   map[store.Scope][]*subscription
+	byID      map[string]*subscription
+	perClient map[identity.Identity]int
 	// routed is the revision up to which every change is in the mailboxes where it belongs.
 	// It is written under the lock.
 	routed   atomic.Uint64
@@ -37,7 +37,7 @@ type registry struct {
 
 func newRegistry(revision uint64) *registry {
 	r := &registry{
-		byScope: map[store.Scope][]*subscription{}, byID: map[string]*subscription{}, perParty: map[identity.Identity]int{}, unrouted: unrouted{},
+		byScope: map[store.Scope][]*subscription{}, byID: map[string]*subscription{}, perClient: map[identity.Identity]int{}, unrouted: unrouted{},
 		awaited: map[*subscription]uint64{}, empty: make(chan struct{}),
 	}
 	r.routed.Store(revision)
@@ -65,10 +65,10 @@ func (r *registry) add(s *subscription, perParty int) error {
 	if err := r.end.Load(); err != nil {
 		return err
 	}
-	if r.perParty[s.client] >= perParty {
+	if r.perClient[s.client] >= perParty {
 		return call.Overloaded("too many subscriptions of "+s.client.String(), call.ComeBack)
 	}
-	r.perParty[s.client]++
+	r.perClient[s.client]++
 	r.byID[s.id] = s
 	r.byScope[s.scope] = append(r.byScope[s.scope], s)
 	return nil
@@ -84,8 +84,8 @@ func (r *registry) remove(s *subscription) {
 	}
 	delete(r.byID, s.id)
 	delete(r.awaited, s)
-	if r.perParty[s.client]--; r.perParty[s.client] == 0 {
-		delete(r.perParty, s.client)
+	if r.perClient[s.client]--; r.perClient[s.client] == 0 {
+		delete(r.perClient, s.client)
 	}
 	r.checkEmpty()
 }
@@ -234,9 +234,9 @@ func (r *registry) named(e *call.Event) (*subscription, error) {
 	return s, nil
 }
 
-// heard returns the running subscription that a sync event names, and what the event
+// delivered returns the running subscription that a sync event names, and what the event
 // says.
-func heard[T any](r *registry, e *call.Event, parse func(codec.Event) (T, error)) (s *subscription, said T, err error) {
+func delivered[T any](r *registry, e *call.Event, parse func(codec.Event) (T, error)) (s *subscription, said T, err error) {
 	if s, err = r.named(e); err != nil {
 		return nil, said, err
 	}

@@ -56,7 +56,7 @@ func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 		for _, s := range there {
 			r.remove(s)
 		}
-		if len(r.byScope)+len(r.byID)+len(r.perParty)+len(r.awaited) != 0 {
+		if len(r.byScope)+len(r.byID)+len(r.perClient)+len(r.awaited) != 0 {
 			t.Fatalf("left when all are gone: %+v", r.byScope)
 		}
 	})

@@ -54,9 +54,9 @@ func (t *stream) resume() {
 	s.resume(changed)
 }
 
-// fill puts what changed since the cursor into the mailbox, and every tombstone. It gives the
+// fillFromCursor puts what changed since the cursor into the mailbox, and every tombstone. It gives the
 // slot back that the caller has occupied.
-func (t *stream) fill(ctx context.Context) error {
+func (t *stream) fillFromCursor(ctx context.Context) error {
 	defer t.sync.Slots.Free()
 	s := t.sub
 	start := t.cfg.Now()
@@ -158,19 +158,19 @@ func (t *stream) compare(ctx context.Context, l *list) (err error) {
 	end := t.cfg.Now()
 	t.calmDown(end, end.Sub(start))
 	t.sub.complete(end, l)
-	t.metrics.compared(t.sub.part, l.silent, sends, end.Sub(start))
+	t.metrics.compared(t.sub.part, l.timedOut, sends, end.Sub(start))
 	return nil
 }
 
 // specList is the comparison of an agent's list in the making.
 type specList struct {
 	*stream
-	plan   *resync.Specs
-	newer  map[string]claims.AheadWork
-	hashes []codec.StatusHash
-	graves []store.Meta // that a stock agent lists
-	seen   uint64       // highest revision
-	sends  int
+	plan      *resync.Specs
+	newer     map[string]claims.AheadWork
+	hashes    []codec.StatusHash
+	confirmed []store.Meta // that a stock agent lists
+	seen      uint64       // highest revision
+	sends     int
 }
 
 func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err error) {
@@ -180,18 +180,18 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 		return nil
 	})
 	if err == nil {
-		err = c.answerGraves(ctx)
+		err = c.answerConfirmed(ctx)
 	}
 	if err != nil {
 		return c.sends, err
 	}
-	t.stock.compared(c.seen)
+	t.ocm.compared(c.seen)
 	var chunks [][]codec.StatusHash
 	for chunk := range resync.Chunks(c.hashes) {
 		chunks = append(chunks, chunk)
 	}
-	t.askFor(chunks)
-	if !l.silent {
+	t.request(chunks)
+	if !l.timedOut {
 		odd := claims.Mismatch{Orphans: map[string]int64{}, Newer: c.newer, MaxBytes: min(claims.MaxListBytes, t.cfg.MaxEventBytes/2)}
 		for _, id := range c.plan.Unexplained() {
 			odd.Orphans[id] = c.plan.Version(id)
@@ -214,7 +214,7 @@ func (c *specList) add(m *store.Meta) {
 		fallthrough
 	case resync.Send:
 		if m.State == store.ConfirmedTombstone && c.sub.hello.Protocol == 0 {
-			c.graves = append(c.graves, *m)
+			c.confirmed = append(c.confirmed, *m)
 			break
 		}
 		c.sub.answer(keyOf(m.Key), m.SpecRevision, flags)
@@ -224,7 +224,7 @@ func (c *specList) add(m *store.Meta) {
 		if claims.ResolveConflict(c.sync.About(m, w.Listed)) == claims.Wait {
 			c.newer[m.ResourceID] = w
 		} else {
-			c.force(m.ResourceID, w)
+			c.recheckAhead(m.ResourceID, w)
 			c.sends++
 		}
 	case resync.Skip:
@@ -238,7 +238,7 @@ func (c *specList) add(m *store.Meta) {
 	}
 }
 
-// answerGraves sends the deletions of works that ended and that a stock agent lists all the same,
+// answerConfirmed sends the deletions of works that ended and that a stock agent lists all the same,
 // but for those whose name another work has:
 //
 //	t1 an agent has the first work, and leaves
@@ -249,12 +249,12 @@ func (c *specList) add(m *store.Meta) {
 // Therefore the next work alone is sent, which takes the place of the first one. An agent that
 // got both could carry out the deletion on what the next one wants: on the cluster a name tells
 // whose objects they are.
-func (c *specList) answerGraves(ctx context.Context) error {
-	if len(c.graves) == 0 {
+func (c *specList) answerConfirmed(ctx context.Context) error {
+	if len(c.confirmed) == 0 {
 		return nil
 	}
 	names := map[string]bool{} // of graves; true: a live work has it
-	for _, m := range c.graves {
+	for _, m := range c.confirmed {
 		names[m.Name] = false
 	}
 	err := c.cfg.Store.Scan(ctx, c.sub.scope, func(m store.Meta) error {
@@ -263,7 +263,7 @@ func (c *specList) answerGraves(ctx context.Context) error {
 		}
 		return nil
 	})
-	for _, m := range c.graves {
+	for _, m := range c.confirmed {
 		if err == nil && !names[m.Name] {
 			c.sub.answer(keyOf(m.Key), m.SpecRevision, route.Deletion)
 			c.sends++
@@ -309,10 +309,10 @@ func (t *stream) compareStatuses(ctx context.Context, l *list) (sends int, err e
 	return sends, err
 }
 
-// ask sends an agent the hashes of the statuses that the broker has, so that it reports those
+// requestStatuses sends an agent the hashes of the statuses that the broker has, so that it reports those
 // that differ.
-func (t *stream) ask(chunk []codec.StatusHash) error {
-	t.metrics.asked.Inc()
+func (t *stream) requestStatuses(chunk []codec.StatusHash) error {
+	t.metrics.statusRequests.Inc()
 	return t.sendEvent(codec.NewStatusResyncRequest(codec.ResyncParams{
 		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: call.BrokerSource, Cluster: t.sub.scope.Cluster, DataType: t.sub.scope.DataType,
 	}, chunk))
@@ -322,17 +322,17 @@ func (t *stream) ask(chunk []codec.StatusHash) error {
 // have made sure that the records are the truth.
 func (t *stream) forceWaiting() {
 	for id, w := range t.sync.Forced(t.sub.list) {
-		t.force(id, w)
+		t.recheckAhead(id, w)
 	}
 }
 
-// force puts one such record into the mailbox. An agent that orders by version gets it without
+// recheckAhead puts one such record into the mailbox. An agent that orders by version gets it without
 // one; one of ours is told a deletion with its own, because its confirmation will name it.
-func (t *stream) force(id string, w claims.AheadWork) {
+func (t *stream) recheckAhead(id string, w claims.AheadWork) {
 	if t.forced == nil {
 		t.forced = map[string]int64{}
 	}
 	t.forced[id] = w.Listed
 	t.metrics.forced.Inc()
-	t.sub.answer(route.Key{Cluster: t.sub.scope.Cluster, ResourceID: id}, w.Revision, w.Flags|route.Overrule)
+	t.sub.answer(route.Key{Cluster: t.sub.scope.Cluster, ResourceID: id}, w.Revision, w.Flags|route.Force)
 }

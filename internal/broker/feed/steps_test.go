@@ -34,7 +34,7 @@ func newStream(part codec.Subresource) *stream {
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
 			id: "1", scope: scope, part: part, wake: run.NewBell(), intake: noIntake{},
-			list: claims.New(cfg).Lists.Open(scope, identity.Identity{}), applied: applied{budget: call.NewBudget(1 << 30)},
+			list: claims.New(cfg).Lists.Open(scope, identity.Identity{}), orphans: orphanReport{budget: call.NewBudget(1 << 30)},
 		},
 	}
 }
@@ -62,12 +62,12 @@ func TestSubscription_HeartbeatBeforeBacklog(t *testing.T) {
 	beats, delivered := 0, 0
 	for now := range 50 { // one step per second
 		switch st := s.nextAt(now); st.kind {
-		case beat:
+		case sendHeartbeat:
 			beats++
 		case deliver:
 			delivered++
-		case idle, finish, fill, compare, inventory, force, ask, checkpoint:
-			if st.kind != compare || !st.list.silent {
+		case idle, finish, fillFromCursor, compare, inventory, recheckAhead, requestStatuses, checkpoint:
+			if st.kind != compare || !st.list.timedOut {
 				t.Fatalf("step %+v at %d s", st, now)
 			}
 		}
@@ -83,7 +83,7 @@ func TestSubscription_SilenceCountsAsHoldingNothing(t *testing.T) {
 	if st := s.nextAt(29); st.kind != idle || !st.until.Equal(at(30)) {
 		t.Errorf("at 29 s: %+v, want idle until 30 s", st)
 	}
-	if st := s.nextAt(30); st.kind != compare || !st.list.silent || st.list.versions != nil {
+	if st := s.nextAt(30); st.kind != compare || !st.list.timedOut || st.list.versions != nil {
 		t.Errorf("at 30 s: %+v, want a comparison with nothing", st)
 	}
 	if st := s.nextAt(90); st.kind != idle || !st.until.Equal(at(1000)) {
@@ -95,7 +95,7 @@ func TestSubscription_SilenceCountsAsHoldingNothing(t *testing.T) {
 	if !asked.sub.request(&list{free: func() {}}) {
 		t.Fatal("the list was not accepted")
 	}
-	if st := asked.nextAt(29); st.kind != compare || st.list.silent {
+	if st := asked.nextAt(29); st.kind != compare || st.list.timedOut {
 		t.Errorf("%+v, want the comparison that was asked for", st)
 	}
 	if st := asked.nextAt(31); st.kind != idle {
@@ -167,7 +167,7 @@ func TestSubscription_HashesAndDeliveriesTakeTurns(t *testing.T) {
 	for range 6 {
 		kinds = append(kinds, s.nextAt(0).kind)
 	}
-	want := []stepKind{deliver, ask, deliver, ask, deliver, idle}
+	want := []stepKind{deliver, requestStatuses, deliver, requestStatuses, deliver, idle}
 	if !slices.Equal(kinds, want) {
 		t.Errorf("steps %v, want %v", kinds, want)
 	}

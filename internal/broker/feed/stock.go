@@ -24,8 +24,8 @@ import (
 // So does another deletion of a newer version, which then nobody confirms. Therefore what is
 // of that id and name rests until a while after the answer.
 
-// rests are the ids and names that rest at one subscription.
-type rests struct {
+// holdback are the ids and names that rest at one subscription.
+type holdback struct {
 	ends map[restKey]time.Time
 	// later are entries that were popped from the mailbox and have to rest.
 	later []resting
@@ -45,7 +45,7 @@ type resting struct {
 var unanswered = time.Unix(1<<40, 0)
 
 // set lets a work rest until a time.
-func (r *rests) set(id, name string, until time.Time) {
+func (r *holdback) set(id, name string, until time.Time) {
 	if r.ends == nil {
 		r.ends = map[restKey]time.Time{}
 	}
@@ -59,7 +59,7 @@ func (r *rests) set(id, name string, until time.Time) {
 }
 
 // end returns until when a work rests; zero when it does not.
-func (r *rests) end(id, name string, now time.Time) (end time.Time) {
+func (r *holdback) end(id, name string, now time.Time) (end time.Time) {
 	for _, k := range []restKey{{id: id}, {name: name}} {
 		until, ok := r.ends[k]
 		switch {
@@ -74,7 +74,7 @@ func (r *rests) end(id, name string, now time.Time) (end time.Time) {
 }
 
 // keep keeps an entry whose work rests.
-func (r *rests) keep(e route.Entry, name string, end time.Time) {
+func (r *holdback) keep(e route.Entry, name string, end time.Time) {
 	if len(r.later) == 0 || end.Before(r.look) {
 		r.look = end
 	}
@@ -82,7 +82,7 @@ func (r *rests) keep(e route.Entry, name string, end time.Time) {
 }
 
 // due returns the entries whose works rest no longer.
-func (r *rests) due(now time.Time) (entries []route.Entry) {
+func (r *holdback) due(now time.Time) (entries []route.Entry) {
 	if len(r.later) == 0 || now.Before(r.look) {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (r *rests) due(now time.Time) (entries []route.Entry) {
 }
 
 // prune forgets rests that are over; it is called now and then.
-func (r *rests) prune(now time.Time) {
+func (r *holdback) prune(now time.Time) {
 	maps.DeleteFunc(r.ends, func(_ restKey, until time.Time) bool { return !now.Before(until) })
 }
 
@@ -117,8 +117,8 @@ func (r *registry) rest(k store.Key, name string, until time.Time) {
 
 func (s *subscription) rest(id, name string, until time.Time) {
 	s.mu.Lock()
-	s.rests.set(id, name, until)
-	waiting := len(s.rests.later) > 0
+	s.holdback.set(id, name, until)
+	waiting := len(s.holdback.later) > 0
 	s.mu.Unlock()
 	if waiting {
 		s.wake.Ring()
@@ -129,11 +129,11 @@ func (s *subscription) rest(id, name string, until time.Time) {
 func (s *subscription) postpone(e route.Entry, name string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end := s.rests.end(e.ResourceID, name, now)
+	end := s.holdback.end(e.ResourceID, name, now)
 	if end.IsZero() {
 		return false
 	}
-	s.rests.keep(e, name, end)
+	s.holdback.keep(e, name, end)
 	return true
 }
 
@@ -174,8 +174,8 @@ func (u unrouted) forget(routed uint64) {
 	maps.DeleteFunc(u, func(_ store.Key, revision uint64) bool { return revision <= routed })
 }
 
-// stock is what a stream remembers for a stock agent.
-type stock struct {
+// ocmAgentState is what a stream remembers for a stock agent.
+type ocmAgentState struct {
 	// answered is the highest spec revision that the last comparison of a list saw;
 	// notCompared before the first one.
 	answered uint64
@@ -190,25 +190,25 @@ type stock struct {
 const notCompared = math.MaxUint64
 
 // compared says up to where a comparison has seen the specs.
-func (k *stock) compared(seen uint64) { k.answered = seen }
+func (k *ocmAgentState) compared(seen uint64) { k.answered = seen }
 
 // routed says how far the router is, when nothing is left to do.
-func (k *stock) routed(position uint64) {
+func (k *ocmAgentState) routed(position uint64) {
 	maps.DeleteFunc(k.deleted, func(_ string, revision uint64) bool { return revision <= position })
 	if position >= k.answered {
 		k.early = nil
 	}
 }
 
-// liveToStock sends a spec. An agent that would think it is stale gets it without a version
+// liveToOCM sends a spec. An agent that would think it is stale gets it without a version
 // first, which it never refuses, and then as it is: it says in its status which generation it
 // applied, and orders by that.
-func (t *stream) liveToStock(f form) error {
-	if t.stock.answered == notCompared {
-		if t.stock.early == nil {
-			t.stock.early = map[string]bool{}
+func (t *stream) liveToOCM(f form) error {
+	if t.ocm.answered == notCompared {
+		if t.ocm.early == nil {
+			t.ocm.early = map[string]bool{}
 		}
-		t.stock.early[f.record.ResourceID] = true
+		t.ocm.early[f.record.ResourceID] = true
 	}
 	if v := f.record.Version; f.unversioned() && v > 0 && v <= math.MaxInt32 {
 		if err := t.send(f.spec); err != nil {
@@ -219,25 +219,25 @@ func (t *stream) liveToStock(f form) error {
 	return t.send(f.spec)
 }
 
-// deletionToStock sends a deletion, behind the last spec if the agent may need it. It must not
+// deletionToOCM sends a deletion, behind the last spec if the agent may need it. It must not
 // get the two once more: the spec would bring the work back while the report that it is gone
 // is under way. So it hears of no deletion before its list was compared, which answers for all
 // of them, and the spec stays away when the router comes with what the comparison has seen. Of
 // a work that it was sent before that comparison its list may say nothing: it gets the spec.
-func (t *stream) deletionToStock(f form, e route.Entry) error {
+func (t *stream) deletionToOCM(f form, e route.Entry) error {
 	r := f.record
-	if t.stock.answered == notCompared && e.Flags&route.Resync == 0 {
+	if t.ocm.answered == notCompared && e.Flags&route.Resync == 0 {
 		return nil
 	}
-	if r.Spec != nil && t.stock.deleted[r.ResourceID] != r.SpecRevision && (t.stock.early[r.ResourceID] || lastSpecUnseen(r, e)) {
+	if r.Spec != nil && t.ocm.deleted[r.ResourceID] != r.SpecRevision && (t.ocm.early[r.ResourceID] || lastSpecUnseen(r, e)) {
 		if err := t.send(f.spec); err != nil {
 			return err
 		}
 	}
-	if t.stock.deleted == nil {
-		t.stock.deleted = map[string]uint64{}
+	if t.ocm.deleted == nil {
+		t.ocm.deleted = map[string]uint64{}
 	}
-	t.stock.deleted[r.ResourceID] = r.SpecRevision
+	t.ocm.deleted[r.ResourceID] = r.SpecRevision
 	return t.send(f.deletion)
 }
 

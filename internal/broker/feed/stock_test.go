@@ -7,7 +7,7 @@ import "testing"
 // to the deletion. Therefore it is known until then that the agent has both: the spec, sent once
 // more, would bring the work back while the agent reports that it is gone.
 func TestStock_RemembersADeletionUntilTheRouterIsThere(t *testing.T) {
-	k := stock{answered: 3, deleted: map[string]uint64{"w": 7}, early: map[string]bool{"w": true}}
+	k := ocmAgentState{answered: 3, deleted: map[string]uint64{"w": 7}, early: map[string]bool{"w": true}}
 	k.routed(2)
 	if !k.early["w"] {
 		t.Error("what came before the comparison is forgotten before the router is past that")

@@ -29,11 +29,11 @@ type stream struct {
 	peers    *peers.Peers
 	sub      *subscription
 	out      transport.Stream
-	stock    stock
+	ocm      ocmAgentState
 	// forced are the versions that the agent listed of works that it is sent although it has
 	// a newer version, until they were sent.
-	forced map[string]int64
-	absent absent
+	forced       map[string]int64
+	disconnected disconnectedNotice
 	// delivered: it was sent something since it had nothing to do.
 	delivered bool
 }
@@ -68,7 +68,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
 		cfg: f.cfg, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
-		peers: f.peers, sub: s, out: out, stock: stock{answered: notCompared},
+		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notCompared},
 	}
 	if s.part == codec.Spec {
 		if err := f.sync.Deletions.ReplaceTombstones(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
@@ -194,7 +194,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	s := &subscription{
 		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), client: owner, scope: scope, part: part,
 		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: run.NewBell(),
-		list: f.sync.Lists.Open(scope, owner), applied: applied{budget: f.applied, client: owner}, mail: mailboxFor(part),
+		list: f.sync.Lists.Open(scope, owner), orphans: orphanReport{budget: f.orphanBudget, client: owner}, mail: mailboxFor(part),
 	}
 	return s, nil
 }
@@ -218,7 +218,7 @@ func (t *stream) serve(ctx context.Context) error {
 		case finish:
 			return st.err
 		case idle:
-			t.stock.routed(position)
+			t.ocm.routed(position)
 			if t.delivered && t.sub.part == codec.Spec {
 				t.peers.Refresh(t.sub.scope)
 			}
@@ -240,27 +240,27 @@ func (t *stream) serve(ctx context.Context) error {
 // perform performs one step. Those that read much give the slot back.
 func (t *stream) perform(ctx context.Context, st step) error {
 	switch st.kind {
-	case beat:
+	case sendHeartbeat:
 		t.metrics.heartbeats.Inc()
 		if err := t.out.Send(codec.Heartbeat(t.cfg.NewID())); err != nil {
 			return err
 		}
-		return t.tellAbsent()
-	case fill:
-		return t.fill(ctx)
+		return t.sendDisconnected()
+	case fillFromCursor:
+		return t.fillFromCursor(ctx)
 	case compare:
 		return t.compare(ctx, st.list)
 	case inventory:
 		return t.answerPage(ctx, st.page)
-	case force:
+	case recheckAhead:
 		t.forceWaiting()
-	case ask:
-		return t.ask(st.chunk)
+	case requestStatuses:
+		return t.requestStatuses(st.chunk)
 	case deliver:
 		t.delivered = true
 		return t.deliver(ctx, st.entry)
 	case checkpoint:
-		return t.checkpoint(st.mark)
+		return t.checkpoint(st.checkpoint)
 	case resolve:
 		return t.sendEvent(codec.NewResolve(t.params(), st.resolve))
 	case idle, finish:
@@ -305,36 +305,36 @@ func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
 
 // step is what a stream does next.
 type step struct {
-	kind    stepKind
-	entry   route.Entry
-	list    *list
-	page    *pageRequest
-	chunk   []codec.StatusHash
-	mark    pendingCheckpoint
-	resolve codec.Resolve
-	err     *transport.Error
-	until   time.Time
+	kind       stepKind
+	entry      route.Entry
+	list       *list
+	page       *pageRequest
+	chunk      []codec.StatusHash
+	checkpoint pendingCheckpoint
+	resolve    codec.Resolve
+	err        *transport.Error
+	until      time.Time
 }
 
 type stepKind uint8
 
 const (
-	idle       stepKind = iota // wait until something is put or until step.until
-	finish                     // the stream ends with step.err
-	beat                       // send a heartbeat
-	fill                       // put what changed since the cursor into the mailbox
-	compare                    // compare step.list
-	inventory                  // answer step.page
-	force                      // look once more at the works of which the agent has newer versions
-	ask                        // ask the agent for the statuses of step.chunk
-	deliver                    // send what step.entry stands for
-	checkpoint                 // send step.mark
-	resolve                    // send step.resolve
+	idle            stepKind = iota // wait until something is put or until step.until
+	finish                          // the stream ends with step.err
+	sendHeartbeat                   // send a heartbeat
+	fillFromCursor                  // put what changed since the cursor into the mailbox
+	compare                         // compare step.list
+	inventory                       // answer step.page
+	recheckAhead                    // look once more at the works of which the agent has newer versions
+	requestStatuses                 // requestStatuses the agent for the statuses of step.chunk
+	deliver                         // send what step.entry stands for
+	checkpoint                      // send step.checkpoint
+	resolve                         // send step.resolve
 )
 
 // reads reports whether the step needs one of the slots for comparing.
 func (st *step) reads() bool {
-	return st.kind == fill || st.kind == compare || st.kind == inventory
+	return st.kind == fillFromCursor || st.kind == compare || st.kind == inventory
 }
 
 // agenda is what a stream has to do besides what its subscription has for it.
@@ -344,8 +344,8 @@ type agenda struct {
 	calm time.Time
 	// hashes is what is still to be asked of an agent, in chunks.
 	hashes [][]codec.StatusHash
-	// asking alternates between mailbox and what else is to be sent.
-	asking bool
+	// requesting alternates between mailbox and what else is to be sent.
+	requesting bool
 }
 
 // calmFactor is how many times as long as a comparison took the stream then makes none, so
@@ -355,8 +355,8 @@ const calmFactor = 9
 // calmDown lets no comparison be made for a while after one that ended now.
 func (a *agenda) calmDown(now time.Time, took time.Duration) { a.calm = now.Add(calmFactor * took) }
 
-// askFor replaces what is to be asked of an agent.
-func (a *agenda) askFor(chunks [][]codec.StatusHash) { a.hashes = chunks }
+// request replaces what is to be asked of an agent.
+func (a *agenda) request(chunks [][]codec.StatusHash) { a.hashes = chunks }
 
 // next says what the stream does next at the time now. mayCompare: what reads much may be
 // done at this moment. position is that of the registry before the call. A heartbeat that is
@@ -370,17 +370,17 @@ func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
 	}
 	if !now.Before(t.nextBeat) {
 		t.nextBeat = now.Add(t.cfg.Heartbeat)
-		s.rests.prune(now)
-		return step{kind: beat}
+		s.holdback.prune(now)
+		return step{kind: sendHeartbeat}
 	}
-	if len(s.applied.orders) > 0 {
-		return step{kind: resolve, resolve: pop(&s.applied.orders)}
+	if len(s.orphans.orders) > 0 {
+		return step{kind: resolve, resolve: pop(&s.orphans.orders)}
 	}
-	for _, e := range s.rests.due(now) {
+	for _, e := range s.holdback.due(now) {
 		s.mail.Return(e)
 	}
-	if s.phase == unasked && !now.Before(t.graceEnd) {
-		s.silence()
+	if s.phase == awaitingClient && !now.Before(t.graceEnd) {
+		s.listTimeout()
 	}
 	if st, ok := t.nextRead(now, mayCompare); ok {
 		return st
@@ -398,20 +398,20 @@ func (t *stream) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
 	case !mayCompare || !t.hasToRead(now):
 		return st, false
 	case s.phase == filling:
-		return step{kind: fill}, true
+		return step{kind: fillFromCursor}, true
 	case len(s.requests) > 0:
 		return step{kind: compare, list: pop(&s.requests)}, true
-	case t.turnToAsk():
+	case t.mayRequest():
 		return step{kind: inventory, page: pop(&s.pages)}, true
 	}
 	return st, false
 }
 
-// turnToAsk reports whether it is not the mailbox's turn, and gives it the next one then.
-func (t *stream) turnToAsk() bool {
-	mine := t.asking || t.sub.mail.Len() == 0
+// mayRequest reports whether it is not the mailbox's turn, and gives it the next one then.
+func (t *stream) mayRequest() bool {
+	mine := t.requesting || t.sub.mail.Len() == 0
 	if mine {
-		t.asking = false
+		t.requesting = false
 	}
 	return mine
 }
@@ -432,21 +432,21 @@ func (t *stream) wantsToCompare(now time.Time) bool {
 func (t *stream) nextSent(now time.Time, position uint64) (st step, ok bool) {
 	s := t.sub
 	if s.rechecks() {
-		return step{kind: force}, true
+		return step{kind: recheckAhead}, true
 	}
-	if m, ok := s.partialMark(now, position); ok {
-		return step{kind: checkpoint, mark: m}, true
+	if m, ok := s.partialCheckpoint(now, position); ok {
+		return step{kind: checkpoint, checkpoint: m}, true
 	}
-	if len(t.hashes) > 0 && t.turnToAsk() {
-		return step{kind: ask, chunk: pop(&t.hashes)}, true
+	if len(t.hashes) > 0 && t.mayRequest() {
+		return step{kind: requestStatuses, chunk: pop(&t.hashes)}, true
 	}
 	if e, ok := s.mail.Next(); ok {
-		t.asking = true
+		t.requesting = true
 		s.sync.progress.Touch()
 		return step{kind: deliver, entry: e}, true
 	}
-	if m, ok := s.completeMark(now, position); ok {
-		return step{kind: checkpoint, mark: m}, true
+	if m, ok := s.completeCheckpoint(now, position); ok {
+		return step{kind: checkpoint, checkpoint: m}, true
 	}
 	return st, false
 }
@@ -460,14 +460,14 @@ func (t *stream) until(now time.Time, position uint64) time.Time {
 			first = u
 		}
 	}
-	if s.phase == unasked {
+	if s.phase == awaitingClient {
 		earlier(t.graceEnd)
 	}
 	if len(s.requests)+len(s.pages) > 0 && now.Before(t.calm) {
 		earlier(t.calm)
 	}
-	if len(s.rests.later) > 0 {
-		earlier(s.rests.look)
+	if len(s.holdback.later) > 0 {
+		earlier(s.holdback.look)
 	}
 	if u, ok := s.sync.progress.Until(position); ok && s.phase.idle() {
 		earlier(u)

@@ -34,24 +34,24 @@ type subscription struct {
 	// wake holds a token when something was put since the last look.
 	wake run.Bell
 
-	mu       sync.Mutex
-	phase    phase
-	mail     route.Mailbox
-	requests []*list        // lists to compare with, oldest first
-	pages    []*pageRequest // of a source's inventory, oldest first
-	asked    bool           // for a page, at some time
-	end      *transport.Error
-	rests    rests // of a stock agent
-	sync     syncState
-	applied  applied
+	mu        sync.Mutex
+	phase     phase
+	mail      route.Queue
+	requests  []*list        // lists to compare with, oldest first
+	pages     []*pageRequest // of a source's inventory, oldest first
+	requested bool           // for a page, at some time
+	end       *transport.Error
+	holdback  holdback // of a stock agent
+	sync      syncState
+	orphans   orphanReport
 }
 
 // mailboxFor returns an empty mailbox: a source's is shared by its clusters.
-func mailboxFor(part codec.Subresource) route.Mailbox {
+func mailboxFor(part codec.Subresource) route.Queue {
 	if part == codec.Status {
 		return route.Shared()
 	}
-	return route.Mailbox{}
+	return route.Queue{}
 }
 
 // list is what a party says it has.
@@ -59,8 +59,8 @@ type list struct {
 	versions []codec.ResourceVersion // of an agent
 	hashes   []codec.StatusHash      // of a source
 	cluster  string                  // of a source: asks about this one only; "" is all
-	// silent: the party said nothing at all within the grace.
-	silent bool
+	// timedOut: the party said nothing at all within the grace.
+	timedOut bool
 	// free is called when the list is no longer needed.
 	free func()
 }
@@ -114,7 +114,7 @@ func (s *subscription) discard(k route.Key) {
 func (s *subscription) change(f func()) {
 	s.mu.Lock()
 	before := s.mail.Len()
-	if s.phase != over {
+	if s.phase != closed {
 		f()
 	}
 	grown := s.mail.Len() > before
@@ -145,7 +145,7 @@ func (s *subscription) request(l *list) bool {
 	s.mu.Lock()
 	defer s.wake.Ring()
 	defer s.mu.Unlock()
-	if s.phase == over || s.part == codec.Status && len(s.requests) >= maxRequests {
+	if s.phase == closed || s.part == codec.Status && len(s.requests) >= maxRequests {
 		return false
 	}
 	if s.part == codec.Spec {
@@ -159,9 +159,9 @@ func (s *subscription) request(l *list) bool {
 	return true
 }
 
-// silence is the list of a party that said nothing in time. The caller has the lock.
-func (s *subscription) silence() {
-	s.requests = append(s.requests, &list{silent: true, free: func() {}})
+// listTimeout is the list of a party that said nothing in time. The caller has the lock.
+func (s *subscription) listTimeout() {
+	s.requests = append(s.requests, &list{timedOut: true, free: func() {}})
 	s.on(lists)
 }
 
@@ -170,10 +170,10 @@ func (s *subscription) requestPage(p *pageRequest) bool {
 	s.mu.Lock()
 	defer s.wake.Ring()
 	defer s.mu.Unlock()
-	if s.phase == over || len(s.pages) >= maxPages {
+	if s.phase == closed || len(s.pages) >= maxPages {
 		return false
 	}
-	s.pages, s.asked = append(s.pages, p), true
+	s.pages, s.requested = append(s.pages, p), true
 	return true
 }
 
@@ -181,7 +181,7 @@ func (s *subscription) requestPage(p *pageRequest) bool {
 func (s *subscription) compares() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked
+	return s.requested
 }
 
 // stop ends the stream with err. When it returns, nothing that the party publishes on the
@@ -207,9 +207,9 @@ func (s *subscription) leave() {
 	}
 	s.on(left)
 	s.requests, s.pages = nil, nil
-	s.mail = route.Mailbox{}
+	s.mail = route.Queue{}
 	s.list.Close()
-	s.applied.free()
+	s.orphans.free()
 }
 
 // locked calls f under the lock; put does, and wakes the stream.
@@ -252,16 +252,16 @@ func pop[T any](queue *[]T) T {
 type phase uint8
 
 const (
-	// unasked: it gave no cursor that counts, and did not say yet what it has.
-	unasked phase = iota
+	// awaitingClient: it gave no cursor that counts, and did not say yet what it has.
+	awaitingClient phase = iota
 	// filling: what changed since its cursor is not in the mailbox yet.
 	filling
-	// listed: a list waits to be compared.
-	listed
-	// current: all that it lacks is in the mailbox.
-	current
-	// over: the stream has left.
-	over
+	// comparing: a list waits to be compared.
+	comparing
+	// caughtUp: all that it lacks is in the mailbox.
+	caughtUp
+	// closed: the stream has left.
+	closed
 	phases // number of the above
 )
 
@@ -280,12 +280,12 @@ const (
 
 // transitions: phase × turn. What is no arrow of the picture changes nothing.
 var transitions = [phases][numPhaseEvents]phase{
-	unasked: {lists: listed, changed: filling, unchanged: current, done: unasked, more: unasked, left: over},
-	filling: {lists: filling, changed: filling, unchanged: filling, done: current, more: listed, left: over},
-	listed:  {lists: listed, changed: filling, unchanged: listed, done: current, more: listed, left: over},
-	current: {lists: listed, changed: current, unchanged: current, done: current, more: current, left: over},
-	over:    {lists: over, changed: over, unchanged: over, done: over, more: over, left: over},
+	awaitingClient: {lists: comparing, changed: filling, unchanged: caughtUp, done: awaitingClient, more: awaitingClient, left: closed},
+	filling:        {lists: filling, changed: filling, unchanged: filling, done: caughtUp, more: comparing, left: closed},
+	comparing:      {lists: comparing, changed: filling, unchanged: comparing, done: caughtUp, more: comparing, left: closed},
+	caughtUp:       {lists: comparing, changed: caughtUp, unchanged: caughtUp, done: caughtUp, more: caughtUp, left: closed},
+	closed:         {lists: closed, changed: closed, unchanged: closed, done: closed, more: closed, left: closed},
 }
 
 // idle reports whether nothing is missing in the mailbox that the party asked for.
-func (p phase) idle() bool { return p == unasked || p == current }
+func (p phase) idle() bool { return p == awaitingClient || p == caughtUp }

@@ -68,7 +68,7 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, void
 		return nil, call.Store(err)
 	}
 	p := newPending(from, ops)
-	p.void = void
+	p.checkValid = void
 	if refused := c.queue.put(ctx, p); refused != nil {
 		if refused.Code == transport.CodeOverloaded {
 			refused.Delay = c.delay()

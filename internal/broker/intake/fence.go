@@ -105,7 +105,7 @@ func (x *Fences) guard(e *call.Event) (f *Fence, void func() *transport.Error, e
 	if f == nil {
 		return nil, nil, subscriptionOver()
 	}
-	void = func() *transport.Error { return f.void(e.Env.Cluster, e.Env.Fence) }
+	void = func() *transport.Error { return f.checkValid(e.Env.Cluster, e.Env.Fence) }
 	if err := void(); err != nil {
 		return nil, nil, err
 	}
@@ -115,9 +115,9 @@ func (x *Fences) guard(e *call.Event) (f *Fence, void func() *transport.Error, e
 // Scope is what the subscription covers.
 func (f *Fence) Scope() store.Scope { return f.scope }
 
-// void says why an event does not count, nil if it does: the subscription was ended, or the
+// checkValid says why an event does not count, nil if it does: the subscription was ended, or the
 // cluster was released later than the event was said. A release is not later than itself.
-func (f *Fence) void(cluster string, n uint64) *transport.Error {
+func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {

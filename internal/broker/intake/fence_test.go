@@ -77,13 +77,13 @@ func TestOrder_IsBounded(t *testing.T) {
 		}
 	}
 	for cluster, late := range map[string]uint64{"c0": 1, fmt.Sprint("c", 3*maxReleased-1): n - 1} {
-		if err := f.void(cluster, late); err == nil || err.Attribute != codec.ExtOrder {
+		if err := f.checkValid(cluster, late); err == nil || err.Attribute != codec.ExtOrder {
 			t.Errorf("what was said of %s before its release: %v", cluster, err)
 		}
 		if err := f.release(cluster, late, func() { t.Error("revoked") }); err == nil {
 			t.Errorf("an earlier release of %s is accepted", cluster)
 		}
-		if err := f.void(cluster, n+1); err != nil {
+		if err := f.checkValid(cluster, n+1); err != nil {
 			t.Errorf("what is said of %s now: %v", cluster, err)
 		}
 	}
@@ -97,13 +97,13 @@ func TestFences_EndWithTheSubscription(t *testing.T) {
 	} {
 		x := newFences()
 		f := opened(t, x)
-		if f.void("c", 1) != nil || f.release("c", 1, func() {}) != nil || f.Compares(2) != nil {
+		if f.checkValid("c", 1) != nil || f.release("c", 1, func() {}) != nil || f.Compares(2) != nil {
 			t.Errorf("%s: nothing is accepted before", name)
 		}
 		end(x)
 		var refused *transport.Error
 		for what, err := range map[string]error{
-			"a spec": f.void("c", 3), "a release": f.release("c", 3, func() { t.Error("revoked") }), "a comparison": f.Compares(4),
+			"a spec": f.checkValid("c", 3), "a release": f.release("c", 3, func() { t.Error("revoked") }), "a comparison": f.Compares(4),
 		} {
 			if !errors.As(err, &refused) || refused.Attribute != codec.HeaderSubscriptionID {
 				t.Errorf("%s: %s: %v", name, what, err)

@@ -20,10 +20,10 @@ const collectTombstones = 16 << 10
 // itself is the broker as a publisher.
 var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
 
-// graves removes graves in its own time, so that neither a call nor a stream waits for it:
+// tombstoneGC removes graves in its own time, so that neither a call nor a stream waits for it:
 // those that their sources have seen, up to the cursor that each acknowledged last, a batch
 // per source in turn; and, from time to time, those whose sources have had long enough.
-type graves struct {
+type tombstoneGC struct {
 	cfg     *call.Config
 	commits *committer
 	metrics *metrics
@@ -35,7 +35,7 @@ type graves struct {
 }
 
 // seen says that a source has seen the statuses of its works up to a revision.
-func (g *graves) seen(owner store.Scope, revision uint64) {
+func (g *tombstoneGC) seen(owner store.Scope, revision uint64) {
 	g.mu.Lock()
 	if _, waits := g.upTo[owner]; !waits {
 		g.scopes = append(g.scopes, owner)
@@ -46,7 +46,7 @@ func (g *graves) seen(owner store.Scope, revision uint64) {
 }
 
 // pop returns the next source, and up to where it has seen.
-func (g *graves) pop() (owner store.Scope, revision uint64, ok bool) {
+func (g *tombstoneGC) pop() (owner store.Scope, revision uint64, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.scopes) == 0 {
@@ -60,7 +60,7 @@ func (g *graves) pop() (owner store.Scope, revision uint64, ok bool) {
 }
 
 // run removes graves until ctx ends.
-func (g *graves) run(ctx context.Context) error {
+func (g *tombstoneGC) run(ctx context.Context) error {
 	sweep, last := time.NewTicker(g.cfg.TombstoneGC), g.cfg.Now().Round(0)
 	defer sweep.Stop()
 	for ctx.Err() == nil {
@@ -84,7 +84,7 @@ func (g *graves) run(ctx context.Context) error {
 }
 
 // removeSeen removes all that sources have seen; false: something is left for a retry.
-func (g *graves) removeSeen(ctx context.Context) bool {
+func (g *tombstoneGC) removeSeen(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		owner, revision, ok := g.pop()
 		if !ok {
@@ -108,7 +108,7 @@ func (g *graves) removeSeen(ctx context.Context) bool {
 
 // removeBatch removes a batch of graves that a source has seen; more: there is more to do.
 // An error that is worth another attempt is that too.
-func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
+func (g *tombstoneGC) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
 	keys, err := g.cfg.Store.ConfirmedTombstones(ctx, owner.DataType, owner.Owner, revision, partOps)
 	if err != nil || len(keys) == 0 {
 		return false, err
@@ -134,7 +134,7 @@ func (g *graves) removeBatch(ctx context.Context, owner store.Scope, revision ui
 var errEnough = errors.New("enough for one sweep")
 
 // collect removes the graves from before a time. Where there is more important work, the next sweep tries again.
-func (g *graves) collect(ctx context.Context, before time.Time) error {
+func (g *tombstoneGC) collect(ctx context.Context, before time.Time) error {
 	count := 0
 	var ops []store.Op
 	for _, d := range codec.DataTypes() {

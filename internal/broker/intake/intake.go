@@ -8,7 +8,7 @@
 // commit, by the store.
 //
 // The package knows no stream and no mailbox. What others have to know of an event they
-// learn as a [Witness], around its commit.
+// learn as a [CommitHook], around its commit.
 package intake
 
 import (
@@ -22,16 +22,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Witness is told of each spec and each status.
-type Witness interface {
+// CommitHook is told of each spec and each status.
+type CommitHook interface {
 	// Begin is called before the op is queued. done, which may be nil, is called with the
 	// outcome, the zero value if there is none, before the publisher is told.
 	Begin(ctx context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error)
 }
 
-// Vouchers forget what a source said of a cluster that it releases. tell is called
+// SyncInvalidator forget what a source said of a cluster that it releases. tell is called
 // afterwards, when no lock is held.
-type Vouchers interface {
+type SyncInvalidator interface {
 	Release(owner, cluster string) (tell func())
 }
 
@@ -40,25 +40,25 @@ type Intake struct {
 	*Fences
 
 	cfg       *call.Config
-	vouchers  Vouchers
-	witnesses []Witness
+	vouchers  SyncInvalidator
+	witnesses []CommitHook
 	commits   *committer
-	gc        *graves
+	gc        *tombstoneGC
 }
 
 // New returns an intake. It starts nothing.
-func New(cfg *call.Config, v Vouchers) *Intake {
+func New(cfg *call.Config, v SyncInvalidator) *Intake {
 	m, queue := newMetrics(cfg.Meter()), newQueue(cfg.QueueBytes)
 	cfg.Meter().Shown("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
 	return &Intake{
 		Fences: newFences(), cfg: cfg, vouchers: v, commits: c,
-		gc: &graves{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: run.NewBell()},
+		gc: &tombstoneGC{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: run.NewBell()},
 	}
 }
 
 // Connect says who is told of specs and statuses. It is called once, before any comes.
-func (i *Intake) Connect(w ...Witness) { i.witnesses = w }
+func (i *Intake) Connect(w ...CommitHook) { i.witnesses = w }
 
 // Tasks are what has to run.
 func (i *Intake) Tasks() []run.Task {

@@ -21,11 +21,11 @@ type pending struct {
 	cluster string
 	ops     []store.Op // mostly one; none: it waits for what its party has queued
 	size    int        // bytes it counts for
-	// void, if set, says why it counts no longer when it is queued, nil if it does.
-	void func() *transport.Error
+	// checkValid, if set, says why it counts no longer when it is queued, nil if it does.
+	checkValid func() *transport.Error
 	// number counts what its party has queued. One without ops waits for left of those up to it.
-	number uint64
-	left   int
+	number    uint64
+	remaining int
 	// done receives once, when the commit is over; nobody has to listen.
 	done chan answer
 }
@@ -80,9 +80,9 @@ type queue struct {
 
 // clientQueue is what waits of one party.
 type clientQueue struct {
-	queue    fair.Queue[string, uint64, *pending]
-	number   uint64
-	barriers []*pending // without ops
+	queue        fair.Queue[string, uint64, *pending]
+	number       uint64
+	flushWaiters []*pending // without ops
 	// taken is how much of a commit it has, of the one that is counted in commit.
 	taken  int
 	commit uint64
@@ -119,8 +119,8 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 		return call.CallerGone(ctx)
 	case q.closed:
 		return call.GoingAway()
-	case p.void != nil:
-		if refused := p.void(); refused != nil {
+	case p.checkValid != nil:
+		if refused := p.checkValid(); refused != nil {
 			return refused
 		}
 	}
@@ -136,8 +136,8 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 		q.clients[p.from] = of
 		q.scheduler.Join(p.from)
 	case len(p.ops) == 0:
-		p.number, p.left = of.number, of.queue.Len()
-		of.barriers = append(of.barriers, p)
+		p.number, p.remaining = of.number, of.queue.Len()
+		of.flushWaiters = append(of.flushWaiters, p)
 		return nil
 	}
 	of.number++
@@ -196,14 +196,14 @@ func (w *clientQueue) takes(commit uint64, bytes int) int {
 // passed takes it that a publish was popped, and appends those that waited for it and for
 // nothing else.
 func (w *clientQueue) passed(batch []*pending, number uint64) []*pending {
-	w.barriers = slices.DeleteFunc(w.barriers, func(b *pending) bool {
+	w.flushWaiters = slices.DeleteFunc(w.flushWaiters, func(b *pending) bool {
 		if number <= b.number {
-			b.left--
+			b.remaining--
 		}
-		if b.left == 0 {
+		if b.remaining == 0 {
 			batch = append(batch, b)
 		}
-		return b.left == 0
+		return b.remaining == 0
 	})
 	return batch
 }

@@ -95,8 +95,8 @@ type peer struct {
 
 // Agents says how the agents stand that are connected.
 type Agents interface {
-	// Standing returns that of the worst one: InSync, Behind, Unproven or Differs; 0 without one.
-	Standing(scope store.Scope) State
+	// StateOf returns that of the worst one: InSync, Behind, Unproven or Differs; 0 without one.
+	StateOf(scope store.Scope) State
 }
 
 // Peers knows the clusters. Its methods may be called concurrently, by who holds no lock that
@@ -260,7 +260,7 @@ func (p *Peers) judge(scope store.Scope) *peer {
 		p.counts[0]++
 	}
 	p.counts[e.state]--
-	e.state = p.stateOf(e, p.agents.Standing(scope), came, head.Failing > 0)
+	e.state = p.stateOf(e, p.agents.StateOf(scope), came, head.Failing > 0)
 	p.counts[e.state]++
 	return e
 }

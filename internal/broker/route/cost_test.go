@@ -15,7 +15,7 @@ func TestMailbox_CostGrowsWithTheWorks(t *testing.T) {
 			keys[i] = key(i)
 		}
 		return func() {
-			var m route.Mailbox
+			var m route.Queue
 			for i, k := range keys {
 				m.Answer(k, 1, 0)
 				m.Post(keys[i/2], uint64(i+1), route.Flags(i%2)*route.Deletion)

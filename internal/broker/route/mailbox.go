@@ -1,4 +1,4 @@
-// Package route decides in which order a subscription is sent what: a [Mailbox] is the set
+// Package route decides in which order a subscription is sent what: a [Queue] is the set
 // of records that it still has to be sent, and a [Progress] says when it is told how far it is.
 //
 // A mailbox holds keys, not events: a subscriber that is slow, stuck or away
@@ -32,13 +32,13 @@ const (
 	// SpecFirst: the subscriber may never have seen the last spec of this
 	// tombstone, which says what deletion means.
 	SpecFirst
-	// Overrule: the subscriber holds a newer version, and the record is the
+	// Force: the subscriber holds a newer version, and the record is the
 	// truth all the same.
-	Overrule
+	Force
 )
 
 // sticky are the flags that an entry keeps whatever else is posted of it.
-const sticky = SpecFirst | Overrule
+const sticky = SpecFirst | Force
 
 // Entry is one record that a subscription still has to be sent.
 type Entry struct {
@@ -71,13 +71,13 @@ type list struct{ head, tail int32 }
 // clusterQueue is what there is of one cluster, or of all.
 type clusterQueue struct {
 	queue [queues]list
-	turn  uint8
+	next  uint8
 	size  int
 }
 
 var nothing = [queues]list{{none, none}, {none, none}, {none, none}}
 
-// Mailbox is the set of records one subscription still has to be sent. A record
+// Queue is the set of records one subscription still has to be sent. A record
 // is in it at most once, and one that is posted again keeps its place, so that
 // neither a fast source nor a slow reader makes it grow beyond the number of
 // works, and no work waits for ever. Three queues (fresh changes, deletions,
@@ -87,9 +87,9 @@ var nothing = [queues]list{{none, none}, {none, none}, {none, none}}
 // cluster whose records change all the time, or are large, delays those of another one by a turn.
 //
 // The zero value is empty and ready, for one cluster. Every method but Oldest takes constant time
-// (amortised), Next of a shared one the logarithm of the number of clusters. A Mailbox is for
+// (amortised), Next of a shared one the logarithm of the number of clusters. A Queue is for
 // one goroutine at a time.
-type Mailbox struct {
+type Queue struct {
 	slots []slot
 	free  int32 // list of unused slots, linked by next; valid when slots != nil
 	byKey map[Key]int32
@@ -101,29 +101,29 @@ type Mailbox struct {
 }
 
 // Shared returns an empty mailbox in which clusters take turns.
-func Shared() Mailbox { return Mailbox{shared: true} }
+func Shared() Queue { return Queue{shared: true} }
 
-// turnCost is what an entry costs whatever its size, in bytes.
-const turnCost = 1 << 10
+// visitCost is what an entry costs whatever its size, in bytes.
+const visitCost = 1 << 10
 
 // Charge says how many bytes an entry of a cluster had that Next returned.
-func (m *Mailbox) Charge(cluster string, bytes int) {
+func (m *Queue) Charge(cluster string, bytes int) {
 	if m.shared {
 		m.scheduler.Charge(cluster, bytes)
 	}
 }
 
-// lineOf is where the entries of a cluster stand.
-func (m *Mailbox) lineOf(cluster string) *clusterQueue {
+// queueOf is where the entries of a cluster stand.
+func (m *Queue) queueOf(cluster string) *clusterQueue {
 	if m.shared {
 		return m.clusters[cluster]
 	}
 	return &m.only
 }
 
-// open is lineOf for an entry that comes.
-func (m *Mailbox) open(cluster string) *clusterQueue {
-	l := m.lineOf(cluster)
+// open is queueOf for an entry that comes.
+func (m *Queue) open(cluster string) *clusterQueue {
+	l := m.queueOf(cluster)
 	if l == nil {
 		l = &clusterQueue{queue: nothing}
 		if m.clusters == nil {
@@ -135,8 +135,8 @@ func (m *Mailbox) open(cluster string) *clusterQueue {
 	return l
 }
 
-// shut forgets the line of a cluster if it is empty.
-func (m *Mailbox) shut(cluster string, l *clusterQueue) {
+// closeQueue forgets the line of a cluster if it is empty.
+func (m *Queue) closeQueue(cluster string, l *clusterQueue) {
 	if m.shared && l.size == 0 {
 		delete(m.clusters, cluster)
 		m.scheduler.Leave(cluster)
@@ -145,8 +145,8 @@ func (m *Mailbox) shut(cluster string, l *clusterQueue) {
 
 // Post adds a change that the router saw. For an entry that is there already, what is known of it is merged:
 // the oldest unsent revision stays; a deletion over an unsent spec turns into
-// [SpecFirst]; [Overrule] stays.
-func (m *Mailbox) Post(k Key, revision uint64, f Flags) {
+// [SpecFirst]; [Force] stays.
+func (m *Queue) Post(k Key, revision uint64, f Flags) {
 	i, has := m.byKey[k]
 	if !has {
 		m.insert(k, revision, f)
@@ -162,8 +162,8 @@ func (m *Mailbox) Post(k Key, revision uint64, f Flags) {
 
 // Answer adds a record that a resync request asks for. revision is the one of
 // the record's last change. An entry that is there already stays as it is, but
-// for [SpecFirst] and [Overrule], which it may gain.
-func (m *Mailbox) Answer(k Key, revision uint64, f Flags) {
+// for [SpecFirst] and [Force], which it may gain.
+func (m *Queue) Answer(k Key, revision uint64, f Flags) {
 	if i, has := m.byKey[k]; has {
 		m.slots[i].Flags |= f & sticky
 		return
@@ -173,7 +173,7 @@ func (m *Mailbox) Answer(k Key, revision uint64, f Flags) {
 
 // Return puts an entry back that Next took out and that was not delivered. What
 // was posted of the record since then stays, and is merged.
-func (m *Mailbox) Return(e Entry) {
+func (m *Queue) Return(e Entry) {
 	i, has := m.byKey[e.Key]
 	if !has {
 		m.insert(e.Key, e.Revision, e.Flags)
@@ -185,39 +185,39 @@ func (m *Mailbox) Return(e Entry) {
 }
 
 // Next takes the next entry out. Queues that hold something take turns.
-func (m *Mailbox) Next() (Entry, bool) {
+func (m *Queue) Next() (Entry, bool) {
 	if len(m.byKey) == 0 {
 		return Entry{}, false
 	}
 	l := &m.only
 	if m.shared {
-		cluster, _ := m.scheduler.Next(turnCost)
+		cluster, _ := m.scheduler.Next(visitCost)
 		l = m.clusters[cluster]
 	}
-	for l.queue[l.turn].head == none {
-		l.turn = (l.turn + 1) % queues
+	for l.queue[l.next].head == none {
+		l.next = (l.next + 1) % queues
 	}
-	i := l.queue[l.turn].head
-	l.turn = (l.turn + 1) % queues
+	i := l.queue[l.next].head
+	l.next = (l.next + 1) % queues
 	e := m.slots[i].Entry
 	m.remove(i)
 	return e, true
 }
 
 // Remove takes a record out; it is no error when it is not there.
-func (m *Mailbox) Remove(k Key) {
+func (m *Queue) Remove(k Key) {
 	if i, has := m.byKey[k]; has {
 		m.remove(i)
 	}
 }
 
 // Len returns the number of records in the mailbox.
-func (m *Mailbox) Len() int { return len(m.byKey) }
+func (m *Queue) Len() int { return len(m.byKey) }
 
 // Oldest returns the oldest unsent revision of any record in the mailbox:
 // everything below it was sent. It looks at every record, for whoever asks now and
 // then. false: the mailbox is empty.
-func (m *Mailbox) Oldest() (uint64, bool) {
+func (m *Queue) Oldest() (uint64, bool) {
 	oldest := uint64(math.MaxUint64)
 	for _, i := range m.byKey {
 		oldest = min(oldest, m.slots[i].Revision)
@@ -235,7 +235,7 @@ func queueOf(f Flags) uint8 {
 	return fresh
 }
 
-func (m *Mailbox) insert(k Key, revision uint64, f Flags) {
+func (m *Queue) insert(k Key, revision uint64, f Flags) {
 	if m.slots == nil {
 		m.reset()
 	}
@@ -252,11 +252,11 @@ func (m *Mailbox) insert(k Key, revision uint64, f Flags) {
 }
 
 // reset makes an empty mailbox whose lists are linked by slot numbers.
-func (m *Mailbox) reset() {
-	*m = Mailbox{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, only: clusterQueue{queue: nothing, turn: m.only.turn}, shared: m.shared}
+func (m *Queue) reset() {
+	*m = Queue{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, only: clusterQueue{queue: nothing, next: m.only.next}, shared: m.shared}
 }
 
-func (m *Mailbox) setFlags(i int32, f Flags) {
+func (m *Queue) setFlags(i int32, f Flags) {
 	m.slots[i].Flags = f
 	if q := queueOf(f); q != m.slots[i].queue {
 		m.dequeue(i)
@@ -264,7 +264,7 @@ func (m *Mailbox) setFlags(i int32, f Flags) {
 	}
 }
 
-func (m *Mailbox) enqueue(i int32, q uint8) {
+func (m *Queue) enqueue(i int32, q uint8) {
 	s := &m.slots[i]
 	line := m.open(s.Cluster)
 	line.size++
@@ -278,9 +278,9 @@ func (m *Mailbox) enqueue(i int32, q uint8) {
 	l.tail = i
 }
 
-func (m *Mailbox) dequeue(i int32) {
+func (m *Queue) dequeue(i int32) {
 	s := &m.slots[i]
-	line := m.lineOf(s.Cluster)
+	line := m.queueOf(s.Cluster)
 	line.size--
 	l := &line.queue[s.queue]
 	if s.prev == none {
@@ -299,13 +299,13 @@ func (m *Mailbox) dequeue(i int32) {
 // memory back: thousands of mailboxes are empty most of the time.
 const shrinkAbove = 4
 
-func (m *Mailbox) remove(i int32) {
+func (m *Queue) remove(i int32) {
 	m.dequeue(i)
 	cluster := m.slots[i].Cluster
-	m.shut(cluster, m.lineOf(cluster))
+	m.closeQueue(cluster, m.queueOf(cluster))
 	delete(m.byKey, m.slots[i].Key)
 	if len(m.byKey) == 0 && len(m.slots) > shrinkAbove {
-		*m = Mailbox{only: clusterQueue{turn: m.only.turn}, shared: m.shared}
+		*m = Queue{only: clusterQueue{next: m.only.next}, shared: m.shared}
 		return
 	}
 	m.slots[i] = slot{next: m.free}

@@ -13,7 +13,7 @@ import (
 
 func key(n int) route.Key { return route.Key{Cluster: "c", ResourceID: fmt.Sprint("w", n)} }
 
-func drain(m *route.Mailbox) (names []string) {
+func drain(m *route.Queue) (names []string) {
 	for e, ok := m.Next(); ok; e, ok = m.Next() {
 		names = append(names, e.ResourceID)
 	}
@@ -21,7 +21,7 @@ func drain(m *route.Mailbox) (names []string) {
 }
 
 func TestMailbox_PostedAgainKeepsItsPlace(t *testing.T) {
-	var m route.Mailbox
+	var m route.Queue
 	for i := range 3 {
 		m.Post(key(i), uint64(i+1), 0)
 	}
@@ -35,7 +35,7 @@ func TestMailbox_PostedAgainKeepsItsPlace(t *testing.T) {
 }
 
 func TestMailbox_QueuesTakeTurns(t *testing.T) {
-	var m route.Mailbox
+	var m route.Queue
 	for i := range 3 {
 		m.Post(key(i), uint64(i+1), 0)
 		m.Post(key(10+i), uint64(i+1), route.Deletion)
@@ -48,7 +48,7 @@ func TestMailbox_QueuesTakeTurns(t *testing.T) {
 }
 
 func TestMailbox_DeletionOverUnsentSpecAsksForBoth(t *testing.T) {
-	var m route.Mailbox
+	var m route.Queue
 	m.Post(key(0), 1, 0)
 	m.Post(key(0), 2, route.Deletion)
 	m.Post(key(1), 3, route.Deletion)
@@ -64,7 +64,7 @@ func TestMailbox_DeletionOverUnsentSpecAsksForBoth(t *testing.T) {
 }
 
 func TestMailbox_FreshChangeLeavesTheAnswer(t *testing.T) {
-	var m route.Mailbox
+	var m route.Queue
 	for i := range 5 {
 		m.Answer(key(i), 1, 0)
 	}
@@ -123,7 +123,7 @@ func TestMailbox_ClustersTakeTurns(t *testing.T) {
 func TestMailbox_SharedEqualsOneForEachCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := route.Shared()
-		apart := map[string]*route.Mailbox{"a": {}, "b": {}, "c": {}}
+		apart := map[string]*route.Queue{"a": {}, "b": {}, "c": {}}
 		revision := uint64(100)
 		flag := rapid.SampledFrom([]route.Flags{0, 0, route.Deletion})
 		k := rapid.Custom(func(t *rapid.T) route.Key {
@@ -137,7 +137,7 @@ func TestMailbox_SharedEqualsOneForEachCluster(t *testing.T) {
 		}
 		emptied := func(cluster string) { // whose turn it was among its queues is forgotten then
 			if apart[cluster].Len() == 0 {
-				apart[cluster] = &route.Mailbox{}
+				apart[cluster] = &route.Queue{}
 			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -197,8 +197,8 @@ func TestMailbox_SharedEqualsOneForEachCluster(t *testing.T) {
 
 // naive is a mailbox written for readers only: one slice, searched.
 type naive struct {
-	entries []route.Entry // in order of arrival in their queue
-	turn    int
+	entries  []route.Entry // in order of arrival in their queue
+	position int
 }
 
 func (n *naive) find(k route.Key) int {
@@ -225,7 +225,7 @@ func (n *naive) post(k route.Key, rev uint64, f route.Flags) {
 	if f&route.Deletion != 0 && e.Flags&route.Deletion == 0 || e.Flags&route.SpecFirst != 0 {
 		f |= route.SpecFirst
 	}
-	f |= e.Flags & route.Overrule
+	f |= e.Flags & route.Force
 	moved := queueOf(f) != queueOf(e.Flags)
 	e.Flags = f
 	if moved {
@@ -237,7 +237,7 @@ func (n *naive) post(k route.Key, rev uint64, f route.Flags) {
 
 func (n *naive) answer(k route.Key, rev uint64, f route.Flags) {
 	if i := n.find(k); i >= 0 {
-		n.entries[i].Flags |= f & (route.SpecFirst | route.Overrule)
+		n.entries[i].Flags |= f & (route.SpecFirst | route.Force)
 		return
 	}
 	n.entries = append(n.entries, route.Entry{Key: k, Revision: rev, Flags: f | route.Resync})
@@ -249,14 +249,14 @@ func (n *naive) giveBack(e route.Entry) {
 		n.entries = append(n.entries, e)
 		return
 	}
-	n.entries[i].Flags |= e.Flags & (route.SpecFirst | route.Overrule)
+	n.entries[i].Flags |= e.Flags & (route.SpecFirst | route.Force)
 	n.entries[i].Revision = min(n.entries[i].Revision, e.Revision)
 }
 
 func (n *naive) next() (route.Entry, bool) {
 	for range 3 {
-		q := n.turn
-		n.turn = (n.turn + 1) % 3
+		q := n.position
+		n.position = (n.position + 1) % 3
 		for i, e := range n.entries {
 			if queueOf(e.Flags) == q {
 				n.entries = slices.Delete(n.entries, i, i+1)
@@ -284,7 +284,7 @@ func (n *naive) oldest() (rev uint64) {
 
 func TestMailbox_EqualsTheNaiveOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var m route.Mailbox
+		var m route.Queue
 		var n naive
 		revision := uint64(100)
 		flag := rapid.SampledFrom([]route.Flags{0, 0, route.Deletion})
@@ -308,7 +308,7 @@ func TestMailbox_EqualsTheNaiveOne(t *testing.T) {
 					f |= route.SpecFirst
 				}
 				if rapid.Bool().Draw(t, "overrule") {
-					f |= route.Overrule
+					f |= route.Force
 				}
 				rev := rapid.Uint64Range(1, revision).Draw(t, "revision")
 				m.Answer(k, rev, f)
@@ -369,7 +369,7 @@ func TestMailbox_EqualsTheNaiveOne(t *testing.T) {
 }
 
 func TestMailbox_MemoryIsBoundByWorks(t *testing.T) {
-	var m route.Mailbox
+	var m route.Queue
 	const works = 100
 	allocs := testing.AllocsPerRun(10, func() {
 		for i := range 100_000 {
@@ -389,7 +389,7 @@ var ids = func() (ids []string) {
 }()
 
 func BenchmarkMailbox_PostNext(b *testing.B) {
-	var m route.Mailbox
+	var m route.Queue
 	b.ReportAllocs()
 	revision := uint64(0)
 	for b.Loop() {

@@ -15,8 +15,8 @@ import "time"
 type Progress struct {
 	base bool
 	due  bool
-	// told is the revision that the subscriber was last told.
-	told uint64
+	// reported is the revision that the subscriber was last told.
+	reported uint64
 	// await is the position before which no complete one is made.
 	await uint64
 	// limit is a revision that must not be covered, 0 for none.
@@ -30,7 +30,7 @@ type Progress struct {
 // for none. Called again it has no effect.
 func (p *Progress) Begin(told uint64, partial time.Time) {
 	if !p.base {
-		p.base, p.due, p.told, p.partial = true, true, told, partial
+		p.base, p.due, p.reported, p.partial = true, true, told, partial
 	}
 }
 
@@ -62,22 +62,22 @@ func (p *Progress) Complete(now time.Time, position uint64) (revision uint64, ok
 }
 
 // Partial returns the revision of a partial checkpoint, if one is to be made
-// now. oldest is that of [Mailbox.Oldest], and position one up to which every
+// now. oldest is that of [Queue.Oldest], and position one up to which every
 // change had been put into the mailbox before.
 func (p *Progress) Partial(now time.Time, position, oldest uint64) (revision uint64, ok bool) {
 	if !p.MayBePartial(now) || oldest == 0 {
 		return 0, false
 	}
 	revision = p.bound(min(position, oldest-1))
-	return revision, revision > p.told
+	return revision, revision > p.reported
 }
 
 // MayBePartial reports whether it is time for a partial checkpoint.
 func (p *Progress) MayBePartial(now time.Time) bool { return p.base && !now.Before(p.partial) }
 
-// Told says that a checkpoint is on its way, and when the next ones may be.
-func (p *Progress) Told(revision uint64, complete, partial time.Time) {
-	p.told = revision
+// Reported says that a checkpoint is on its way, and when the next ones may be.
+func (p *Progress) Reported(revision uint64, complete, partial time.Time) {
+	p.reported = revision
 	p.complete, p.partial = complete, partial
 }
 
@@ -88,7 +88,7 @@ func (p *Progress) Done() { p.due = false }
 func (p *Progress) Postpone(partial time.Time) { p.partial = partial }
 
 // Revision is what the subscriber was last told, or came with.
-func (p *Progress) Revision() uint64 { return p.told }
+func (p *Progress) Revision() uint64 { return p.reported }
 
 // Until returns when Complete has to be asked again although nothing happens;
 // false: there is no such time.
@@ -99,7 +99,7 @@ func (p *Progress) Until(position uint64) (time.Time, bool) {
 // pending reports whether a complete checkpoint is wanted, and can say anything
 // that was not said.
 func (p *Progress) pending() bool {
-	return p.base && p.due && (p.limit == 0 || p.limit-1 > p.told)
+	return p.base && p.due && (p.limit == 0 || p.limit-1 > p.reported)
 }
 
 func (p *Progress) bound(revision uint64) uint64 {

@@ -39,7 +39,7 @@ func TestProgress_TellsOnceAndNotTooOften(t *testing.T) {
 			t.Fatalf("at %d s: %d, %v", second, r, ok)
 		}
 		p.Done()
-		p.Told(r, at(second+2), at(second+5))
+		p.Reported(r, at(second+2), at(second+5))
 	}
 	silent := func(second int, position uint64) {
 		t.Helper()
@@ -102,7 +102,7 @@ func TestProgress_NeverCoversWhatCannotBeSent(t *testing.T) {
 	if r, ok := p.Complete(at(0), 100); !ok || r != 39 || !p.Blocked() {
 		t.Errorf("%d, %v", r, ok)
 	}
-	p.Told(39, at(1), at(5))
+	p.Reported(39, at(1), at(5))
 	if r, ok := p.Complete(at(50), 200); ok {
 		t.Errorf("%d is told again and again", r)
 	}
@@ -117,7 +117,7 @@ type feed struct {
 	head   uint64
 	routed uint64
 	had    map[route.Key]uint64 // what the subscriber was sent, by record
-	mail   route.Mailbox
+	mail   route.Queue
 	p      route.Progress
 	now    int
 }
@@ -228,7 +228,7 @@ func TestProgress_CoversOnlyWhatWasSent(t *testing.T) {
 				if r, ok := f.p.Complete(at(f.now), position); ok {
 					f.check(t, r)
 					f.p.Done()
-					f.p.Told(r, at(f.now+1), at(f.now+5))
+					f.p.Reported(r, at(f.now+1), at(f.now+5))
 				}
 			},
 			"partial": func(t *rapid.T) {
@@ -247,7 +247,7 @@ func TestProgress_CoversOnlyWhatWasSent(t *testing.T) {
 						t.Fatalf("partial checkpoint %d after %d", r, f.p.Revision())
 					}
 					f.check(t, r)
-					f.p.Told(r, at(f.now+1), at(f.now+5))
+					f.p.Reported(r, at(f.now+1), at(f.now+5))
 				}
 			},
 			"": func(*rapid.T) { f.now++ },
