@@ -64,7 +64,7 @@ func (c *committer) commit(ctx context.Context, from identity.Identity, void fun
 }
 
 func (c *committer) commitPart(ctx context.Context, from identity.Identity, void func() *transport.Error, ops []store.Op) ([]store.Outcome, error) {
-	if err := c.room(ops); err != nil {
+	if err := c.admit(ops); err != nil {
 		return nil, call.Store(err)
 	}
 	p := newPending(from, ops)
@@ -83,8 +83,8 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, void
 	}
 }
 
-// room says why the store has none for ops.
-func (c *committer) room(ops []store.Op) error {
+// admit says why the store has none for ops.
+func (c *committer) admit(ops []store.Op) error {
 	err := c.cfg.Store.Err()
 	stays := func(op store.Op) bool { return !op.FreesQuota() }
 	if errors.Is(err, store.ErrLow) && !slices.ContainsFunc(ops, stays) {

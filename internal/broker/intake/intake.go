@@ -39,11 +39,11 @@ type SyncInvalidator interface {
 type Intake struct {
 	*Fences
 
-	cfg       *call.Config
-	vouchers  SyncInvalidator
-	witnesses []CommitHook
-	commits   *committer
-	gc        *tombstoneGC
+	cfg         *call.Config
+	invalidator SyncInvalidator
+	witnesses   []CommitHook
+	commits     *committer
+	gc          *tombstoneGC
 }
 
 // New returns an intake. It starts nothing.
@@ -52,7 +52,7 @@ func New(cfg *call.Config, v SyncInvalidator) *Intake {
 	cfg.Meter().Shown("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
 	return &Intake{
-		Fences: newFences(), cfg: cfg, vouchers: v, commits: c,
+		Fences: newFences(), cfg: cfg, invalidator: v, commits: c,
 		gc: &tombstoneGC{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: run.NewBell()},
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// witness writes down what it sees.
-type witness struct {
+// hookRecorder writes down what it sees.
+type hookRecorder struct {
 	name   string
 	seen   *[]string
 	failed error // of the look after the commit
 }
 
-func (w witness) Begin(_ context.Context, op *store.Op, _ *codec.Envelope) (func(store.Outcome) error, error) {
+func (w hookRecorder) Begin(_ context.Context, op *store.Op, _ *codec.Envelope) (func(store.Outcome) error, error) {
 	*w.seen = append(*w.seen, w.name+" begins "+op.Key.ResourceID)
 	return func(o store.Outcome) error {
 		line := w.name + " ends"
@@ -66,11 +66,11 @@ func TestPut_WitnessesAroundTheCommit(t *testing.T) {
 			i := New(&call.Config{
 				Store: accepting{err: c.commit}, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now, QueueBytes: 1 << 20,
 			}, nil)
-			i.Connect(witness{"a", &seen, c.look}, witness{"b", &seen, nil})
+			i.Connect(hookRecorder{"a", &seen, c.look}, hookRecorder{"b", &seen, nil})
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- i.commits.run(ctx) }() // ended is waited for
-			r, err := i.put(t.Context(), &call.Event{From: party("s"), Env: &codec.Envelope{}}, store.Op{Key: store.Key{ResourceID: "w"}})
+			r, err := i.put(t.Context(), &call.Event{From: clientNamed("s"), Env: &codec.Envelope{}}, store.Op{Key: store.Key{ResourceID: "w"}})
 			stop()
 			if err := <-ended; err != nil {
 				t.Error(err)

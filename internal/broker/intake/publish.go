@@ -239,7 +239,7 @@ func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.
 // beginRelease ends the earlier subscriptions of the source, and what it said of the cluster.
 func (i *Intake) beginRelease(e *call.Event, f *Fence) error {
 	tell := func() {}
-	revoke := func() { tell = i.vouchers.Release(e.Env.Source, e.Env.Cluster) }
+	revoke := func() { tell = i.invalidator.Release(e.Env.Source, e.Env.Cluster) }
 	if f == nil {
 		revoke()
 	} else {

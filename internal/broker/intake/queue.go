@@ -46,12 +46,12 @@ func newPending(from identity.Identity, ops []store.Op) *pending {
 	return p
 }
 
-// place returns the work that it is about, 0 if that is not one, and whether it
+// position returns the work that it is about, 0 if that is not one, and whether it
 // goes before others of its cluster: deletions do.
 //
 // Instead of the key, which has five strings, its hash is the id: then the queue compares numbers.
 // Of two works with one hash, a deletion would only wait for its turn.
-func (p *pending) place() (id uint64, urgent bool) {
+func (p *pending) position() (id uint64, urgent bool) {
 	if len(p.ops) != 1 {
 		return 0, false
 	}
@@ -142,7 +142,7 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 	}
 	of.number++
 	p.number = of.number
-	id, urgent := p.place()
+	id, urgent := p.position()
 	of.queue.Push(p.cluster, id, urgent, p.size, p)
 	return nil
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-func party(name string) identity.Identity {
+func clientNamed(name string) identity.Identity {
 	return identity.Identity{Role: identity.Source, Name: name}
 }
 
 func publishOf(name string, size int) *pending {
-	return &pending{from: party(name), size: size, ops: make([]store.Op, 1), done: make(chan answer, 1)}
+	return &pending{from: clientNamed(name), size: size, ops: make([]store.Op, 1), done: make(chan answer, 1)}
 }
 
 func TestQueue_PartiesTakeTurns(t *testing.T) {
@@ -48,13 +48,13 @@ func TestQueue_PartiesTakeTurns(t *testing.T) {
 	}
 }
 
-// said is a publish of a source about a work; n tells it from others.
-func said(cluster, id string, n int, change ...func(*store.Op)) *pending {
+// sent is a publish of a source about a work; n tells it from others.
+func sent(cluster, id string, n int, change ...func(*store.Op)) *pending {
 	op := store.Op{Kind: store.PutSpec, Key: store.Key{Cluster: cluster, ResourceID: id}, Version: int64(n), Event: make([]byte, 200<<10)}
 	for _, c := range change {
 		c(&op)
 	}
-	return newPending(party("hub"), []store.Op{op})
+	return newPending(clientNamed("hub"), []store.Op{op})
 }
 
 func deletes(op *store.Op) { op.Deleting, op.Event = true, nil }
@@ -91,8 +91,8 @@ func put(t *testing.T, q *queue, list ...*pending) {
 // others; deletions are first in theirs, never before what is about the same work.
 func TestQueue_ClustersOfOnePartyTakeTurns(t *testing.T) {
 	q := newQueue(64 << 20)
-	put(t, q, said("flood", "w", 1), said("flood", "w", 2), said("flood", "x", 3))
-	put(t, q, said("quiet", "w", 4), said("flood", "y", 5, deletes), said("flood", "w", 6, deletes))
+	put(t, q, sent("flood", "w", 1), sent("flood", "w", 2), sent("flood", "x", 3))
+	put(t, q, sent("quiet", "w", 4), sent("flood", "y", 5, deletes), sent("flood", "w", 6, deletes))
 	want := []string{"flood/y 5", "quiet/w 4", "flood/w 1", "flood/w 2", "flood/x 3", "flood/w 6"}
 	if diff := cmp.Diff(want, popped(t, q)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -102,8 +102,8 @@ func TestQueue_ClustersOfOnePartyTakeTurns(t *testing.T) {
 // TestQueue_BarrierWaitsForAllOfItsParty, of every cluster, and for nothing that came later.
 func TestQueue_BarrierWaitsForAllOfItsParty(t *testing.T) {
 	q := newQueue(64 << 20)
-	barrier := func() *pending { return newPending(party("hub"), nil) }
-	put(t, q, said("a", "w", 1), said("b", "w", 2), said("a", "x", 3), barrier(), said("c", "w", 4), said("c", "x", 5, deletes))
+	barrier := func() *pending { return newPending(clientNamed("hub"), nil) }
+	put(t, q, sent("a", "w", 1), sent("b", "w", 2), sent("a", "x", 3), barrier(), sent("c", "w", 4), sent("c", "x", 5, deletes))
 	want := []string{"a/w 1", "b/w 2", "c/x 5", "c/w 4", "a/x 3", "barrier"}
 	if diff := cmp.Diff(want, popped(t, q)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -119,7 +119,7 @@ func TestQueue_BarrierWaitsForAllOfItsParty(t *testing.T) {
 func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
 	q := newQueue(64 << 20)
 	drop := store.Op{Kind: store.Drop, Key: store.Key{Cluster: "a", ResourceID: "w"}}
-	put(t, q, said("a", "x", 1), newPending(party("hub"), []store.Op{drop, drop}), said("a", "w", 2, deletes))
+	put(t, q, sent("a", "x", 1), newPending(clientNamed("hub"), []store.Op{drop, drop}), sent("a", "w", 2, deletes))
 	want := []string{"a/x 1", "a/w 0", "a/w 2"}
 	if diff := cmp.Diff(want, popped(t, q)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -131,14 +131,14 @@ func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
 func TestQueue_PartyFillsAShareOfACommit(t *testing.T) {
 	q := newQueue(64 << 20)
 	for n := range 40 {
-		put(t, q, said("flood", "w", n))
+		put(t, q, sent("flood", "w", n))
 	}
 	batch := q.pop(nil, commitOps, commitBytes)
 	if len(batch) != 3 {
 		t.Errorf("%d publishes of 200 KiB in one commit, want those that fill a quarter of it", len(batch))
 	}
 	put(t, q, publishOf("other", 1))
-	if next := q.pop(nil, commitOps, commitBytes); next[0].from != party("other") && next[1].from != party("other") {
+	if next := q.pop(nil, commitOps, commitBytes); next[0].from != clientNamed("other") && next[1].from != clientNamed("other") {
 		t.Error("what came while a commit was written is not among the first of the next one")
 	}
 }
@@ -148,7 +148,7 @@ func TestQueue_ClusterLeavesRoomForTheOthersOfItsSource(t *testing.T) {
 	q := newQueue(16 << 20)
 	fill := func(cluster string) (bytes int) {
 		for {
-			p := said(cluster, "w", 0)
+			p := sent(cluster, "w", 0)
 			if isFull(t, q.put(t.Context(), p), true) {
 				return bytes
 			}
@@ -273,7 +273,7 @@ func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 	if err := c.run(ctx); err != nil {
 		t.Errorf("run: %v", err)
 	}
-	if _, err := c.commit(t.Context(), party("a"), nil, store.Op{}); transport.CodeOf(err) != transport.CodeUnavailable {
+	if _, err := c.commit(t.Context(), clientNamed("a"), nil, store.Op{}); transport.CodeOf(err) != transport.CodeUnavailable {
 		t.Errorf("a publish after the end: %v", err)
 	}
 }

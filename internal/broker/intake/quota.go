@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// roomDelay is when somebody who is over a quota should try again: room comes when a person
+// spaceDelay is when somebody who is over a quota should try again: room comes when a person
 // deletes something.
-const roomDelay = time.Minute
+const spaceDelay = time.Minute
 
 // overQuota is the error for what there is no room for. It names the attribute that asks for
 // it, which says that other events of the same party may be taken. How much a cluster has of all
@@ -24,7 +24,7 @@ func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
 	}[x.What]
 	attribute := cmp.Or(map[quota.What]string{quota.Bytes: "data", quota.Statuses: "data", quota.Clusters: codec.ExtClusterName}[x.What], codec.ExtResourceID)
 	e := &transport.Error{
-		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: roomDelay, Attribute: attribute,
+		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: spaceDelay, Attribute: attribute,
 		Message: fmt.Sprintf("no room: source %s may have %d %s", env.Source, x.Limit, what),
 		Hint:    "delete some, or have the quota of the source raised in the broker's configuration; hawser get limits shows it",
 	}
