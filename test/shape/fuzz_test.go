@@ -38,7 +38,7 @@ var decoders = map[string]string{
 	"internal/broker/listen/grpc frames.parse":             "internal/broker/listen/grpc FuzzFrames",
 	"internal/broker/listen/grpc publishRequest.unmarshal": "internal/broker/listen/grpc FuzzPublishRequest",
 	"internal/broker/listen/grpc rawCodec.Unmarshal":       "internal/broker/listen/grpc FuzzPublishRequest",
-	"internal/broker/listen/mqtt check":                    "internal/broker/listen/mqtt FuzzCheck",
+	"internal/broker/listen/mqtt validate":                 "internal/broker/listen/mqtt FuzzCheck",
 	"internal/broker/listen/mqtt decode":                   "internal/broker/listen/mqtt FuzzCheck",
 	"internal/broker/listen/mqtt wire.read":                "internal/broker/listen/mqtt FuzzConversation",
 	"internal/broker/store/pebble decodeMeta":              "internal/broker/store/pebble FuzzDecodeMeta",

@@ -11,20 +11,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// bearer is what a connection keeps of tokens. A peer that showed no certificate which means
+// tokenAuth is what a connection keeps of tokens. A peer that showed no certificate which means
 // somebody is a stranger until a token has said who it is; from then on it is that as long as the
 // connection is open.
 //
 // To judge a token may need the hub. Whoever admits calls does not wait for that: calls may begin
 // meanwhile, within bounds, and each of them waits in [Connection.WaitForIdentity] before it does anything.
-type bearer struct {
+type tokenAuth struct {
 	mu sync.Mutex
 	// text is the token that is being judged, "" where none is. err is why the last one did not
 	// count.
 	text string
 	err  error
-	// turn has room for who asks about it; nil before the first one.
-	turn chan struct{}
+	// lock has room for who asks about it; nil before the first one.
+	lock chan struct{}
 
 	// other is another token of the same account that came last; of who admits calls.
 	other [sha256.Size]byte
@@ -32,8 +32,8 @@ type bearer struct {
 
 // knownByToken reports whether the peer is known by a token, if at all.
 func (c *Connection) knownByToken() bool {
-	s := c.standing()
-	return c.port != nil && c.port.cfg.Tokens != nil && !c.believed && (s.identity.Role == nobody || s.pass != nil)
+	s := c.peerState()
+	return c.port != nil && c.port.cfg.Tokens != nil && !c.trustsPeer && (s.identity.Role == noRole || s.pass != nil)
 }
 
 // TakeToken takes the token that came with a call, "" where none did, and does not wait. pending: who
@@ -43,10 +43,10 @@ func (c *Connection) knownByToken() bool {
 // A peer whose certificate means somebody is that, whatever token it gives. Where the peer is known
 // by a token, each of its calls has to bring that one, or another one of the same account.
 func (c *Connection) TakeToken(text string) (pending bool, err error) {
-	s := c.standing()
+	s := c.peerState()
 	bare := s.refusal != nil && s.refusal.reason == noCertificate
 	switch takes := c.port != nil && c.port.cfg.Tokens != nil; {
-	case c.believed, s.identity.Role != nobody && s.pass == nil:
+	case c.trustsPeer, s.identity.Role != noRole && s.pass == nil:
 		return false, nil
 	case takes && text != "" && s.pass != nil:
 		return false, c.laterToken(s.pass, text)
@@ -62,12 +62,12 @@ func (c *Connection) TakeToken(text string) (pending bool, err error) {
 
 // firstToken takes a token that is to say who the peer is.
 func (c *Connection) firstToken(text string) (pending bool, err error) {
-	b := &c.bearer
+	b := &c.token
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// t1 this call finds a stranger, t2 a call that waits hears whose the token is, t3 nothing is
 	// being judged any more: it is looked at again who that is.
-	if p := c.standing().pass; p != nil {
+	if p := c.peerState().pass; p != nil {
 		return false, c.laterToken(p, text)
 	}
 	switch b.text {
@@ -85,8 +85,8 @@ func (c *Connection) firstToken(text string) (pending bool, err error) {
 	case err != nil:
 		return false, c.countBadToken(err)
 	case wait:
-		if b.turn == nil {
-			b.turn = make(chan struct{}, 1)
+		if b.lock == nil {
+			b.lock = make(chan struct{}, 1)
 		}
 		b.text, b.err = text, nil
 		c.port.limiter.suspend(c)
@@ -101,7 +101,7 @@ func (c *Connection) laterToken(p *tokens.Pass, text string) error {
 		return nil
 	}
 	hash := sha256.Sum256([]byte(text))
-	if hash == c.bearer.other {
+	if hash == c.token.other {
 		return nil
 	}
 	if !c.port.limiter.attempt(c.from) {
@@ -110,20 +110,20 @@ func (c *Connection) laterToken(p *tokens.Pass, text string) error {
 	if err := c.port.cfg.Tokens.SameAccount(p, text); err != nil {
 		return c.countBadToken(err)
 	}
-	c.bearer.other = hash // the connection ends with the first one all the same
+	c.token.other = hash // the connection ends with the first one all the same
 	return nil
 }
 
 // WaitForIdentity waits until it is known whose token a call brought. The error is why the call is refused.
 func (c *Connection) WaitForIdentity(ctx context.Context) error {
-	b := &c.bearer
+	b := &c.token
 	select { // one asks
-	case b.turn <- struct{}{}:
-		defer func() { <-b.turn }()
+	case b.lock <- struct{}{}:
+		defer func() { <-b.lock }()
 	case <-ctx.Done():
 		return transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
 	}
-	if c.standing().pass != nil {
+	if c.peerState().pass != nil {
 		return nil
 	}
 	b.mu.Lock()
@@ -158,23 +158,23 @@ func (c *Connection) countBadToken(err error) error {
 	if told.Code != transport.CodeUnauthenticated {
 		reason = told.Code.String()
 	}
-	return &refusal{reason: reason, told: told}
+	return &refusal{reason: reason, sent: told}
 }
 
 // identified makes the stranger who its token says.
 func (c *Connection) identified(p *tokens.Pass) error {
-	s := *c.standing()
+	s := *c.peerState()
 	s.identity, s.user, s.groups, s.pass, s.refusal = p.Identity, p.User, p.Groups, p, nil
 	s.until = oldAt(c.port.limiter.now())
 	if err := c.port.limiter.identify(c, &s, c.port.metrics); err != nil {
 		p.Release()
 		return err
 	}
-	c.port.limiter.lookAt(c.end())
+	c.port.limiter.scheduleCheck(c.end())
 	if p.Gone() { // t1 it counted, t2 it ended and everybody looked, t3 the connection was found to rest on it
 		c.port.limiter.finish(c, revoked)
 	}
-	c.port.cfg.Audit.Connected(c.Who(), p.Ends)
+	c.port.cfg.Audit.Connected(c.Client(), p.Ends)
 	return nil
 }
 
@@ -190,7 +190,7 @@ func (g *limiter) attempt(from netip.Prefix) bool {
 func (g *limiter) failed(c *Connection, bad bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c.spared = true
+	c.badTokenCounted = true
 	if bad {
 		g.fail(c.from)
 	}
@@ -199,7 +199,7 @@ func (g *limiter) failed(c *Connection, bad bool) {
 func (g *limiter) fail(from netip.Prefix) {
 	at := g.addresses[from]
 	if at == nil {
-		g.sweep()
+		g.collect()
 		at = &address{}
 		g.addresses[from] = at
 	}
@@ -211,7 +211,7 @@ func (g *limiter) fail(from netip.Prefix) {
 func (g *limiter) suspend(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c.spared = true
+	c.badTokenCounted = true
 	if c.client == nil {
 		c.client = &clientUsage{allowance: g.limits.suspended, conns: map[*Connection]struct{}{c: {}}}
 	}
@@ -219,13 +219,13 @@ func (g *limiter) suspend(c *Connection) {
 
 // identify makes a stranger a connection of its party, which has its calls from then on. The
 // result is why it may not be.
-func (g *limiter) identify(c *Connection, s *standing, m metrics) error {
+func (g *limiter) identify(c *Connection, s *peerState, m metrics) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.left || c.cutFor != "" || c.standing().identity.Role != nobody {
+	if c.left || c.cutFor != "" || c.peerState().identity.Role != noRole {
 		return errOver
 	}
-	c.spared = false
+	c.badTokenCounted = false
 	// Whoever denies it meanwhile looks at all connections afterwards, and finds this one.
 	if r := g.denied(s.identity, c); r != nil {
 		return r
@@ -240,12 +240,12 @@ func (g *limiter) identify(c *Connection, s *standing, m metrics) error {
 		}
 		p.bodies += was.bodies
 	}
-	delete(g.strangers, c)
+	delete(g.unidentified, c)
 	c.client = p
 	p.conns[c] = struct{}{}
 	s.allowed = &p.allowance
 	s.calls, s.received, s.sent = m.of(s.identity.Role, c.transport)
-	c.who.Store(s)
+	c.state.Store(s)
 	return nil
 }
 
@@ -253,14 +253,14 @@ func (g *limiter) identify(c *Connection, s *standing, m metrics) error {
 // there is no room for another one. Whoever means it well says it at once.
 func (g *limiter) evict() {
 	var oldest *Connection
-	for c := range g.strangers {
+	for c := range g.unidentified {
 		if c.knownByToken() && c.cutFor == "" && (oldest == nil || c.id < oldest.id) {
 			oldest = c
 		}
 	}
 	if oldest != nil {
 		g.drop(oldest)
-		g.cut(oldest, noRoom)
-		delete(g.strangers, oldest)
+		g.endConnection(oldest, noMemory)
+		delete(g.unidentified, oldest)
 	}
 }

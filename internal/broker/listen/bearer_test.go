@@ -23,8 +23,8 @@ func (r review) Review(context.Context, string, []string) (*hawserv1.TokenReview
 	return r()
 }
 
-// nobodyKnows is a hub that knows no token.
-func nobodyKnows() (*hawserv1.TokenReviewResult, error) { return &hawserv1.TokenReviewResult{}, nil }
+// unknownToken is a hub that knows no token.
+func unknownToken() (*hawserv1.TokenReviewResult, error) { return &hawserv1.TokenReviewResult{}, nil }
 
 // bearing is a gate of a port that takes tokens, and what strangers of it enter by.
 func bearing(t *testing.T, l limits, hub review) (g *limiter, enter func(addr string) (*Connection, *fromConn)) {
@@ -36,12 +36,12 @@ func bearing(t *testing.T, l limits, hub review) (g *limiter, enter func(addr st
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, _, _ = gateOf(l)
+	g, _, _ = limiterOf(l)
 	p := &Port{limiter: g, cfg: Config{Tokens: all}, metrics: newMetrics(prometheus.NewRegistry())}
 	return g, func(addr string) (*Connection, *fromConn) {
 		raw := arrives(t, g, addr)
 		c := connectionOf(identity.Identity{}, raw)
-		c.who.Store(&standing{refusal: unidentified()})
+		c.state.Store(&peerState{refusal: unidentified()})
 		c.port, c.from, c.id = p, prefixOf(raw.RemoteAddr()), connIDs.Add(1)
 		if !g.enter(g.arrival(raw), c) {
 			t.Fatalf("%s: no room", addr)
@@ -54,7 +54,7 @@ var viewer1 = identity.Identity{Role: identity.Viewer, Name: "v"}
 
 // becomeViewer makes a stranger a viewer, as a token would.
 func (c *Connection) becomeViewer(g *limiter) error {
-	s := *c.standing()
+	s := *c.peerState()
 	s.identity, s.refusal = viewer1, nil
 	return g.identify(c, &s, c.port.metrics)
 }
@@ -63,7 +63,7 @@ func (c *Connection) becomeViewer(g *limiter) error {
 func TestGate_Identify(t *testing.T) {
 	l := smallLimits
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
-	g, enter := bearing(t, l, nobodyKnows)
+	g, enter := bearing(t, l, unknownToken)
 	c, _ := enter("192.0.2.1")
 	g.suspend(c)
 	unary, list := &Body{of: c, stream: 1}, &Body{of: c, stream: 3}
@@ -80,8 +80,8 @@ func TestGate_Identify(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := g.clients[viewer1]
-	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.strangers) != 0 || c.client != p || len(p.conns) != 1 {
-		t.Errorf("%v calls, %d bytes, %d strangers", p.kinds, p.bodies, len(g.strangers))
+	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.unidentified) != 0 || c.client != p || len(p.conns) != 1 {
+		t.Errorf("%v calls, %d bytes, %d strangers", p.kinds, p.bodies, len(g.unidentified))
 	}
 	if err := c.becomeViewer(g); err == nil || p.kinds[Unary] != 1 {
 		t.Errorf("it is somebody twice: %v, %v", err, p.kinds)
@@ -109,9 +109,9 @@ func TestGate_Identify(t *testing.T) {
 // TestGate_Suspended: a stranger that sends more than may wait is ended, and gives back what it held.
 func TestGate_Suspended(t *testing.T) {
 	l := smallLimits
-	l.strangers = 2
+	l.unidentified = 2
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
-	g, enter := bearing(t, l, nobodyKnows)
+	g, enter := bearing(t, l, unknownToken)
 	c, raw := enter("192.0.2.1")
 	other, rawOther := enter("192.0.2.2")
 	bodies := map[*Connection]*Body{c: {of: c, stream: 1}, other: {of: other, stream: 1}}
@@ -135,8 +135,8 @@ func TestGate_Suspended(t *testing.T) {
 // TestGate_IdentifyTooMany: a token is no way around what its identity may have.
 func TestGate_IdentifyTooMany(t *testing.T) {
 	l := smallLimits
-	l.strangers = 3
-	g, enter := bearing(t, l, nobodyKnows)
+	l.unidentified = 3
+	g, enter := bearing(t, l, unknownToken)
 	for n := range 3 {
 		c, _ := enter("192.0.2.1")
 		if err := c.becomeViewer(g); (err == nil) != (n < 2) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
@@ -149,14 +149,14 @@ func TestGate_IdentifyTooMany(t *testing.T) {
 // the longest; and who goes without having said anything counts as a handshake that failed.
 func TestGate_Strangers(t *testing.T) {
 	l := smallLimits
-	l.strangers, l.connections = 2, 20
+	l.unidentified, l.connections = 2, 20
 	l.failures = per(1, 3)
-	g, enter := bearing(t, l, nobodyKnows)
+	g, enter := bearing(t, l, unknownToken)
 	first, raw1 := enter("192.0.2.1")
 	second, raw2 := enter("192.0.2.1")
 	third, _ := enter("192.0.2.2")
-	if !raw1.closed || raw2.closed || len(g.strangers) != 2 {
-		t.Errorf("closed %v and %v, %d strangers", raw1.closed, raw2.closed, len(g.strangers))
+	if !raw1.closed || raw2.closed || len(g.unidentified) != 2 {
+		t.Errorf("closed %v and %v, %d strangers", raw1.closed, raw2.closed, len(g.unidentified))
 	}
 	if err := first.becomeViewer(g); err == nil {
 		t.Error("one that is closed has an identity")
@@ -167,8 +167,8 @@ func TestGate_Strangers(t *testing.T) {
 	for _, c := range []*Connection{first, second, third} {
 		g.exit(c)
 	}
-	if g.open != 0 || len(g.strangers) != 0 {
-		t.Errorf("%d are open, %d strangers", g.open, len(g.strangers))
+	if g.open != 0 || len(g.unidentified) != 0 {
+		t.Errorf("%d are open, %d strangers", g.open, len(g.unidentified))
 	}
 	if !g.attempt(first.from) || !g.attempt(third.from) {
 		t.Error("addresses of few failures may not go on")
@@ -192,11 +192,11 @@ func TestGate_Failures(t *testing.T) {
 		gone bool // who showed it, when the hub says so
 		most int  // connections that are no failure too many
 	}{
-		"bad":               {nobodyKnows, opaque, false, 2},
-		"bad, nobody waits": {nobodyKnows, opaque, true, 2},
-		"no token":          {nobodyKnows, "", false, 2},
+		"bad":               {unknownToken, opaque, false, 2},
+		"bad, nobody waits": {unknownToken, opaque, true, 2},
+		"no token":          {unknownToken, "", false, 2},
 		"away":              {func() (*hawserv1.TokenReviewResult, error) { return nil, errors.New("away") }, opaque, false, 10},
-		"without keys":      {nobodyKnows, "e30.e30.e30", false, 10},
+		"without keys":      {unknownToken, "e30.e30.e30", false, 10},
 		"kept out": {func() (*hawserv1.TokenReviewResult, error) {
 			return &hawserv1.TokenReviewResult{Authenticated: true, User: "u"}, nil
 		}, opaque, false, 2},

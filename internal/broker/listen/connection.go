@@ -29,11 +29,11 @@ type Connection struct {
 	port *Port
 	id   uint64
 	addr string
-	// believed: without TLS everybody is who he says.
-	believed bool
-	// who changes at most once after the handshake: when a token says who a stranger is.
-	who    atomic.Pointer[standing]
-	bearer bearer
+	// trustsPeer: without TLS everybody is who he says.
+	trustsPeer bool
+	// state changes at most once after the handshake: when a token says who a stranger is.
+	state atomic.Pointer[peerState]
+	token tokenAuth
 
 	shown []*x509.Certificate // by the peer, its own first; none without a good one
 	// ends is when they do, in Unix nanoseconds; 0: never.
@@ -44,22 +44,22 @@ type Connection struct {
 	// watch's.
 	authorities identity.Authorities
 
-	raw    net.Conn
-	from   netip.Prefix
-	client *clientUsage     // nil for a stranger, unless calls of it wait; the gate's
-	bodies map[uint32]*Body // by stream; the gate's
-	cutFor string           // why the gate ended it; the gate's
-	left   bool             // nobody uses it any more; the gate's
-	spared bool             // a bad token of it was counted already, or nobody could judge it; the gate's
+	raw             net.Conn
+	from            netip.Prefix
+	client          *clientUsage     // nil for a stranger, unless calls of it wait; the gate's
+	bodies          map[uint32]*Body // by stream; the gate's
+	cutFor          string           // why the gate ended it; the gate's
+	left            bool             // nobody uses it any more; the gate's
+	badTokenCounted bool             // a bad token of it was counted already, or nobody could judge it; the gate's
 
 	transport Transport // the gate's
 
-	idle, refused, stray fair.Bucket // of the goroutine that reads the connection
-	bytes                fair.Bucket // of a stranger; the gate's
+	idle, refused, closedStreams fair.Bucket // of the goroutine that reads the connection
+	bytes                        fair.Bucket // of a stranger; the gate's
 }
 
-// standing is who the peer of a connection is, and what follows from that. It is not modified.
-type standing struct {
+// peerState is who the peer of a connection is, and what follows from that. It is not modified.
+type peerState struct {
 	identity identity.Identity // zero when neither certificate nor token says one
 	// user and groups are who that is at the hub.
 	user   string
@@ -75,8 +75,8 @@ type standing struct {
 	calls, received, sent prometheus.Counter // of its role and transport
 }
 
-// standing returns what is known of the peer at this moment.
-func (c *Connection) standing() *standing { return c.who.Load() }
+// peerState returns what is known of the peer at this moment.
+func (c *Connection) peerState() *peerState { return c.state.Load() }
 
 // Handshake counts a connection that Listen accepted, shakes hands, and finds out who is at
 // the other end. What is read from and written to the result is decrypted.
@@ -90,7 +90,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		return nil, nil, p.refuse(reason, raw)
 	}
 	authorities := p.authorities() // those that it is verified with, or ones before
-	shaking := &shaking{Conn: raw, slots: p.turns}
+	shaking := &throttledHandshake{Conn: raw, slots: p.handshakes}
 	conn, info, err := p.cfg.Credentials.ServerHandshake(shaking)
 	shaking.end()
 	if err != nil {
@@ -99,22 +99,22 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		return nil, nil, err
 	}
 	c := &Connection{
-		AuthInfo: info, port: p, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), believed: p.cfg.Insecure,
+		AuthInfo: info, port: p, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), trustsPeer: p.cfg.Insecure,
 		raw: raw, from: prefixOf(raw.RemoteAddr()), bodies: map[uint32]*Body{}, authorities: authorities,
 	}
 	s, end := p.identify(info)
-	c.who.Store(c.learn(info, s, end, p.limiter.now()))
+	c.state.Store(c.learn(info, s, end, p.limiter.now()))
 	if !p.limiter.enter(a, c) {
-		return nil, nil, p.refuse(noRoom, raw)
+		return nil, nil, p.refuse(noMemory, raw)
 	}
-	p.limiter.lookAt(c.end())
+	p.limiter.scheduleCheck(c.end())
 	if p.authorities() != authorities {
-		p.limiter.lookAt(0) // who looked when they changed did not see this one
+		p.limiter.scheduleCheck(0) // who looked when they changed did not see this one
 	}
-	if c.standing().refusal == nil {
-		p.cfg.Audit.Connected(c.Who(), time.Unix(0, c.ends.Load()))
+	if c.peerState().refusal == nil {
+		p.cfg.Audit.Connected(c.Client(), time.Unix(0, c.ends.Load()))
 	}
-	return &metered{Conn: conn, of: c}, c, nil
+	return &meteredConn{Conn: conn, of: c}, c, nil
 }
 
 func (p *Port) refuse(reason string, raw net.Conn) error {
@@ -137,26 +137,26 @@ func failureOf(err error) string {
 }
 
 // identify returns who the handshake says the peer is, and when its certificate ends.
-func (p *Port) identify(info credentials.AuthInfo) (s standing, end time.Time) {
+func (p *Port) identify(info credentials.AuthInfo) (s peerState, end time.Time) {
 	if p.cfg.Insecure {
-		return standing{identity: identity.Identity{Role: identity.Operator, Name: "anonymous"}}, end
+		return peerState{identity: identity.Identity{Role: identity.Operator, Name: "anonymous"}}, end
 	}
 	t, ok := info.(credentials.TLSInfo)
 	if !ok || len(t.State.VerifiedChains) == 0 {
-		return standing{refusal: unidentified()}, end
+		return peerState{refusal: unidentified()}, end
 	}
 	end = identity.EndOf(t.State.VerifiedChains)
 	leaf := t.State.VerifiedChains[0][0]
 	id, err := p.cfg.Mapping.FromCertificate(leaf)
 	if err != nil {
-		return standing{refusal: unmapped(err)}, end
+		return peerState{refusal: unmapped(err)}, end
 	}
-	s = standing{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
+	s = peerState{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
 	// The handshake asks for any authority; that of a role may be fewer.
 	if a := p.authorities(); a.For(id.Role) != a.All() {
 		sooner, err := identity.Covers(a.For(id.Role), t.State.PeerCertificates, p.limiter.now())
 		if err != nil {
-			return standing{refusal: agentsOnly(id)}, end
+			return peerState{refusal: agentsOnly(id)}, end
 		}
 		end = sooner
 	}
@@ -169,15 +169,15 @@ var ErrNoConnection = errors.New("call without a connection")
 // Caller is who called, as authorization sees it: nobody where everybody is
 // believed.
 func (c *Connection) Caller() identity.Identity {
-	if c.believed {
+	if c.trustsPeer {
 		return identity.Identity{}
 	}
-	return c.standing().identity
+	return c.peerState().identity
 }
 
 // Peer is how the broker sees the other end.
 func (c *Connection) Peer() transport.Peer {
-	id, s := c.Caller(), c.standing()
+	id, s := c.Caller(), c.peerState()
 	p := transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
 	p.User, p.Groups, p.CertificateIssued = s.user, s.groups, c.issued
 	if end := c.ends.Load(); end != 0 {
@@ -186,10 +186,10 @@ func (c *Connection) Peer() transport.Peer {
 	return p
 }
 
-// Who is how the audit stream names the other end.
-func (c *Connection) Who() audit.Who {
-	w, s := audit.Who{Addr: c.addr, Conn: c.id, Serial: c.serial()}, c.standing()
-	if s.identity.Role != nobody {
+// Client is how the audit stream names the other end.
+func (c *Connection) Client() audit.Who {
+	w, s := audit.Who{Addr: c.addr, Conn: c.id, Serial: c.serial()}, c.peerState()
+	if s.identity.Role != noRole {
 		w.Identity = s.identity.String()
 	}
 	if s.pass != nil {
@@ -200,12 +200,12 @@ func (c *Connection) Who() audit.Who {
 
 // May returns why the peer may not call a method, as far as its name says.
 func (c *Connection) May(method string) error {
-	s := c.standing()
+	s := c.peerState()
 	if s.refusal != nil {
 		return s.refusal
 	}
-	if e := (*transport.Error)(nil); !c.believed && errors.As(authz.May(s.identity, method), &e) {
-		return &refusal{reason: "role", told: e}
+	if e := (*transport.Error)(nil); !c.trustsPeer && errors.As(authz.May(s.identity, method), &e) {
+		return &refusal{reason: "role", sent: e}
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (c *Connection) NewBody(stream uint32, ended bool) *Body {
 func (c *Connection) Begin(k Kind, b *Body) error {
 	err := c.port.limiter.begin(c, k, b)
 	if err == nil {
-		c.standing().calls.Inc()
+		c.peerState().calls.Inc()
 	}
 	return err
 }
@@ -231,39 +231,43 @@ func (c *Connection) Body(stream uint32) *Body { return c.port.limiter.bodyOf(c,
 // Refused tells of a call that is refused.
 func (c *Connection) Refused(method, reason string, err error) {
 	c.port.metrics.refusedCalls.WithLabelValues(reason, transport.CodeOf(err).String()).Inc()
-	c.port.cfg.Audit.Refused(c.Who(), c.from.String(), method, reason, err)
+	c.port.cfg.Audit.Refused(c.Client(), c.from.String(), method, reason, err)
 }
 
 // Called tells of a call that has ended.
-func (c *Connection) Called(method string, err error) { c.port.cfg.Audit.Called(c.Who(), method, err) }
+func (c *Connection) Called(method string, err error) {
+	c.port.cfg.Audit.Called(c.Client(), method, err)
+}
 
-// Insist counts a call that is refused by what came before its body; too many of them end
+// ChargeRefusedCall counts a call that is refused by what came before its body; too many of them end
 // the connection. Cost is in calls.
-func (c *Connection) Insist(cost float64) error { return c.unless(c.port.limiter.insist(c, cost)) }
+func (c *Connection) ChargeRefusedCall(cost float64) error {
+	return c.unless(c.port.limiter.chargeRefusedCall(c, cost))
+}
 
 // Garbled counts headers of which nobody has learned who asks for what, as a call that is refused.
 func (c *Connection) Garbled() error {
 	c.Refused("", garbled.reason, garbled)
-	return c.Insist(1)
+	return c.ChargeRefusedCall(1)
 }
 
 // ErrFlood ends the reading of a connection.
 var ErrFlood = errors.New("listener: the peer sends too much that belongs to no call")
 
-// Idle counts what carries nothing of a call; too much of it ends the connection.
-func (c *Connection) Idle() error { return c.unless(c.port.limiter.idle(c)) }
+// ChargeControlFrame counts what carries nothing of a call; too much of it ends the connection.
+func (c *Connection) ChargeControlFrame() error { return c.unless(c.port.limiter.idle(c)) }
 
-// Stray is Idle for bytes that belong to a call that is over. It is for the goroutine
+// ChargeClosedStream is Idle for bytes that belong to a call that is over. It is for the goroutine
 // that reads.
-func (c *Connection) Stray(n int64) error {
-	return c.unless(c.stray.Spend(c.standing().allowed.stray, c.port.limiter.now(), float64(n)))
+func (c *Connection) ChargeClosedStream(n int64) error {
+	return c.unless(c.closedStreams.Spend(c.peerState().allowed.closedStreams, c.port.limiter.now(), float64(n)))
 }
 
 func (c *Connection) unless(fine bool) error {
 	if fine {
 		return nil
 	}
-	c.port.limiter.flood(c)
+	c.port.limiter.endForFlood(c)
 	return ErrFlood
 }
 
@@ -285,11 +289,11 @@ var errOver = errors.New("listener: the peer's certificate or token has ended")
 // Leave ends the use of a connection; it is called once.
 func (c *Connection) Leave() {
 	reason := c.port.limiter.exit(c)
-	s := c.standing()
+	s := c.peerState()
 	if reason != "" {
 		c.port.ended(c, reason)
 	} else if s.refusal == nil {
-		c.port.cfg.Audit.Left(c.Who())
+		c.port.cfg.Audit.Left(c.Client())
 	}
 	if s.pass != nil {
 		s.pass.Release()

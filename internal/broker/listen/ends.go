@@ -36,7 +36,7 @@ const (
 )
 
 // learn notes what the handshake showed, and until when the connection may stay.
-func (c *Connection) learn(info credentials.AuthInfo, s standing, end, now time.Time) *standing {
+func (c *Connection) learn(info credentials.AuthInfo, s peerState, end, now time.Time) *peerState {
 	s.until = oldAt(now)
 	if s.refusal != nil {
 		s.until = now.Add(IdleConnection) // it may become better for who comes anew
@@ -67,7 +67,7 @@ func (c *Connection) over(now time.Time) string {
 	if end := c.ends.Load(); end != 0 && now.UnixNano() > end {
 		return expired
 	}
-	switch p := c.standing().pass; {
+	switch p := c.peerState().pass; {
 	case p == nil:
 	case p.Gone():
 		return revoked
@@ -106,7 +106,7 @@ func (p *Port) look(all bool) {
 		if reason := p.over(c, authorities, now); reason != "" {
 			p.limiter.finish(c, reason)
 		} else {
-			p.limiter.lookAt(c.end())
+			p.limiter.scheduleCheck(c.end())
 		}
 	}
 	clear(p.seen)
@@ -114,10 +114,10 @@ func (p *Port) look(all bool) {
 
 // end is when the connection has to be looked at, in Unix nanoseconds.
 func (c *Connection) end() int64 {
-	if c.believed {
+	if c.trustsPeer {
 		return math.MaxInt64
 	}
-	s := c.standing()
+	s := c.peerState()
 	until := s.until
 	if s.pass != nil && !s.pass.Ends.IsZero() && s.pass.Ends.Before(until) {
 		until = s.pass.Ends
@@ -129,8 +129,8 @@ func (c *Connection) end() int64 {
 	return end
 }
 
-// lookAt has all connections looked at then, or before.
-func (g *limiter) lookAt(when int64) {
+// scheduleCheck has all connections looked at then, or before.
+func (g *limiter) scheduleCheck(when int64) {
 	for next := g.next.Load(); when < next; next = g.next.Load() {
 		if g.next.CompareAndSwap(next, when) {
 			return
@@ -140,11 +140,11 @@ func (g *limiter) lookAt(when int64) {
 
 // over says why a connection may not go on, "" when it may.
 func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Time) string {
-	if c.believed {
+	if c.trustsPeer {
 		return ""
 	}
 	if authorities != c.authorities && len(c.shown) > 0 {
-		end, err := identity.Covers(c.standing().vouching(authorities), c.shown, now)
+		end, err := identity.Covers(c.peerState().authoritiesOf(authorities), c.shown, now)
 		switch {
 		case err != nil && c.over(now) == expired:
 			return expired
@@ -154,7 +154,7 @@ func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Ti
 		c.authorities = authorities
 		c.ends.Store(end.UnixNano())
 	}
-	s := c.standing()
+	s := c.peerState()
 	if reason := c.over(now); reason != "" {
 		return reason
 	}
@@ -169,9 +169,9 @@ func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Ti
 	return ""
 }
 
-// vouching are the CAs that have to cover the peer's certificate: those of its role, if it is the
+// authoritiesOf are the CAs that have to cover the peer's certificate: those of its role, if it is the
 // certificate that says the role.
-func (s *standing) vouching(a identity.Authorities) *x509.CertPool {
+func (s *peerState) authoritiesOf(a identity.Authorities) *x509.CertPool {
 	if s.refusal != nil || s.pass != nil {
 		return a.All()
 	}
@@ -210,7 +210,7 @@ func (g *limiter) all(to []*Connection) []*Connection {
 			to = append(to, c)
 		}
 	}
-	for c := range g.strangers {
+	for c := range g.unidentified {
 		to = append(to, c)
 	}
 	return to
@@ -249,11 +249,11 @@ func forgetUnsent(raw net.Conn) {
 // ended tells why the broker ended a connection. Strangers are too many to be
 // named.
 func (p *Port) ended(c *Connection, reason string) {
-	id := c.standing().identity
-	if c.standing().refusal != nil {
+	id := c.peerState().identity
+	if c.peerState().refusal != nil {
 		return
 	}
-	p.cfg.Audit.Ended(c.Who(), reason)
+	p.cfg.Audit.Ended(c.Client(), reason)
 	log, who := p.cfg.Log, []any{"reason", reason, "peer", id.String(), "addr", c.addr, "serial", c.serial()}
 	switch reason {
 	case aged:

@@ -26,22 +26,22 @@ type limiter struct {
 
 	next atomic.Int64 // when a connection ends, in Unix nanoseconds
 
-	mu        sync.Mutex
-	open      int                       // connections, those below included
-	waiting   []*arrival                // handshakes under way, oldest first
-	arrivals  map[net.Conn]*arrival     // accepted, and not looked at yet
-	addresses map[netip.Prefix]*address // that have a handshake under way, or failures
-	strangers map[*Connection]struct{}
-	clients   map[identity.Identity]*clientUsage
-	sweepAt   int // so many addresses and parties are looked through
-	bodies    int64
-	lists     int
+	mu           sync.Mutex
+	open         int                       // connections, those below included
+	waiting      []*arrival                // handshakes under way, oldest first
+	arrivals     map[net.Conn]*arrival     // accepted, and not looked at yet
+	addresses    map[netip.Prefix]*address // that have a handshake under way, or failures
+	unidentified map[*Connection]struct{}
+	clients      map[identity.Identity]*clientUsage
+	collectAt    int // so many addresses and parties are looked through
+	bodies       int64
+	lists        int
 }
 
-func newGate(l limits, ended func(string)) *limiter {
+func newLimiter(l limits, ended func(string)) *limiter {
 	return &limiter{
-		limits: l, now: time.Now, ended: ended, sweepAt: 1 << 10,
-		denied: func(identity.Identity, *Connection) *refusal { return nil }, strangers: map[*Connection]struct{}{},
+		limits: l, now: time.Now, ended: ended, collectAt: 1 << 10,
+		denied: func(identity.Identity, *Connection) *refusal { return nil }, unidentified: map[*Connection]struct{}{},
 		arrivals:  map[net.Conn]*arrival{},
 		addresses: map[netip.Prefix]*address{}, clients: map[identity.Identity]*clientUsage{},
 	}
@@ -83,7 +83,7 @@ const (
 	fullAddress = "address"
 	failed      = "failed"
 	notYetValid = "not_yet_valid"
-	noRoom      = "strangers"
+	noMemory    = "strangers"
 )
 
 // arrive counts a connection that was just accepted; the result is why it is
@@ -153,7 +153,7 @@ func (g *limiter) locate(a *arrival, remote net.Addr) string {
 	prefix := prefixOf(remote)
 	at := g.addresses[prefix]
 	if at == nil {
-		g.sweep()
+		g.collect()
 		at = &address{}
 		g.addresses[prefix] = at
 	}
@@ -188,11 +188,11 @@ func (g *limiter) leave(a *arrival) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--
-	g.shaken(a, false)
+	g.handshakeDone(a, false)
 }
 
-// shaken forgets a handshake, one that led to nothing is remembered.
-func (g *limiter) shaken(a *arrival, identified bool) {
+// handshakeDone forgets a handshake, one that led to nothing is remembered.
+func (g *limiter) handshakeDone(a *arrival, identified bool) {
 	g.remove(a)
 	at := g.addresses[a.address]
 	if at == nil {
@@ -216,7 +216,7 @@ func (g *limiter) remove(a *arrival) {
 func (g *limiter) enter(a *arrival, c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := *c.standing()
+	s := *c.peerState()
 	if s.refusal == nil {
 		// Whoever denies it meanwhile looks at all connections afterwards, and finds
 		// this one.
@@ -225,30 +225,30 @@ func (g *limiter) enter(a *arrival, c *Connection) bool {
 	if s.refusal == nil {
 		c.client, s.refusal = g.admit(s.identity)
 	}
-	g.shaken(a, c.client != nil || c.knownByToken())
+	g.handshakeDone(a, c.client != nil || c.knownByToken())
 	if c.client != nil {
 		c.client.conns[c] = struct{}{}
 		s.allowed = &c.client.allowance
-		c.who.Store(&s)
+		c.state.Store(&s)
 		return true
 	}
-	s.allowed = &g.limits.stranger
-	c.who.Store(&s)
-	if len(g.strangers) >= g.limits.strangers && c.knownByToken() {
+	s.allowed = &g.limits.unidentifiedRate
+	c.state.Store(&s)
+	if len(g.unidentified) >= g.limits.unidentified && c.knownByToken() {
 		g.evict()
 	}
-	if len(g.strangers) >= g.limits.strangers {
+	if len(g.unidentified) >= g.limits.unidentified {
 		g.open--
 		return false
 	}
-	g.strangers[c] = struct{}{}
+	g.unidentified[c] = struct{}{}
 	return true
 }
 
 // admit counts one more connection of an identity; the result is its party, or why that may not
 // have it.
 func (g *limiter) admit(id identity.Identity) (*clientUsage, *refusal) {
-	p := g.partyOf(id)
+	p := g.clientOf(id)
 	switch {
 	case len(p.conns) >= p.allowance.connections:
 		return nil, tooMany(id, "connections", p.allowance.connections)
@@ -258,20 +258,20 @@ func (g *limiter) admit(id identity.Identity) (*clientUsage, *refusal) {
 	return p, nil
 }
 
-func (g *limiter) partyOf(id identity.Identity) *clientUsage {
+func (g *limiter) clientOf(id identity.Identity) *clientUsage {
 	p := g.clients[id]
 	if p == nil {
-		g.sweep()
+		g.collect()
 		p = &clientUsage{allowance: g.limits.roles[id.Role], conns: map[*Connection]struct{}{}}
 		g.clients[id] = p
 	}
 	return p
 }
 
-// sweep forgets addresses and parties of which nothing is known that counts. It
+// collect forgets addresses and parties of which nothing is known that counts. It
 // costs, over time, as much as remembering them did.
-func (g *limiter) sweep() {
-	if len(g.addresses)+len(g.clients) < g.sweepAt {
+func (g *limiter) collect() {
+	if len(g.addresses)+len(g.clients) < g.collectAt {
 		return
 	}
 	now := g.now()
@@ -285,7 +285,7 @@ func (g *limiter) sweep() {
 			delete(g.clients, k)
 		}
 	}
-	g.sweepAt = max(1<<10, 2*(len(g.addresses)+len(g.clients)))
+	g.collectAt = max(1<<10, 2*(len(g.addresses)+len(g.clients)))
 }
 
 // exit ends the use of a connection; it is called once. The result is why the
@@ -295,8 +295,8 @@ func (g *limiter) exit(c *Connection) (reason string) {
 	defer g.mu.Unlock()
 	g.open--
 	c.left = true
-	delete(g.strangers, c)
-	if c.knownByToken() && c.standing().refusal != nil && !c.spared {
+	delete(g.unidentified, c)
+	if c.knownByToken() && c.peerState().refusal != nil && !c.badTokenCounted {
 		g.fail(c.from) // it came without a certificate, and brought no token, or that of who may not be here
 	}
 	if c.client != nil {
@@ -311,7 +311,7 @@ func (g *limiter) exit(c *Connection) (reason string) {
 func (g *limiter) begin(c *Connection, k Kind, b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p, id := c.client, c.standing().identity
+	p, id := c.client, c.peerState().identity
 	k = k.of(id)
 	if k == Reflecting {
 		g.supersede(p)
@@ -349,13 +349,13 @@ func (g *limiter) supersede(p *clientUsage) {
 	}
 }
 
-// ask counts a message on a reflection stream.
-func (g *limiter) ask(b *Body) error {
+// reserve counts a message on a reflection stream.
+func (g *limiter) reserve(b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
 	if !c.client.questions.Spend(c.client.allowance.questions, g.now(), 1) {
-		return tooOften(c.standing().identity, "questions")
+		return tooOften(c.peerState().identity, "questions")
 	}
 	return nil
 }
@@ -381,12 +381,12 @@ func (g *limiter) stop(b *Body) {
 
 // Body is what was read of one call.
 type Body struct {
-	of      *Connection
-	stream  uint32
-	kind    Kind
-	running bool
-	held    int64
-	ended   bool // no more comes
+	of       *Connection
+	stream   uint32
+	kind     Kind
+	running  bool
+	reserved int64
+	ended    bool // no more comes
 
 	cancel func() // of a reflection stream
 }
@@ -399,8 +399,8 @@ func (b *Body) Superseded(f func()) { b.cancel = f }
 // that is not ended loses its connection.
 func (b *Body) Grow(n int64, ended bool) { b.of.port.limiter.grow(b, n, ended) }
 
-// Ask counts a message on a reflection stream.
-func (b *Body) Ask() error { return b.of.port.limiter.ask(b) }
+// Reserve counts a message on a reflection stream.
+func (b *Body) Reserve() error { return b.of.port.limiter.reserve(b) }
 
 // Reset tells that the peer took the call back.
 func (b *Body) Reset() { b.of.port.limiter.reset(b) }
@@ -424,7 +424,7 @@ func (g *limiter) endUnlessEnded(b *Body) {
 	defer g.mu.Unlock()
 	if !b.ended && b.of.bodies[b.stream] == b {
 		g.drop(b.of)
-		g.cut(b.of, "late")
+		g.endConnection(b.of, "late")
 	}
 }
 
@@ -434,8 +434,8 @@ func (g *limiter) forget(b *Body) {
 		return // its connection was ended
 	}
 	delete(b.of.bodies, b.stream)
-	b.of.client.bodies -= b.held
-	g.bodies -= b.held
+	b.of.client.bodies -= b.reserved
+	g.bodies -= b.reserved
 }
 
 // reset tells that the peer took a call back before it was sent, which costs the
@@ -469,7 +469,7 @@ func (g *limiter) grow(b *Body, n int64, ended bool) {
 	if c.bodies[b.stream] != b {
 		return // ended meanwhile
 	}
-	b.held += n
+	b.reserved += n
 	b.ended = b.ended || ended
 	c.client.bodies += n
 	g.bodies += n
@@ -479,7 +479,7 @@ func (g *limiter) grow(b *Body, n int64, ended bool) {
 	if g.bodies <= g.limits.bodies {
 		return
 	}
-	all := maps.Clone(g.strangers)
+	all := maps.Clone(g.unidentified)
 	for _, p := range g.clients {
 		for c := range p.conns {
 			all[c] = struct{}{}
@@ -500,29 +500,29 @@ func (g *limiter) endLargest(of map[*Connection]struct{}) {
 	}
 	if largest != nil {
 		g.drop(largest)
-		g.cut(largest, "bodies")
+		g.endConnection(largest, "bodies")
 	}
 }
 
-// insist counts a call that was refused; false where there were too many.
-func (g *limiter) insist(c *Connection, cost float64) bool {
+// chargeRefusedCall counts a call that was refused; false where there were too many.
+func (g *limiter) chargeRefusedCall(c *Connection, cost float64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return c.refused.Spend(c.standing().allowed.refused, g.now(), cost)
+	return c.refused.Spend(c.peerState().allowed.refused, g.now(), cost)
 }
 
-// flood ends the connection of who sends too much that belongs to no call.
-func (g *limiter) flood(c *Connection) {
+// endForFlood ends the connection of who sends too much that belongs to no call.
+func (g *limiter) endForFlood(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.cut(c, "flood")
+	g.endConnection(c, "flood")
 }
 
 // costOfCut is in connections: who is cut again and again stays out for a while.
 const costOfCut = 20
 
-// cut ends a connection; what runs on it ends as if the network had broken.
-func (g *limiter) cut(c *Connection, reason string) {
+// endConnection ends a connection; what runs on it ends as if the network had broken.
+func (g *limiter) endConnection(c *Connection, reason string) {
 	if c.cutFor != "" {
 		return
 	}
@@ -543,14 +543,14 @@ func (g *limiter) idle(c *Connection) bool {
 	if c.client != nil {
 		b = &c.client.idle
 	}
-	return b.Spend(c.standing().allowed.idle, g.now(), 1)
+	return b.Spend(c.peerState().allowed.idle, g.now(), 1)
 }
 
 // unfinished is how much a connection holds in bodies that are not ended.
 func (c *Connection) unfinished() (n int64) {
 	for _, b := range c.bodies {
 		if !b.ended {
-			n += b.held
+			n += b.reserved
 		}
 	}
 	return n
@@ -560,8 +560,8 @@ func (g *limiter) usage() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	u := Usage{Connections: map[Peers]int{}, Bodies: g.bodies}
-	for c := range g.strangers {
-		u.Connections[Peers{nobody, c.transport}]++
+	for c := range g.unidentified {
+		u.Connections[Peers{noRole, c.transport}]++
 		if c.client != nil {
 			for _, n := range c.client.kinds {
 				u.Calls += n

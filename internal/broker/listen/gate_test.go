@@ -17,11 +17,11 @@ import (
 // and bodies an eighth of the memory.
 func TestLimitsFor(t *testing.T) {
 	for name, c := range map[string]struct {
-		have                              resources
-		message, handshakes               int
-		connections, pending, each        int
-		bodies, bodiesEach                int64
-		strangersAtMost, strangersAtLeast int
+		have                                    resources
+		message, handshakes                     int
+		connections, pending, each              int
+		bodies, bodiesEach                      int64
+		unidentifiedAtMost, unidentifiedAtLeast int
 	}{
 		"as a container":   {resources{512 << 20, 1 << 20}, 16 << 20, 64, 1<<20 - 600, 256, 64, 128 << 20, 48 << 20, 32, 32},
 		"few files":        {resources{1 << 30, 1024}, 16 << 20, 64, 424, 212, 64, 128 << 20, 48 << 20, 32, 32},
@@ -36,8 +36,8 @@ func TestLimitsFor(t *testing.T) {
 		if want := fmt.Sprint(c.connections, c.pending, c.each, c.bodies, c.bodiesEach); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
-		if l.strangers < c.strangersAtLeast || l.strangers > c.strangersAtMost {
-			t.Errorf("%s: %d strangers", name, l.strangers)
+		if l.unidentified < c.unidentifiedAtLeast || l.unidentified > c.unidentifiedAtMost {
+			t.Errorf("%s: %d strangers", name, l.unidentified)
 		}
 		for _, r := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer} {
 			if a := l.roles[r]; a.connections == 0 || a.running[Unary] == 0 || a.running[Reflecting] != 1 || a.calls.Burst == 0 {
@@ -70,16 +70,16 @@ func (c *fromConn) RemoteAddr() net.Addr {
 }
 func (c *fromConn) Close() error { c.closed = true; return nil }
 
-// gateOf is a gate whose clock stands still.
-func gateOf(l limits) (*limiter, *time.Time, *[]string) {
+// limiterOf is a gate whose clock stands still.
+func limiterOf(l limits) (*limiter, *time.Time, *[]string) {
 	now, ended := time.Unix(1000, 0), []string{}
-	g := newGate(l, func(reason string) { ended = append(ended, reason) })
+	g := newLimiter(l, func(reason string) { ended = append(ended, reason) })
 	g.now = func() time.Time { return now }
 	return g, &now, &ended
 }
 
 var smallLimits = limits{
-	connections: 6, pending: 4, pendingEach: 3, failures: per(1, 2), strangers: 1, bodies: 1000, lists: 1,
+	connections: 6, pending: 4, pendingEach: 3, failures: per(1, 2), unidentified: 1, bodies: 1000, lists: 1,
 	roles: map[identity.Role]allowance{
 		identity.Agent:  perIdentity(2, [kinds]int{2, 1, 0, 1}, per(1, 10), 600),
 		identity.Viewer: perIdentity(2, [kinds]int{2, 1, 4, 1}, per(1, 10), 600),
@@ -97,7 +97,7 @@ func arrives(t *testing.T, g *limiter, addr string) *fromConn {
 
 func connectionOf(id identity.Identity, raw net.Conn) *Connection {
 	c := &Connection{raw: raw, bodies: map[uint32]*Body{}}
-	c.who.Store(&standing{identity: id})
+	c.state.Store(&peerState{identity: id})
 	return c
 }
 
@@ -114,7 +114,7 @@ func enters(t *testing.T, g *limiter, raw net.Conn, id identity.Identity) *Conne
 // for a while, and where all places are taken the address that has the most
 // loses its oldest.
 func TestGate_Handshakes(t *testing.T) {
-	g, now, _ := gateOf(smallLimits)
+	g, now, _ := limiterOf(smallLimits)
 	first := arrives(t, g, "192.0.2.1")
 	second := arrives(t, g, "192.0.2.1")
 	arrives(t, g, "192.0.2.1")
@@ -146,7 +146,7 @@ func TestGate_Handshakes(t *testing.T) {
 
 // TestGate_Proxied: the address is told later, and counts then.
 func TestGate_Proxied(t *testing.T) {
-	g, _, _ := gateOf(smallLimits)
+	g, _, _ := limiterOf(smallLimits)
 	for n := range 4 {
 		c := &fromConn{addr: "192.0.2.1"}
 		if reason := g.arrive(c, true); reason != "" {
@@ -165,26 +165,26 @@ func TestGate_Proxied(t *testing.T) {
 // TestGate_ConnectionsOfOneIdentity: whoever has all it may have gets in to be
 // told so, as long as there is room for that.
 func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
-	g, _, _ := gateOf(smallLimits)
+	g, _, _ := limiterOf(smallLimits)
 	id := identity.Identity{Role: identity.Agent, Name: "c1"}
 	first := enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	enters(t, g, arrives(t, g, "192.0.2.1"), id)
 	third := enters(t, g, arrives(t, g, "192.0.2.1"), id)
-	if third.client != nil || transport.CodeOf(third.standing().refusal) != transport.CodeOverloaded || third.standing().refusal.told.Hint == "" {
-		t.Errorf("the third: %v", third.standing().refusal)
+	if third.client != nil || transport.CodeOf(third.peerState().refusal) != transport.CodeOverloaded || third.peerState().refusal.sent.Hint == "" {
+		t.Errorf("the third: %v", third.peerState().refusal)
 	}
 	raw := arrives(t, g, "192.0.2.2")
 	if g.enter(g.arrival(raw), connectionOf(id, raw)) {
 		t.Error("the fourth finds room")
 	}
 	other := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Agent, Name: "c2"})
-	if other.standing().refusal != nil {
-		t.Errorf("another identity: %v", other.standing().refusal)
+	if other.peerState().refusal != nil {
+		t.Errorf("another identity: %v", other.peerState().refusal)
 	}
 	g.exit(first)
 	g.exit(third)
-	if again := enters(t, g, arrives(t, g, "192.0.2.3"), id); again.standing().refusal != nil {
-		t.Errorf("after one has left: %v", again.standing().refusal)
+	if again := enters(t, g, arrives(t, g, "192.0.2.3"), id); again.peerState().refusal != nil {
+		t.Errorf("after one has left: %v", again.peerState().refusal)
 	}
 	if u := g.usage(); u.Connections[Peers{Role: identity.Agent}] != 3 || u.Connections[Peers{}] != 0 || g.open != 3 {
 		t.Errorf("%v, %d open", u.Connections, g.open)
@@ -194,7 +194,7 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 // TestGate_Calls of each kind are counted for themselves and given back; lists
 // are bounded for all together.
 func TestGate_Calls(t *testing.T) {
-	g, now, _ := gateOf(smallLimits)
+	g, now, _ := limiterOf(smallLimits)
 	agent := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Agent, Name: "c1"})
 	bodies := []*Body{{of: agent, stream: 1}, {of: agent, stream: 3}, {of: agent, stream: 5}, {of: agent, stream: 7}}
 	for n, want := range []transport.Code{-1, -1, transport.CodeOverloaded} {
@@ -238,7 +238,7 @@ func TestGate_Calls(t *testing.T) {
 // TestGate_ListsOfOneIdentity: each has as many lists as are left over, and no two have all.
 func TestGate_ListsOfOneIdentity(t *testing.T) {
 	l := limitsFor(resources{memory: 4 << 30, files: 1024}, mib, 64)
-	g, _, _ := gateOf(l)
+	g, _, _ := limiterOf(l)
 	var all []*Body
 	for n, most := range []int{4, 2, 1, 1, 0} {
 		c := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Viewer, Name: fmt.Sprint("v", n)})
@@ -261,7 +261,7 @@ func TestGate_ListsOfOneIdentity(t *testing.T) {
 // TestGate_Bodies: over the budget whoever has the most that is unfinished goes,
 // and what it had is given back at once.
 func TestGate_Bodies(t *testing.T) {
-	g, _, ended := gateOf(smallLimits)
+	g, _, ended := limiterOf(smallLimits)
 	conn := func(role identity.Role, name string) (*Connection, *fromConn) {
 		raw := arrives(t, g, "192.0.2.1")
 		return enters(t, g, raw, identity.Identity{Role: role, Name: name}), raw
@@ -314,7 +314,7 @@ func TestGate_Bodies(t *testing.T) {
 func TestGate_Forgets(t *testing.T) {
 	l := smallLimits
 	l.connections = 10
-	g, now, _ := gateOf(l)
+	g, now, _ := limiterOf(l)
 	for n := range 10_000 {
 		*now = now.Add(10 * time.Second)
 		raw := arrives(t, g, netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}).String())
@@ -332,8 +332,8 @@ func TestGate_Ahead(t *testing.T) {
 	l.roles = maps.Clone(l.roles)
 	l.roles[identity.Agent] = l.roles[identity.Agent].atMost(per(100, 400))
 	l.roles[identity.Source] = l.roles[identity.Viewer]
-	l.stranger.bytes = per(10, 20)
-	g, now, _ := gateOf(l)
+	l.unidentifiedRate.bytes = per(10, 20)
+	g, now, _ := limiterOf(l)
 	agent := identity.Identity{Role: identity.Agent, Name: "c1"}
 	one, two := enters(t, g, arrives(t, g, "192.0.2.1"), agent), enters(t, g, arrives(t, g, "192.0.2.2"), agent)
 	source := enters(t, g, arrives(t, g, "192.0.2.3"), identity.Identity{Role: identity.Source, Name: "hub"})
@@ -364,7 +364,7 @@ func TestGate_Ahead(t *testing.T) {
 // left, six days of a month. Nobody is to be alarmed by that.
 func TestGate_NearestEnd(t *testing.T) {
 	const day = 24 * time.Hour
-	g, now, _ := gateOf(limitsFor(resources{1 << 30, 1024}, 16<<20, 64))
+	g, now, _ := limiterOf(limitsFor(resources{1 << 30, 1024}, 16<<20, 64))
 	for i, ends := range []time.Duration{30 * day, 33 * day} {
 		addr := fmt.Sprintf("192.0.2.%d", i)
 		c := enters(t, g, arrives(t, g, addr), identity.Identity{Role: identity.Agent, Name: addr})

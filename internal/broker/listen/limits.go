@@ -22,18 +22,18 @@ type limits struct {
 	pending, pendingEach int
 	// failures are handshakes of one address that lead to no identity.
 	failures fair.Rate
-	// strangers are connections that may not call anything: without an identity,
+	// unidentified are connections that may not call anything: without an identity,
 	// or of one that has all it may have. They exist so that a party is told why.
-	strangers int
+	unidentified int
 	// bodies are the bytes of calls that are being read or served.
 	bodies int64
 	// lists run at a time, of all identities: each has at most as many as are free, so
 	// that two of them leave some to others.
 	lists int
 	roles map[identity.Role]allowance
-	// stranger is what a connection may use of which nobody knows whose it is, suspended what its
+	// unidentifiedRate is what a connection may use of which nobody knows whose it is, suspended what its
 	// calls may that wait for what its token says.
-	stranger, suspended allowance
+	unidentifiedRate, suspended allowance
 }
 
 // allowance is what one identity may use.
@@ -53,7 +53,7 @@ type allowance struct {
 	// idle are frames that carry nothing of a call, of all its connections. Of one
 	// connection, refused are calls that are refused, stray bytes sent to calls that
 	// are over.
-	idle, refused, stray fair.Rate
+	idle, refused, closedStreams fair.Rate
 }
 
 // Kind of a call: those of one kind cost alike.
@@ -104,13 +104,13 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 	// Two of the largest lists at a time are nothing special.
 	each := max(bodies/8, 3*message)
 	return limits{
-		connections: connections,
-		pendingEach: min(handshakesEach, connections/4),
-		pending:     min(max(256, 2*handshakesEach), connections/2),
-		failures:    per(float64(handshakesEach)/4, 2*float64(handshakesEach)),
-		strangers:   min(32, connections/8),
-		bodies:      bodies,
-		lists:       8,
+		connections:  connections,
+		pendingEach:  min(handshakesEach, connections/4),
+		pending:      min(max(256, 2*handshakesEach), connections/2),
+		failures:     per(float64(handshakesEach)/4, 2*float64(handshakesEach)),
+		unidentified: min(32, connections/8),
+		bodies:       bodies,
+		lists:        8,
 		roles: map[identity.Role]allowance{
 			// Several agents may run under the name of one cluster, and what a
 			// network cut off counts until it is noticed.
@@ -124,7 +124,7 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 			// All clusters that join share one account.
 			identity.Bootstrap: perIdentity(4096, [kinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 		},
-		stranger: allowance{idle: per(100, 1_000), refused: per(10, 100), stray: per(64<<10, 256<<10), bytes: per(256<<10, mib)},
+		unidentifiedRate: allowance{idle: per(100, 1_000), refused: per(10, 100), closedStreams: per(64<<10, 256<<10), bytes: per(256<<10, mib)},
 		// A klusterlet begins with some streams, and small publishes.
 		suspended: perIdentity(1, [kinds]int{Unary: 16, Streaming: 16}, per(20, 64), mib),
 	}
@@ -132,19 +132,19 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 
 // bearing leaves room for those who are strangers until a token says who they are.
 func (l limits) bearing() limits {
-	l.strangers = min(512, l.connections/4)
+	l.unidentified = min(512, l.connections/4)
 	return l
 }
 
-// nobody is the role of who has no identity.
-const nobody identity.Role = ""
+// noRole is the role of who has no identity.
+const noRole identity.Role = ""
 
 func perIdentity(connections int, running [kinds]int, calls fair.Rate, bodies int64) allowance {
 	return allowance{
 		connections: connections, connects: per(float64(connections)/2, 4*float64(connections)), running: running, calls: calls, bodies: bodies,
 		questions: per(50, 200),
 		// A peer that receives fast sends thousands of window updates in a second.
-		idle: per(20_000, 20_000), refused: per(50, 200), stray: per(mib, 8*mib),
+		idle: per(20_000, 20_000), refused: per(50, 200), closedStreams: per(mib, 8*mib),
 	}
 }
 
@@ -181,7 +181,7 @@ func per(second, burst float64) fair.Rate { return fair.Rate{PerSecond: second, 
 // of is the kind as which a call of an identity is counted: who waits for what a token says takes
 // no place that is everybody's.
 func (k Kind) of(id identity.Identity) Kind {
-	if id.Role == nobody && k != Unary {
+	if id.Role == noRole && k != Unary {
 		return Streaming
 	}
 	return k

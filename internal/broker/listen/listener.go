@@ -13,16 +13,16 @@ import (
 // needs a file of its own.
 type listener struct {
 	net.Listener
-	limiter *limiter
-	proxies []netip.Prefix
-	refused func(reason string, from net.Addr, err error)
-	rested  time.Time // when it last rested
+	limiter  *limiter
+	proxies  []netip.Prefix
+	refused  func(reason string, from net.Addr, err error)
+	pausedAt time.Time // when it last rested
 }
 
-// stint is how long connections are refused without a rest, and rest how long that is: who opens
+// refusalBurst is how long connections are refused without a rest, and rest how long that is: who opens
 // connections without end would else have the processor for 10 ms at a time. Of a handshake, rest
 // is the longest one.
-const stint, rest = time.Millisecond, time.Millisecond
+const refusalBurst, refusalPause = time.Millisecond, time.Millisecond
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
@@ -43,9 +43,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		_ = c.Close() // nobody waits for how it ends
 		l.refused(reason, c.RemoteAddr(), nil)
-		if time.Since(l.rested) > stint {
-			<-time.After(rest)
-			l.rested = time.Now()
+		if time.Since(l.pausedAt) > refusalBurst {
+			<-time.After(refusalPause)
+			l.pausedAt = time.Now()
 		}
 	}
 }

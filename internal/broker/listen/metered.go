@@ -9,22 +9,22 @@ import (
 	"github.com/hawser-io/hawser/internal/fair"
 )
 
-// metered is a connection of which what comes and goes is counted. Who reads more from it than
+// meteredConn is a connection of which what comes and goes is counted. Who reads more from it than
 // its peer may send is held up: what the peer sends then waits in its own system, and costs
 // nothing here.
 //
 // t1 a peer sends without end on many connections, t2 each of their readers always finds something,
 // and is stopped by nobody for some 10 ms, t3 whoever else has something to do waits for all of
 // them. Therefore a reader that is ahead stops by itself.
-type metered struct {
+type meteredConn struct {
 	net.Conn
 	of *Connection
 }
 
 // Read implements net.Conn.
-func (m *metered) Read(b []byte) (int, error) {
+func (m *meteredConn) Read(b []byte) (int, error) {
 	n, err := m.Conn.Read(b)
-	count(m.of.standing().received, n)
+	count(m.of.peerState().received, n)
 	if wait := m.of.port.limiter.ahead(m.of, n); wait > 0 {
 		<-time.After(wait)
 	}
@@ -32,9 +32,9 @@ func (m *metered) Read(b []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (m *metered) Write(b []byte) (int, error) {
+func (m *meteredConn) Write(b []byte) (int, error) {
 	n, err := m.Conn.Write(b)
-	count(m.of.standing().sent, n)
+	count(m.of.peerState().sent, n)
 	return n, err
 }
 
@@ -48,7 +48,7 @@ func count(c prometheus.Counter, n int) {
 
 // ahead counts bytes that came, and returns how long it takes until as many may have come.
 func (g *limiter) ahead(c *Connection, n int) time.Duration {
-	rate := c.standing().allowed.bytes
+	rate := c.peerState().allowed.bytes
 	if rate == (fair.Rate{}) || n == 0 {
 		return 0
 	}

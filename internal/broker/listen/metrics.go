@@ -49,8 +49,8 @@ func (p *Port) show(r prometheus.Registerer) {
 		}
 		return float64(p.files.End().Unix())
 	})
-	for _, role := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap, nobody} {
-		for _, t := range []Transport{GRPC, PlainMQTT, WebSockets} {
+	for _, role := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap, noRole} {
+		for _, t := range []Transport{GRPC, CleartextMQTT, WebSockets} {
 			labels := prometheus.Labels{"role": cmp.Or(string(role), "none"), "transport": string(t)}
 			meter.Shown("connections", "Open connections.", labels, func() float64 { return float64(g.usage().Connections[Peers{role, t}]) })
 		}

@@ -81,11 +81,11 @@ type Config struct {
 // Port is one port, whatever is spoken on it. Create it with [New]; methods may be
 // called concurrently.
 type Port struct {
-	cfg     Config
-	limiter *limiter
-	metrics metrics
-	turns   chan struct{}    // of handshakes
-	files   *identity.Server // nil where the credentials do not change
+	cfg        Config
+	limiter    *limiter
+	metrics    metrics
+	handshakes chan struct{}    // of handshakes
+	files      *identity.Server // nil where the credentials do not change
 
 	looking sync.Mutex    // guards what follows
 	seen    []*Connection // room for all
@@ -107,8 +107,8 @@ func New(cfg Config) (*Port, Config, error) {
 	case cfg.Tokens != nil:
 		l = l.bearing()
 	}
-	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	p.limiter = newGate(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
+	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry), handshakes: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	p.limiter = newLimiter(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
 	p.limiter.now = cfg.Now
 	if cfg.Denials != nil {
 		p.limiter.denied = func(id identity.Identity, c *Connection) *refusal {
@@ -162,7 +162,7 @@ func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
 	if l == nil {
 		// Whether a peer is there, the fronts ask with pings; connections that are
 		// refused should not cost what it takes to ask otherwise.
-		lc := net.ListenConfig{KeepAlive: -1, Control: keepSilent}
+		lc := net.ListenConfig{KeepAlive: -1, Control: deferAccept}
 		var err error
 		if l, err = lc.Listen(ctx, "tcp", p.cfg.Addr); err != nil {
 			return nil, fmt.Errorf("listener: %w (choose another address with --listen)", err)

@@ -22,9 +22,9 @@ type Transport string
 
 // The transports.
 const (
-	GRPC       Transport = "grpc"
-	PlainMQTT  Transport = "mqtt"
-	WebSockets Transport = "websocket" // of MQTT
+	GRPC          Transport = "grpc"
+	CleartextMQTT Transport = "mqtt"
+	WebSockets    Transport = "websocket" // of MQTT
 )
 
 // Speaks says how the calls of the connection come, before anything is counted.
@@ -33,9 +33,9 @@ func (c *Connection) Speaks(t Transport) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c.transport = t
-	s := *c.standing()
+	s := *c.peerState()
 	s.calls, s.received, s.sent = c.port.metrics.of(s.identity.Role, t)
-	c.who.Store(&s)
+	c.state.Store(&s)
 }
 
 // Agreed returns what was agreed upon in the handshake, "" where nothing was.
@@ -46,15 +46,15 @@ func (c *Connection) Agreed() Protocol {
 	return ""
 }
 
-// Peeked is a connection whose first byte says what is spoken on it.
-type Peeked struct {
+// PeekedConn is a connection whose first byte says what is spoken on it.
+type PeekedConn struct {
 	net.Conn
 	first [1]byte
 	held  bool // first was read, and not given to anybody
 }
 
 // Guess returns what is spoken, for which it waits. It is called once, before anything is read.
-func (p *Peeked) Guess() (Protocol, error) {
+func (p *PeekedConn) Guess() (Protocol, error) {
 	if _, err := io.ReadFull(p.Conn, p.first[:]); err != nil {
 		return "", err
 	}
@@ -69,7 +69,7 @@ func (p *Peeked) Guess() (Protocol, error) {
 }
 
 // Read implements net.Conn.
-func (p *Peeked) Read(b []byte) (int, error) {
+func (p *PeekedConn) Read(b []byte) (int, error) {
 	if !p.held || len(b) == 0 {
 		return p.Conn.Read(b)
 	}

@@ -13,16 +13,16 @@ import (
 
 // refusal is an answer to a call that is not let in.
 type refusal struct {
-	told *transport.Error
+	sent *transport.Error
 	// reason is a value of a metric's label.
 	reason string
 }
 
 // Error implements error.
-func (r *refusal) Error() string { return r.told.Error() }
+func (r *refusal) Error() string { return r.sent.Error() }
 
 // Unwrap returns what the caller is told.
-func (r *refusal) Unwrap() error { return r.told }
+func (r *refusal) Unwrap() error { return r.sent }
 
 // ReasonOf is why a call is refused, as metrics and the audit stream name it.
 func ReasonOf(err error) string {
@@ -46,7 +46,7 @@ func unidentified() *refusal {
 
 // unauthenticated is the answer to who has to come with other credentials.
 func unauthenticated(reason, message, hint string) *refusal {
-	return &refusal{reason: reason, told: &transport.Error{
+	return &refusal{reason: reason, sent: &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Message: message, Hint: hint,
 	}}
 }
@@ -65,14 +65,14 @@ func agentsOnly(id identity.Identity) *refusal {
 }
 
 // garbled is why headers are refused that the library of gRPC answers by itself.
-var garbled = &refusal{reason: "headers", told: &transport.Error{
+var garbled = &refusal{reason: "headers", sent: &transport.Error{
 	Code: transport.CodeInvalid, Next: transport.NextStop, Message: "the headers are not those of a call", Hint: "speak gRPC: POST, with content type application/grpc",
 }}
 
 // tokenless is the answer to who showed neither a certificate nor, with this call, a token.
 func tokenless() *refusal {
 	r := unidentified()
-	r.told.Hint = "connect with a client certificate that the broker's CA signed and its configuration maps to a role, or give a bearer token with each call"
+	r.sent.Hint = "connect with a client certificate that the broker's CA signed and its configuration maps to a role, or give a bearer token with each call"
 	return r
 }
 
@@ -106,7 +106,7 @@ func keptOut(id identity.Identity, d denials.Denial) *refusal {
 // issuedTooEarly is the answer to an agent whose certificate is from before the earliest issue time of its
 // cluster.
 func issuedTooEarly(id identity.Identity, issued, from time.Time) *refusal {
-	return &refusal{reason: tooEarly, told: &transport.Error{
+	return &refusal{reason: tooEarly, sent: &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Attribute: transport.AttributeCertificate,
 		Message: fmt.Sprintf("the certificate of %s was issued at %s, and the hub has had those from before %s end, as hawser detach, deny cluster and rotate cluster do",
 			id, issued.UTC().Format(time.RFC3339), from.UTC().Format(time.RFC3339)),
@@ -119,14 +119,14 @@ const comeBack = time.Second
 
 // overloaded is the answer to who asks too much.
 func overloaded(reason, message, hint string) *refusal {
-	return &refusal{reason: reason, told: &transport.Error{
+	return &refusal{reason: reason, sent: &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: comeBack, Message: message, Hint: hint,
 	}}
 }
 
 // nameOf names an identity to its holder.
 func nameOf(id identity.Identity) string {
-	if id.Role == nobody {
+	if id.Role == noRole {
 		return "who waits for what the hub says of its token"
 	}
 	return id.String()

@@ -20,7 +20,7 @@ func (whatCame) Read(b []byte) (int, error) { return len(b), nil }
 // half of the time none is.
 func TestShaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const many, steps, work = 20, 3, rest / 2
+		const many, steps, work = 20, 3, refusalPause / 2
 		atOnce := runtime.GOMAXPROCS(0)
 		turns := make(chan struct{}, atOnce)
 		var working atomic.Int32
@@ -28,7 +28,7 @@ func TestShaking(t *testing.T) {
 		began := time.Now()
 		for range many {
 			all.Go(func() {
-				s := &shaking{Conn: whatCame{}, slots: turns}
+				s := &throttledHandshake{Conn: whatCame{}, slots: turns}
 				for range steps {
 					if n, err := s.Read(make([]byte, 1)); n != 1 || err != nil {
 						t.Error(n, err)
@@ -66,7 +66,7 @@ func (d *dead) Accept() (net.Conn, error) {
 	if d.left--; d.left < 0 {
 		return nil, net.ErrClosed
 	}
-	<-time.After(stint / 10)
+	<-time.After(refusalBurst / 10)
 	return &fromConn{addr: "192.0.2.1"}, nil
 }
 
@@ -74,7 +74,7 @@ func (d *dead) Accept() (net.Conn, error) {
 func TestListener_Rests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 200
-		g, _, _ := gateOf(limits{})
+		g, _, _ := limiterOf(limits{})
 		refused := 0
 		l := &listener{Listener: &dead{left: many}, limiter: g, refused: func(string, net.Addr, error) { refused++ }}
 		began := time.Now()
@@ -84,7 +84,7 @@ func TestListener_Rests(t *testing.T) {
 		if refused != many {
 			t.Errorf("%d were refused, want %d", refused, many)
 		}
-		if took, worked := time.Since(began), many*stint/10; took < worked*3/2 || took > worked*3 {
+		if took, worked := time.Since(began), many*refusalBurst/10; took < worked*3/2 || took > worked*3 {
 			t.Errorf("took %v for work of %v", took, worked)
 		}
 	})

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepSilent leaves connections on which nothing came to the system, for as long as a handshake
+// deferAccept leaves connections on which nothing came to the system, for as long as a handshake
 // may take: whoever opens thousands and says nothing costs no file and no turn. In all that is
 // spoken on the port the client speaks first.
-func keepSilent(_, _ string, raw syscall.RawConn) error {
+func deferAccept(_, _ string, raw syscall.RawConn) error {
 	var err error
 	failed := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, int(HandshakeTimeout/time.Second))

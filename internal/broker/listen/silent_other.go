@@ -4,5 +4,5 @@ package listen
 
 import "syscall"
 
-// keepSilent is for Linux; elsewhere a connection is accepted before anything comes.
-func keepSilent(_, _ string, _ syscall.RawConn) error { return nil }
+// deferAccept is for Linux; elsewhere a connection is accepted before anything comes.
+func deferAccept(_, _ string, _ syscall.RawConn) error { return nil }

@@ -41,7 +41,7 @@ func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error
 func refuse(ctx context.Context, c *connection, method string, err error) (flood, answer error) {
 	c.Refused(method, listen.ReasonOf(err), err)
 	deadline, _ := ctx.Deadline()
-	return c.Insist(costOfRefusal(time.Until(deadline))), transportgrpc.Status(err).Err()
+	return c.ChargeRefusedCall(costOfRefusal(time.Until(deadline))), transportgrpc.Status(err).Err()
 }
 
 // admit counts a call, if c may make it: what it uses is given back when the
@@ -150,20 +150,20 @@ func (f *Front) reflect(srv any, ss ggrpc.ServerStream, next ggrpc.StreamHandler
 	if !ok {
 		return listen.ErrNoConnection
 	}
-	return next(srv, asked{ServerStream: ss, body: b})
+	return next(srv, requestedCall{ServerStream: ss, body: b})
 }
 
-// asked counts what comes on a reflection stream, which is cheap to send and dear
+// requestedCall counts what comes on a reflection stream, which is cheap to send and dear
 // to answer.
-type asked struct {
+type requestedCall struct {
 	ggrpc.ServerStream
 	body *listen.Body
 }
 
 // RecvMsg implements grpc.ServerStream.
-func (a asked) RecvMsg(m any) error {
+func (a requestedCall) RecvMsg(m any) error {
 	if err := a.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	return a.body.Ask()
+	return a.body.Reserve()
 }

@@ -15,8 +15,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// tell has the hub tell of authorities of agents.
-func (s *site) tell(all ...*pki.Authority) {
+// setAuthorities has the hub tell of authorities of agents.
+func (s *site) setAuthorities(all ...*pki.Authority) {
 	s.t.Helper()
 	var bundle []byte
 	for _, a := range all {
@@ -44,7 +44,7 @@ func TestAuthorities_OfTheHubVouchForAgents(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a)
 	stays := s.subscribe(showing(t, a, issue(t, a, agentOf("cluster1"), long)))
-	s.tell(b)
+	s.setAuthorities(b)
 	agent := s.comes(a, b, agentOf("cluster1"))
 	for _, id := range []identity.Identity{source1, operator, viewer} {
 		r := pki.Request{Role: pki.Role(id.Role), Name: id.Name}
@@ -56,7 +56,7 @@ func TestAuthorities_OfTheHubVouchForAgents(t *testing.T) {
 		}
 	}
 	source := s.subscribe(showing(t, a, issue(t, a, pki.Request{Role: pki.Source, Name: source1.Name}, long)))
-	s.tell()
+	s.setAuthorities()
 	agent.ended("after its authority was taken back")
 	for who, sub := range map[string]*subscription{"agent": stays, "source": source} {
 		if err := sub.alive(); err != nil {
@@ -74,7 +74,7 @@ func TestAuthorities_OfTheHubVouchForAgents(t *testing.T) {
 func TestAuthorities_OfTheHubKeepNobodyElse(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a, b)
-	s.tell(b)
+	s.setAuthorities(b)
 	agent := s.comes(a, b, agentOf("cluster1"))
 	source := s.comes(a, b, pki.Request{Role: pki.Source, Name: source1.Name})
 	s.trust(a)

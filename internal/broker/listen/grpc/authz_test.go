@@ -69,7 +69,7 @@ func (c caller) role() string { return strings.TrimSuffix(c.name, " by token") }
 
 // mayCall reports whether there is anything that the caller may do.
 func (c caller) mayCall() bool {
-	for _, roles := range verdicts {
+	for _, roles := range decisions {
 		if slices.Contains(roles, c.role()) {
 			return true
 		}
@@ -106,31 +106,31 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 	authz.ListDenials: listed("list denials", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
 		return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	}),
-	authz.Deny: asked("deny", func(ctx context.Context, c inspector) error {
+	authz.Deny: requestedCall("deny", func(ctx context.Context, c inspector) error {
 		_, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: "agent/nobody"})
 		return err
 	}),
-	authz.Allow: asked("allow", func(ctx context.Context, c inspector) error {
+	authz.Allow: requestedCall("allow", func(ctx context.Context, c inspector) error {
 		_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/nobody"})
 		return err
 	}),
-	authz.ForgetWork: asked("forget work", func(ctx context.Context, c inspector) error {
+	authz.ForgetWork: requestedCall("forget work", func(ctx context.Context, c inspector) error {
 		_, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: "me", ResourceId: "nothing"})
 		return err
 	}),
-	authz.ForgetCluster: asked("forget cluster", func(ctx context.Context, c inspector) error {
+	authz.ForgetCluster: requestedCall("forget cluster", func(ctx context.Context, c inspector) error {
 		_, err := c.ForgetCluster(ctx, &hawserv1.ForgetClusterRequest{Cluster: "nowhere"})
 		return err
 	}),
-	authz.Adopt: asked("adopt", func(ctx context.Context, c inspector) error {
+	authz.Adopt: requestedCall("adopt", func(ctx context.Context, c inspector) error {
 		_, err := c.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: "me", ResourceId: "nothing", Source: "me"})
 		return err
 	}),
-	authz.Approve: asked("approve", func(ctx context.Context, c inspector) error {
+	authz.Approve: requestedCall("approve", func(ctx context.Context, c inspector) error {
 		_, err := c.Approve(ctx, &hawserv1.ApproveRequest{Source: "me", Cluster: "me"})
 		return err
 	}),
-	authz.Resolve: asked("resolve", func(ctx context.Context, c inspector) error {
+	authz.Resolve: requestedCall("resolve", func(ctx context.Context, c inspector) error {
 		_, err := c.Resolve(ctx, &hawserv1.ResolveRequest{Cluster: "me"}) // without a uid
 		return err
 	}),
@@ -138,9 +138,9 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 
 type inspector = hawserv1.InspectionServiceClient
 
-// asked probes a unary call of the inspection service. That there is nothing to
+// requestedCall probes a unary call of the inspection service. That there is nothing to
 // do it with is an answer for those who may ask.
-func asked(what string, call func(context.Context, inspector) error) func(context.Context, *ggrpc.ClientConn, string) []attempt {
+func requestedCall(what string, call func(context.Context, inspector) error) func(context.Context, *ggrpc.ClientConn, string) []attempt {
 	return func(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
 		err := call(ctx, hawserv1.NewInspectionServiceClient(cc))
 		if code := status.Code(err); code == codes.NotFound || code == codes.InvalidArgument {
@@ -152,7 +152,7 @@ func asked(what string, call func(context.Context, inspector) error) func(contex
 
 // listed probes a streaming call of it.
 func listed[T any](what string, call func(context.Context, inspector) (ggrpc.ServerStreamingClient[T], error)) func(context.Context, *ggrpc.ClientConn, string) []attempt {
-	return asked(what, func(ctx context.Context, c inspector) error {
+	return requestedCall(what, func(ctx context.Context, c inspector) error {
 		s, err := call(ctx, c)
 		for err == nil {
 			_, err = s.Recv()
@@ -170,9 +170,9 @@ type attempt struct {
 	err  error
 }
 
-// verdicts says who may make a call in its own scope; everybody else, and these
+// decisions says who may make a call in its own scope; everybody else, and these
 // in a foreign scope, are refused.
-var verdicts = map[string][]string{
+var decisions = map[string][]string{
 	"publish spec create_request":    {"source"},
 	"publish spec update_request":    {"source"},
 	"publish spec delete_request":    {"source"},
@@ -221,10 +221,10 @@ func addRegistration() {
 	for _, d := range codec.RegistrationTypes() {
 		row, _ := codec.Registration(d)
 		verdict := func(what string, agent, bootstrap bool) {
-			verdicts[what] = []string{}
+			decisions[what] = []string{}
 			for who, may := range map[string]bool{"agent": agent, "bootstrap": bootstrap} {
 				if may {
-					verdicts[what] = append(verdicts[what], who)
+					decisions[what] = append(decisions[what], who)
 				}
 			}
 		}
@@ -378,13 +378,13 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 			}
 		}
 	}
-	for what := range verdicts {
+	for what := range decisions {
 		if !seen[what] {
 			t.Errorf("%q has a verdict and is never tried", what)
 		}
 	}
 	for what := range seen {
-		if verdicts[what] == nil {
+		if decisions[what] == nil {
 			t.Errorf("%q is tried and has no verdict", what)
 		}
 	}
@@ -417,12 +417,12 @@ func walk(t *testing.T, c caller, method, scope string, seen map[string]bool) {
 	defer cancel()
 	for _, a := range probe(ctx, cc, scope) {
 		seen[a.what] = true
-		allowed := slices.Contains(verdicts[a.what], c.role()) && (scope == c.scope || !scoped(c.role(), a.what))
-		judge(t, c.name, scope, a, allowed)
+		allowed := slices.Contains(decisions[a.what], c.role()) && (scope == c.scope || !scoped(c.role(), a.what))
+		decide(t, c.name, scope, a, allowed)
 	}
 }
 
-func judge(t *testing.T, who, scope string, a attempt, allowed bool) {
+func decide(t *testing.T, who, scope string, a attempt, allowed bool) {
 	t.Helper()
 	refusal, nobody := refusals[who]
 	if !nobody {

@@ -79,7 +79,7 @@ func (h *handshake) spoken(conn net.Conn, who *listen.Connection) (net.Conn, lis
 	case h.insecure && h.other == nil:
 		return conn, listen.HTTP2, nil
 	case h.insecure:
-		p := &listen.Peeked{Conn: conn}
+		p := &listen.PeekedConn{Conn: conn}
 		spoken, err := p.Guess()
 		return p, spoken, err
 	}
@@ -206,7 +206,7 @@ func (c *counted) frame(h frameHeader) error {
 	case http2.FrameData:
 		b := conn.Body(h.stream)
 		if b == nil {
-			return conn.Stray(cost(h.length))
+			return conn.ChargeClosedStream(cost(h.length))
 		}
 		b.Grow(cost(h.length), ended)
 		if h.length > smallFrame || ended {
@@ -217,5 +217,5 @@ func (c *counted) frame(h frameHeader) error {
 			b.Reset()
 		}
 	}
-	return conn.Idle()
+	return conn.ChargeControlFrame()
 }

@@ -24,7 +24,7 @@ func TestEnds_IssuedTooEarly(t *testing.T) {
 	}
 	ours, hubs := authority(t, "ours"), authority(t, "the hub's")
 	s := open(t, d, ours)
-	s.tell(hubs)
+	s.setAuthorities(hubs)
 	s.comes(ours, hubs, agentOf("cluster3"))
 	now := time.Now()
 	at := func(a *pki.Authority, cluster string, begins, issued time.Duration) *subscription {

@@ -223,7 +223,7 @@ func TestEnds_WithTheCertificate(t *testing.T) {
 		_, err := cloudeventsv1.NewCloudEventServiceClient(sub.cc).Publish(context.Background(), &cloudeventsv1.PublishRequest{Event: &cloudeventsv1.CloudEvent{Id: "1"}})
 		publishing <- err
 	}()
-	s.front.held(t, "a call beside two streams", func(_ int64, calls int) bool { return calls == 3 })
+	s.front.wantReserved(t, "a call beside two streams", func(_ int64, calls int) bool { return calls == 3 })
 
 	s.passed.Store(int64(2 * time.Hour))
 	sub.events <- struct{}{}
@@ -320,7 +320,7 @@ func TestEnds_Denied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct{ subject, told, hint string }{
+	for name, c := range map[string]struct{ subject, sent, hint string }{
 		"the identity":    {"agent/cluster1", "agent/cluster1 is denied", "hawser allow agent/cluster1"},
 		"its certificate": {cert.Leaf.SerialNumber.Text(16), "of agent/cluster1 is denied", "get another certificate"},
 	} {
@@ -346,7 +346,7 @@ func TestEnds_Denied(t *testing.T) {
 			refused = transportgrpc.FromStatus(first.again())
 			return refused != nil && refused.Code == transport.CodeUnauthenticated
 		})
-		if !strings.Contains(refused.Message, c.told) || !strings.Contains(refused.Hint, c.hint) || !transport.Retryable(refused) {
+		if !strings.Contains(refused.Message, c.sent) || !strings.Contains(refused.Hint, c.hint) || !transport.Retryable(refused) {
 			t.Errorf("%s: told %+v", name, refused)
 		}
 		if known, err := d.Allow(t.Context(), subject); !known || err != nil {
@@ -354,7 +354,7 @@ func TestEnds_Denied(t *testing.T) {
 		}
 		s.passed.Add(int64(61 * time.Second))
 		s.until(name+": it comes back", func() bool { return first.again() == nil })
-		s.until("no stranger is left", func() bool { return s.front.Strangers() == 0 })
+		s.until("no stranger is left", func() bool { return s.front.Unidentified() == 0 })
 	}
 }
 
@@ -374,7 +374,7 @@ func TestEnds_RenewedCertificate(t *testing.T) {
 	connected := session.New(session.Config{
 		Dialer:  dialer(t, transportgrpc.Options{Target: s.front.addr, Credentials: creds}),
 		Filter:  transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles},
-		Handler: party(func() { accepted <- "" }), Backoff: session.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond},
+		Handler: clientFunc(func() { accepted <- "" }), Backoff: session.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond},
 		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -389,16 +389,16 @@ func TestEnds_RenewedCertificate(t *testing.T) {
 	}
 }
 
-// party is told when it is subscribed.
-type party func()
+// clientFunc is told when it is subscribed.
+type clientFunc func()
 
-func (party) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
-func (p party) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+func (clientFunc) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (p clientFunc) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	p()
 	return nil, nil
 }
-func (party) Handle(context.Context, codec.Event) error { return nil }
-func (party) Disconnected(error)                        {}
+func (clientFunc) Handle(context.Context, codec.Event) error { return nil }
+func (clientFunc) Disconnected(error)                        {}
 
 // TestEnds_OwnCertificate: that the port shows an expired certificate is logged,
 // once.

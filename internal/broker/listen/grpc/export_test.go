@@ -10,8 +10,8 @@ import (
 // LimitIdle sets how long a connection without a call stays open.
 func (f *Front) LimitIdle(d time.Duration) { f.idle = d }
 
-// Held is what bodies take at the moment, and how many calls run.
-func (f *Front) Held() (bodies int64, calls int) {
+// Reserved is what bodies take at the moment, and how many calls run.
+func (f *Front) Reserved() (bodies int64, calls int) {
 	u := f.port.Usage()
 	return u.Bodies, u.Calls
 }
@@ -19,8 +19,8 @@ func (f *Front) Held() (bodies int64, calls int) {
 // Look ends the connections that may not go on.
 func (f *Front) Look() { f.port.Look() }
 
-// Strangers are the connections that may call nothing.
-func (f *Front) Strangers() int {
+// Unidentified are the connections that may call nothing.
+func (f *Front) Unidentified() int {
 	return f.port.Usage().Connections[listen.Peers{Transport: listen.GRPC}]
 }
 

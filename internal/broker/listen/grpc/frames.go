@@ -19,16 +19,16 @@ const frameHeaderBytes = 9
 // frames finds the headers of frames in what a peer sends, in whatever pieces it
 // is read.
 type frames struct {
-	greeting int // bytes of the client's preface that were read
-	head     [frameHeaderBytes]byte
-	have     int // bytes of head
-	rest     int // bytes of the present frame that are still to come
+	preface int // bytes of the client's preface that were read
+	head    [frameHeaderBytes]byte
+	have    int // bytes of head
+	rest    int // bytes of the present frame that are still to come
 }
 
 // parse calls found for each header that is complete with b.
 func (f *frames) parse(b []byte, found func(frameHeader) error) error {
-	if n := min(len(http2.ClientPreface)-f.greeting, len(b)); n > 0 {
-		f.greeting += n // what it says is looked at by the library
+	if n := min(len(http2.ClientPreface)-f.preface, len(b)); n > 0 {
+		f.preface += n // what it says is looked at by the library
 		b = b[n:]
 	}
 	for len(b) > 0 {

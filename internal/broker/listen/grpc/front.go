@@ -250,9 +250,9 @@ func (f *Front) audit(ctx context.Context, method string, request any, err error
 		c.Refused(method, "scope", told)
 	case method == authz.Publish:
 	case strings.HasPrefix(method, inspectionMethods) && (listen.KindOf(method) == listen.Unary || method == authz.Backup):
-		f.cfg.Audit.Operated(c.Who(), method, request, err)
+		f.cfg.Audit.Operated(c.Client(), method, request, err)
 	default:
-		f.cfg.Audit.Called(c.Who(), method, err)
+		f.cfg.Audit.Called(c.Client(), method, err)
 	}
 }
 

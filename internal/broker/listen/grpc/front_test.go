@@ -195,7 +195,7 @@ type client struct {
 	cloudeventsv1.CloudEventServiceClient
 }
 
-func stockClient(cc *ggrpc.ClientConn) *client {
+func ocmClient(cc *ggrpc.ClientConn) *client {
 	return &client{cloudeventsv1.NewCloudEventServiceClient(cc)}
 }
 
@@ -211,7 +211,7 @@ func TestFront_StockPartySeesNothingOfHawser(t *testing.T) {
 		}
 		return out.Send(codec.Heartbeat("a"), nil)
 	}}, func(c *grpc.Config) { c.Insecure = true })
-	stream, err := stockClient(dial(t, f.addr, insecure.NewCredentials())).Subscribe(t.Context(), &cloudeventsv1.SubscriptionRequest{ClusterName: "c"})
+	stream, err := ocmClient(dial(t, f.addr, insecure.NewCredentials())).Subscribe(t.Context(), &cloudeventsv1.SubscriptionRequest{ClusterName: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func (bytesCodec) Name() string                    { return "proto" }
 
 func TestFront_TooLargeMessage(t *testing.T) {
 	f := start(t, server{}, func(c *grpc.Config) { c.Insecure, c.MaxMessageBytes = true, 1000 })
-	err := stockClient(dial(t, f.addr, insecure.NewCredentials())).publish(t, &cloudeventsv1.CloudEvent{Id: string(make([]byte, 2000))})
+	err := ocmClient(dial(t, f.addr, insecure.NewCredentials())).publish(t, &cloudeventsv1.CloudEvent{Id: string(make([]byte, 2000))})
 	if transport.CodeOf(transportgrpc.FromStatus(err)) != transport.CodeTooLarge {
 		t.Errorf("got %v, want code too large", err)
 	}
@@ -302,7 +302,7 @@ func TestFront_DeadlineOfPublish(t *testing.T) {
 		deadlines <- time.Until(d)
 		return transport.Receipt{}, nil
 	}}, func(c *grpc.Config) { c.Insecure, c.PublishTimeout = true, time.Minute })
-	c := stockClient(dial(t, f.addr, insecure.NewCredentials()))
+	c := ocmClient(dial(t, f.addr, insecure.NewCredentials()))
 	if err := c.publish(t, &cloudeventsv1.CloudEvent{Id: "1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestFront_PanicIsAnAnswer(t *testing.T) {
 			panic("subscribe")
 		},
 	}, func(c *grpc.Config) { c.Insecure = true })
-	c := stockClient(dial(t, f.addr, insecure.NewCredentials()))
+	c := ocmClient(dial(t, f.addr, insecure.NewCredentials()))
 	for range 2 {
 		err := c.publish(t, &cloudeventsv1.CloudEvent{Id: "1"})
 		e := transportgrpc.FromStatus(err)
@@ -358,7 +358,7 @@ func TestFront_Drain(t *testing.T) {
 		},
 	}, func(c *grpc.Config) { c.Insecure, c.DrainTimeout = true, 2*time.Second })
 	cc := dial(t, f.addr, insecure.NewCredentials())
-	c := stockClient(cc)
+	c := ocmClient(cc)
 	watch, err := grpc_health_v1.NewHealthClient(cc).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -454,7 +454,7 @@ func TestFront_StatsHandler(t *testing.T) {
 			return out.Send(codec.Heartbeat("a"))
 		},
 	}, func(c *grpc.Config) { c.Insecure, c.StatsHandler = true, otelgrpc.NewServerHandler() })
-	c := stockClient(dial(t, f.addr, insecure.NewCredentials()))
+	c := ocmClient(dial(t, f.addr, insecure.NewCredentials()))
 	if err := c.publish(t, &cloudeventsv1.CloudEvent{Id: "1"}); err != nil {
 		t.Error(err)
 	}

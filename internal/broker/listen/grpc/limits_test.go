@@ -144,13 +144,13 @@ func (w *wire) ended() {
 	}
 }
 
-// held waits until the front holds so much.
-func (f *front) held(t *testing.T, what string, is func(bodies int64, calls int) bool) {
+// wantReserved waits until the front holds so much.
+func (f *front) wantReserved(t *testing.T, what string, is func(bodies int64, calls int) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for tick := time.NewTicker(time.Millisecond); ; {
-		bodies, calls := f.Held()
+		bodies, calls := f.Reserved()
 		if is(bodies, calls) {
 			tick.Stop()
 			return
@@ -189,7 +189,7 @@ func TestLimits_NothingIsReadOfWhoIsNobody(t *testing.T) {
 			t.Errorf("%s: code %s, %q", method, code, message)
 		}
 	}
-	f.held(t, "after all", nothing)
+	f.wantReserved(t, "after all", nothing)
 }
 
 // TestLimits_CountsWhatTheLibraryHandles: many calls at a time, whole ones,
@@ -211,7 +211,7 @@ func TestLimits_CountsWhatTheLibraryHandles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.held(t, "half sent", func(bodies int64, calls int) bool { return calls == 20 && bodies == 20*(7+256) })
+	f.wantReserved(t, "half sent", func(bodies int64, calls int) bool { return calls == 20 && bodies == 20*(7+256) })
 	for _, id := range open {
 		w.data(id, true, body[7:])
 	}
@@ -220,7 +220,7 @@ func TestLimits_CountsWhatTheLibraryHandles(t *testing.T) {
 			t.Errorf("stream %d: code %s, %s", id, code, message)
 		}
 	}
-	f.held(t, "in the end", nothing)
+	f.wantReserved(t, "in the end", nothing)
 }
 
 // TestLimits_UnreadStream: what a peer sends on a stream that nobody reads is
@@ -238,9 +238,9 @@ func TestLimits_UnreadStream(t *testing.T) {
 		w.data(id, false, piece)
 	}
 	w.data(id, false, piece[:16<<10-64])
-	f.held(t, "the window", func(bodies int64, calls int) bool { return calls == 1 && bodies == 4*(16<<10+256)+10+256 })
+	f.wantReserved(t, "the window", func(bodies int64, calls int) bool { return calls == 1 && bodies == 4*(16<<10+256)+10+256 })
 	w.data(id, false, piece)
-	f.held(t, "beyond it", nothing)
+	f.wantReserved(t, "beyond it", nothing)
 }
 
 // TestLimits_UnfinishedBodies: of what one identity sends, and of all, no more is
@@ -259,10 +259,10 @@ func TestLimits_UnfinishedBodies(t *testing.T) {
 	}
 	fill(large, 3)
 	fill(large, 3)
-	f.held(t, "one connection", func(bodies int64, _ int) bool { return bodies > 96<<10 })
+	f.wantReserved(t, "one connection", func(bodies int64, _ int) bool { return bodies > 96<<10 })
 	rest := fill(small, 3) // beyond what one identity may have
 	large.ended()
-	f.held(t, "the other one", func(bodies int64, calls int) bool { return calls == 1 && bodies > 48<<10 && bodies < 64<<10 })
+	f.wantReserved(t, "the other one", func(bodies int64, calls int) bool { return calls == 1 && bodies > 48<<10 && bodies < 64<<10 })
 	fill(other, 3)
 	fill(other, 4) // beyond what all may have
 	other.ended()
@@ -270,7 +270,7 @@ func TestLimits_UnfinishedBodies(t *testing.T) {
 	if code, _ := small.answer(rest); code == "0" {
 		t.Errorf("code %s", code)
 	}
-	f.held(t, "in the end", nothing)
+	f.wantReserved(t, "in the end", nothing)
 }
 
 // TestLimits_MessageThatDoesNotCome ends its call; where that is a stream, its
@@ -285,7 +285,7 @@ func TestLimits_MessageThatDoesNotCome(t *testing.T) {
 	}
 	w.call(authz.Subscribe)
 	w.ended()
-	f.held(t, "in the end", nothing)
+	f.wantReserved(t, "in the end", nothing)
 }
 
 // TestLimits_ConnectionWithoutACall ends.
@@ -301,7 +301,7 @@ func TestLimits_ConnectionWithoutACall(t *testing.T) {
 func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	for n := range 17 {
-		err := stockClient(dial(t, f.addr, ca.Client(agent1))).publish(t, &cloudeventsv1.CloudEvent{Id: "1"})
+		err := ocmClient(dial(t, f.addr, ca.Client(agent1))).publish(t, &cloudeventsv1.CloudEvent{Id: "1"})
 		e := transportgrpc.FromStatus(err)
 		if n < 16 && err != nil {
 			t.Errorf("connection %d: %v", n, err)
@@ -310,7 +310,7 @@ func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 			t.Errorf("one too many: %+v", e)
 		}
 	}
-	if err := stockClient(dial(t, f.addr, ca.Client(source1))).publish(t, &cloudeventsv1.CloudEvent{Id: "1"}); err != nil {
+	if err := ocmClient(dial(t, f.addr, ca.Client(source1))).publish(t, &cloudeventsv1.CloudEvent{Id: "1"}); err != nil {
 		t.Errorf("somebody else: %v", err)
 	}
 }
@@ -394,9 +394,9 @@ func TestLimits_ProxyProtocol(t *testing.T) {
 	}}
 	header := proxyproto.HeaderProxyFromAddrs(2, &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 1234}, &net.TCPAddr{IP: net.ParseIP("192.0.2.8"), Port: 8090})
 	for name, c := range map[string]struct {
-		trusted string
-		says    bool
-		want    string // the address, "" where there is no connection
+		trusted  string
+		accepted bool
+		want     string // the address, "" where there is no connection
 	}{
 		"trusted":                    {"127.0.0.0/8", true, "192.0.2.7:1234"},
 		"trusted, and says nothing":  {"127.0.0.0/8", false, ""},
@@ -406,7 +406,7 @@ func TestLimits_ProxyProtocol(t *testing.T) {
 		f, ca := limited(t, s, func(cfg *grpc.Config) { cfg.Proxies = []netip.Prefix{netip.MustParsePrefix(c.trusted)} })
 		d := dialer(t, transportgrpc.Options{Target: f.addr, Credentials: ca.Client(agent1), DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			if err == nil && c.says {
+			if err == nil && c.accepted {
 				_, err = header.WriteTo(conn)
 			}
 			return conn, err
@@ -449,8 +449,8 @@ func event(t *testing.T) codec.Event {
 	return e
 }
 
-// openPlain connects without TLS.
-func openPlain(t *testing.T, addr string) net.Conn {
+// openTCP connects without TLS.
+func openTCP(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

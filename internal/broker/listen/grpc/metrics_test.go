@@ -42,7 +42,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		w.data(w.call(authz.HealthCheck), true, begin(0))
 	}
 	w.ended()
-	raw := openPlain(t, f.addr)
+	raw := openTCP(t, f.addr)
 	if _, err := raw.Write([]byte("no TLS at all")); err != nil {
 		t.Fatal(err)
 	}

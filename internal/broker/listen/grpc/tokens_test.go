@@ -32,15 +32,15 @@ import (
 
 // accounts is a hub that says whose tokens are.
 type accounts struct {
-	mu    sync.Mutex
-	known map[string]*hawserv1.TokenReviewResult
-	asked int
-	hold  chan struct{} // answers wait for it, unless nil
+	mu      sync.Mutex
+	known   map[string]*hawserv1.TokenReviewResult
+	reviews int
+	hold    chan struct{} // answers wait for it, unless nil
 }
 
 func (a *accounts) Review(ctx context.Context, text string, _ []string) (*hawserv1.TokenReviewResult, error) {
 	a.mu.Lock()
-	a.asked++
+	a.reviews++
 	hold := a.hold
 	a.mu.Unlock()
 	if hold != nil {
@@ -75,7 +75,7 @@ func (a *accounts) forget(text string) {
 func (a *accounts) times() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.asked
+	return a.reviews
 }
 
 const accountOf = "system:serviceaccount:ns:"
@@ -203,8 +203,8 @@ func openBearing(t *testing.T, d *denials.List) *port {
 	return p
 }
 
-// tells waits until the audit stream does.
-func (p *port) tells(t *testing.T, all ...string) {
+// sends waits until the audit stream does.
+func (p *port) sends(t *testing.T, all ...string) {
 	t.Helper()
 	until(t, strings.Join(all, ", "), p.audit, func() bool {
 		return !slices.ContainsFunc(all, func(s string) bool { return !strings.Contains(p.audit.String(), s) })
@@ -251,10 +251,10 @@ func TestTokens_SayWho(t *testing.T) {
 	if p.times() != 1 {
 		t.Errorf("the hub is asked %d times", p.times())
 	}
-	if n := p.Connections(identity.Source); n != 1 || p.Strangers() != 0 {
-		t.Errorf("%d connections, %d strangers", n, p.Strangers())
+	if n := p.Connections(identity.Source); n != 1 || p.Unidentified() != 0 {
+		t.Errorf("%d connections, %d strangers", n, p.Unidentified())
 	}
-	p.tells(t, `"event":"connected"`, `"identity":"source/me"`, `"account":"`+accountOf+`source"`)
+	p.sends(t, `"event":"connected"`, `"identity":"source/me"`, `"account":"`+accountOf+`source"`)
 	if strings.Contains(p.audit.String(), text) || strings.Contains(p.audit.String(), "eyJ") {
 		t.Error("the audit stream tells the token")
 	}
@@ -277,7 +277,7 @@ func TestTokens_WaitForTheHub(t *testing.T) {
 	}
 	reads := dialBearing(t, p.addr, p.ca, p.token("viewer"))
 	go func() { denied <- publishTo(t.Context(), reads) }() // received from below
-	until(t, "the calls", p.audit, func() bool { _, calls := p.Held(); return calls == cap(done)+1 })
+	until(t, "the calls", p.audit, func() bool { _, calls := p.Reserved(); return calls == cap(done)+1 })
 	if len(done) > 0 || len(p.peers) > 0 {
 		t.Error("a call is answered before anybody knows who calls")
 	}
@@ -290,7 +290,7 @@ func TestTokens_WaitForTheHub(t *testing.T) {
 	if err := <-denied; status.Code(err) != codes.PermissionDenied {
 		t.Errorf("what a viewer may not: %v", err)
 	}
-	until(t, "the end of the calls", p.audit, func() bool { bodies, calls := p.Held(); return bodies == 0 && calls == 0 })
+	until(t, "the end of the calls", p.audit, func() bool { bodies, calls := p.Reserved(); return bodies == 0 && calls == 0 })
 }
 
 // TestTokens_WaitingIsBounded: who is not known yet cannot make the broker keep much.
@@ -306,7 +306,7 @@ func TestTokens_WaitingIsBounded(t *testing.T) {
 	}
 	// p.hold lets no call go before the end of the test. The caller can know of the end before it is counted.
 	until(t, "a connection that is ended for 4 MiB", p.audit, func() bool { return p.endedFor("bodies") == 1 })
-	until(t, "what was held", p.audit, func() bool { bodies, _ := p.Held(); return bodies == 0 })
+	until(t, "what was held", p.audit, func() bool { bodies, _ := p.Reserved(); return bodies == 0 })
 	second := dialBearing(t, p.addr, p.ca, p.token("source"))
 	refused := make(chan error, 60)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -430,7 +430,7 @@ func TestTokens_End(t *testing.T) {
 			case <-time.After(30 * time.Second):
 				t.Fatal("the connection stays")
 			}
-			p.tells(t, `"event":"ended"`, `"reason":"`+name+`"`)
+			p.sends(t, `"event":"ended"`, `"reason":"`+name+`"`)
 			err = publishTo(t.Context(), dialBearing(t, p.addr, p.ca, text))
 			if status.Code(err) != codes.Unauthenticated {
 				t.Errorf("it comes back: %v", err)

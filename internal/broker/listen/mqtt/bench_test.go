@@ -38,7 +38,7 @@ func BenchmarkPublish(b *testing.B) {
 			for acked < b.N {
 				for sent < b.N && sent-acked < window {
 					n := sent % window
-					p.say(versioned(all[n], sent/window+1))
+					p.sendBytes(versioned(all[n], sent/window+1))
 					sent++
 				}
 				for first := true; acked < sent && (first || sent-acked > window/2 || sent == b.N); first = false {

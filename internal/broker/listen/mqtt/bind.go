@@ -50,7 +50,7 @@ func contradiction(attribute, format string, args ...any) *transport.Error {
 
 // peer is how the broker sees the other end.
 func (c *conn) peer() transport.Peer {
-	p := c.who.Peer()
+	p := c.conn.Peer()
 	p.Transport = transport.MQTT
 	return p
 }

@@ -70,7 +70,7 @@ type conn struct {
 type clientOptions struct {
 	window int  // deliveries that may be unacknowledged
 	most   int  // largest packet
-	told   bool // reason strings and user properties are wanted
+	sent   bool // reason strings and user properties are wanted
 }
 
 // command is what others want of a connection.
@@ -111,10 +111,10 @@ func (c *conn) wake() {
 func newConn(f *Front, raw net.Conn, who *listen.Connection, left func()) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
-		Front: f, left: left, wire: &wire{Conn: raw, who: who, most: f.cfg.MaxPacketBytes, silence: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
+		Front: f, left: left, wire: &wire{Conn: raw, conn: who, most: f.cfg.MaxPacketBytes, idleTimeout: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
 		ctx: ctx, cancel: cancel,
 		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan command, 4), done: make(chan struct{}),
-		options: clientOptions{window: inFlight, most: f.cfg.MaxPacketBytes, told: true},
+		options: clientOptions{window: inFlight, most: f.cfg.MaxPacketBytes, sent: true},
 	}
 	c.woken.Store(1) // whoever serves it is the owner
 	return c
@@ -204,7 +204,7 @@ func (c *conn) aside(p *packet) bool {
 	}
 	waited := !c.canSend() || c.ending != nil
 	err := c.guarded(func() error {
-		if err := check(p.header, p.body); err != nil {
+		if err := validate(p.header, p.body); err != nil {
 			return err
 		}
 		return c.acknowledged(p)
@@ -302,7 +302,7 @@ func (c *conn) packet(p *packet) error {
 	if p.refusal != nil {
 		return c.refused(p)
 	}
-	if err := check(p.header, p.body); err != nil {
+	if err := validate(p.header, p.body); err != nil {
 		p.done()
 		return err
 	}
@@ -317,7 +317,7 @@ func (c *conn) packet(p *packet) error {
 		return c.unsubscribe(p)
 	case packets.Pingreq:
 		c.out = append(c.buffer(), pingresp...)
-		return c.who.Idle()
+		return c.conn.ChargeControlFrame()
 	case packets.Disconnect:
 		return errBye
 	}
@@ -337,7 +337,7 @@ func (c *conn) buffer() []byte {
 }
 
 // send writes an answer with the next flush.
-func (c *conn) send(a *answer) { c.out = a.append(c.buffer(), c.options.most, c.options.told) }
+func (c *conn) send(a *answer) { c.out = a.append(c.buffer(), c.options.most, c.options.sent) }
 
 // flush writes what was gathered.
 func (c *conn) flush() error {
@@ -372,7 +372,7 @@ func (c *conn) end(err error) {
 		return // nobody is there, or the connection was ended already
 	}
 	c.cfg.Log.Debug("mqtt connection ends", "reason", r.Reason.String(), "text", r.Text, "addr", c.RemoteAddr().String())
-	c.options.told = true // both packets may always tell
+	c.options.sent = true // both packets may always tell
 	switch {
 	case c.connected:
 		c.send(disconnect(r))

@@ -26,7 +26,7 @@ func (c *conn) connect() error {
 	if err != nil {
 		return err
 	}
-	if err := check(p.header, p.body); err != nil {
+	if err := validate(p.header, p.body); err != nil {
 		return err
 	}
 	pk, err := decode(p.header, p.body)
@@ -34,42 +34,42 @@ func (c *conn) connect() error {
 		return err
 	}
 	if err := c.authenticate(pk); err != nil {
-		c.who.Refused(authz.Subscribe, listen.ReasonOf(err), err)
+		c.conn.Refused(authz.Subscribe, listen.ReasonOf(err), err)
 		return err
 	}
 	c.agree(pk)
 	c.enter(c)
 	must := c.offer(pk)
 	c.send(connack(property.Refusal{Properties: c.cfg.Announce().Properties()}, must))
-	c.connected, c.greeted = true, true
+	c.connected, c.sawConnect = true, true
 	return c.flush()
 }
 
 // authenticate says why the peer may not be here. The password counts where its certificate does
 // not say who it is: it is a bearer token then.
 func (c *conn) authenticate(pk *packets.Packet) error {
-	pending, err := c.who.TakeToken(string(pk.Connect.Password))
+	pending, err := c.conn.TakeToken(string(pk.Connect.Password))
 	if pending {
-		err = c.who.WaitForIdentity(c.ctx)
+		err = c.conn.WaitForIdentity(c.ctx)
 	}
 	if err != nil {
 		return err
 	}
-	return c.who.May(authz.Subscribe) // who may subscribe may publish too
+	return c.conn.May(authz.Subscribe) // who may subscribe may publish too
 }
 
 // agree takes over what the client wants.
 func (c *conn) agree(pk *packets.Packet) {
-	c.options = clientOptions{window: inFlight, most: math.MaxInt32, told: !pk.Properties.RequestProblemInfoFlag || pk.Properties.RequestProblemInfo == 1}
+	c.options = clientOptions{window: inFlight, most: math.MaxInt32, sent: !pk.Properties.RequestProblemInfoFlag || pk.Properties.RequestProblemInfo == 1}
 	if n := int(pk.Properties.ReceiveMaximum); n > 0 {
 		c.options.window = min(n, inFlight)
 	}
 	if n := pk.Properties.MaximumPacketSize; n > 0 {
 		c.options.most = int(min(n, math.MaxInt32))
 	}
-	c.client = client{client: c.who.Caller(), id: string([]byte(pk.Connect.ClientIdentifier))}
+	c.client = client{client: c.conn.Caller(), id: string([]byte(pk.Connect.ClientIdentifier))}
 	c.within = c.cfg.PublishTimeout
-	c.silence = time.Duration(keepAlive(pk)) * time.Second * 3 / 2
+	c.idleTimeout = time.Duration(keepAlive(pk)) * time.Second * 3 / 2
 }
 
 func keepAlive(pk *packets.Packet) uint16 {
@@ -87,7 +87,7 @@ func (c *conn) offer(pk *packets.Packet) []byte {
 	b = append(b, packets.PropMaximumQos, 1, packets.PropRetainAvailable, 0, packets.PropSubIDAvailable, 0)
 	b = binary.BigEndian.AppendUint32(append(b, packets.PropMaximumPacketSize), uint32(c.cfg.MaxPacketBytes))
 	if c.client.id == "" {
-		b = appendText(append(b, packets.PropAssignedClientID), "hawser-"+strconv.FormatUint(c.who.Peer().Conn, 10))
+		b = appendText(append(b, packets.PropAssignedClientID), "hawser-"+strconv.FormatUint(c.conn.Peer().Conn, 10))
 	}
 	if k := keepAlive(pk); k != pk.Connect.Keepalive {
 		b = binary.BigEndian.AppendUint16(append(b, packets.PropServerKeepAlive), k)

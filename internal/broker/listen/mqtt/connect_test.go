@@ -48,12 +48,12 @@ func TestConnect_SaysWhatIsServed(t *testing.T) {
 }
 
 func TestConnect_Refusals(t *testing.T) {
-	s := open(t, accepts, plain)
+	s := open(t, accepts, cleartext)
 	for name, c := range map[string]struct {
-		id   identity.Identity
-		edit func(*packets.Packet)
-		code byte
-		said string
+		id     identity.Identity
+		edit   func(*packets.Packet)
+		code   byte
+		reason string
 	}{
 		"viewer":       {viewer, func(*packets.Packet) {}, 0x87, "denied"},
 		"nobody known": {identity.Identity{Role: identity.Source, Name: "stranger"}, func(*packets.Packet) {}, 0x87, "unauthenticated"},
@@ -69,7 +69,7 @@ func TestConnect_Refusals(t *testing.T) {
 		}, 0x95, ""},
 	} {
 		peer, k := s.connect(c.id, c.edit)
-		if k.FixedHeader.Type != packets.Connack || k.ReasonCode != c.code || user(k, "hawser-code") != c.said {
+		if k.FixedHeader.Type != packets.Connack || k.ReasonCode != c.code || user(k, "hawser-code") != c.reason {
 			t.Errorf("%s: %#02x %q %v", name, k.ReasonCode, k.Properties.ReasonString, k.Properties.User)
 		}
 		if err := peer.Close(); err != nil {
@@ -80,8 +80,8 @@ func TestConnect_Refusals(t *testing.T) {
 
 // TestConnect_OldVersion: a client of MQTT 3.1.1 is told in its own language.
 func TestConnect_OldVersion(t *testing.T) {
-	peer := open(t, accepts, plain).raw(agent1)
-	peer.say([]byte{0x10, 13, 0, 4, 'M', 'Q', 'T', 'T', 4, 2, 0, 30, 0, 1, 'c'})
+	peer := open(t, accepts, cleartext).raw(agent1)
+	peer.sendBytes([]byte{0x10, 13, 0, 4, 'M', 'Q', 'T', 'T', 4, 2, 0, 30, 0, 1, 'c'})
 	var got [4]byte
 	if _, err := peer.Read(got[:]); err != nil || got != [4]byte{0x20, 2, 0, 1} {
 		t.Errorf("%x, %v", got, err)
@@ -90,12 +90,12 @@ func TestConnect_OldVersion(t *testing.T) {
 
 // TestConnect_SomethingElse is closed without an answer, and without being read.
 func TestConnect_SomethingElse(t *testing.T) {
-	s := open(t, accepts, plain)
+	s := open(t, accepts, cleartext)
 	for name, b := range map[string][]byte{
 		"publish first": append([]byte{0x32}, number(1<<20)...), "SSH": []byte("SSH-2.0-x\r\n"), "ping": {0xC0, 0},
 	} {
 		peer := s.raw(agent1)
-		peer.say(b)
+		peer.sendBytes(b)
 		if k := peer.gone(); k.FixedHeader.Type != 0 {
 			t.Errorf("%s: %+v", name, k)
 		}
@@ -104,7 +104,7 @@ func TestConnect_SomethingElse(t *testing.T) {
 
 // TestConnect_Takeover: a client id is taken over by the same party alone, and the one before is told.
 func TestConnect_Takeover(t *testing.T) {
-	s := open(t, accepts, plain)
+	s := open(t, accepts, cleartext)
 	first, other := s.join(agent1), s.join(source1) // all have the same client id
 	second := s.join(agent1)
 	if k := first.gone(); k.FixedHeader.Type != packets.Disconnect || k.ReasonCode != 0x8E {

@@ -17,7 +17,7 @@ const allSpecs = "sources/+/clusters/cluster1/sourceevents"
 func subscribed(t *testing.T, edit func(*packets.Packet), filter string) (*peer, *called) {
 	t.Helper()
 	s, all := calls()
-	p, _ := open(t, s, plain).connect(agent1, edit)
+	p, _ := open(t, s, cleartext).connect(agent1, edit)
 	p.send(subscribe(1, filter))
 	if k := p.expect(packets.Suback); k.ReasonCodes[0] != 1 {
 		t.Fatalf("%x", k.ReasonCodes)
@@ -63,7 +63,7 @@ func TestDeliver_Window(t *testing.T) {
 // TestDeliver_AtMostOnce: who asks for QoS 0 acknowledges nothing.
 func TestDeliver_AtMostOnce(t *testing.T) {
 	s, all := calls()
-	agent := open(t, s, plain).join(agent1)
+	agent := open(t, s, cleartext).join(agent1)
 	k := subscribe(1, allSpecs)
 	k.Filters[0].Qos = 0
 	agent.send(k)

@@ -50,7 +50,7 @@ type Front struct {
 	closing bool
 	conns   map[*conn]struct{}
 	clients map[client]*conn
-	groups  map[groupKey]*group
+	groups  map[groupKey]*sharedSubscription
 
 	serving sync.WaitGroup
 }
@@ -80,7 +80,7 @@ func New(cfg Config) (*Front, error) {
 	if cfg.OnPanic == nil {
 		cfg.OnPanic = func() {}
 	}
-	f := &Front{cfg: cfg, conns: map[*conn]struct{}{}, clients: map[client]*conn{}, groups: map[groupKey]*group{}}
+	f := &Front{cfg: cfg, conns: map[*conn]struct{}{}, clients: map[client]*conn{}, groups: map[groupKey]*sharedSubscription{}}
 	f.web = newWebSockets(f)
 	return f, nil
 }
@@ -94,7 +94,7 @@ func (f *Front) Serve(raw net.Conn, who *listen.Connection, p listen.Protocol) {
 		return
 	}
 	go func() { // Run waits for it, and for the connection
-		first := &listen.Peeked{Conn: raw}
+		first := &listen.PeekedConn{Conn: raw}
 		c := f.arrive(first, who, func() {
 			who.Leave()
 			f.serving.Done()
@@ -112,7 +112,7 @@ func (f *Front) Serve(raw net.Conn, who *listen.Connection, p listen.Protocol) {
 			f.serving.Done()
 			return
 		}
-		who.Speaks(listen.PlainMQTT)
+		who.Speaks(listen.CleartextMQTT)
 		c.serve()
 	}()
 }

@@ -33,11 +33,11 @@ func FuzzCheck(f *testing.F) {
 		f.Add(s[0], s[1:])
 	}
 	f.Fuzz(func(t *testing.T, header byte, body []byte) {
-		err := check(header, body)
+		err := validate(header, body)
 		if v := (*violation)(nil); err != nil && (!errors.As(err, &v) || v.reason < property.Unspecified || v.text == "") {
 			t.Fatalf("%#v is no violation", err)
 		}
-		head := &walk{rest: body}
+		head := &packetReader{rest: body}
 		if header>>4 == packets.Publish {
 			head.head(header & 0x0F) // as of one that is skipped
 		}

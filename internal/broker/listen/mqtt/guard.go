@@ -45,12 +45,12 @@ func wrong(format string, args ...any) *violation {
 // errShort is the error of a packet that ends too early.
 var errShort = malformed("the packet ends within a field")
 
-// check judges a packet before the codec sees it, which takes much that MQTT forbids, and
+// validate judges a packet before the codec sees it, which takes much that MQTT forbids, and
 // falls over some. What passes has exactly the fields that its kind has, each property at
 // most once and with a value that is allowed, and no more filters and properties than are
 // taken. The result of the codec is the same as what was judged: both read from the left.
-func check(header byte, body []byte) error {
-	w := &walk{rest: body}
+func validate(header byte, body []byte) error {
+	w := &packetReader{rest: body}
 	kind, flags := header>>4, header&0x0F
 	if want := flagsOf(kind); kind != packets.Publish && flags != want {
 		return malformed("the flags of a packet of kind %d are %d, not %d", kind, flags, want)
@@ -113,13 +113,13 @@ func flagsOf(kind byte) byte {
 	return 0
 }
 
-// walk reads the fields of a packet. After the first error it reads nothing.
-type walk struct {
+// packetReader reads the fields of a packet. After the first error it reads nothing.
+type packetReader struct {
 	rest []byte
 	err  error
 }
 
-func (w *walk) fail(err error) {
+func (w *packetReader) fail(err error) {
 	if w.err == nil {
 		w.err = err
 	}
@@ -127,7 +127,7 @@ func (w *walk) fail(err error) {
 }
 
 // take returns the next n bytes.
-func (w *walk) take(n int) []byte {
+func (w *packetReader) take(n int) []byte {
 	if w.err != nil || n > len(w.rest) {
 		w.fail(errShort)
 		return nil
@@ -137,24 +137,24 @@ func (w *walk) take(n int) []byte {
 	return b
 }
 
-func (w *walk) byte() byte {
+func (w *packetReader) byte() byte {
 	if b := w.take(1); b != nil {
 		return b[0]
 	}
 	return 0
 }
 
-func (w *walk) uint16() uint16 {
+func (w *packetReader) uint16() uint16 {
 	if b := w.take(2); b != nil {
 		return binary.BigEndian.Uint16(b)
 	}
 	return 0
 }
 
-func (w *walk) bytes() []byte { return w.take(int(w.uint16())) }
+func (w *packetReader) bytes() []byte { return w.take(int(w.uint16())) }
 
 // text is bytes that have to be text.
-func (w *walk) text() []byte {
+func (w *packetReader) text() []byte {
 	b := w.bytes()
 	if !utf8.Valid(b) {
 		w.fail(malformed("a text is not UTF-8"))
@@ -166,7 +166,7 @@ func (w *walk) text() []byte {
 }
 
 // number is a variable byte integer.
-func (w *walk) number() int {
+func (w *packetReader) number() int {
 	n, taken, err := variable(w.rest)
 	if err != nil || w.err != nil {
 		w.fail(errShort)
@@ -188,7 +188,7 @@ func variable(b []byte) (n, taken int, err error) {
 }
 
 // identifier is that of a packet.
-func (w *walk) identifier() {
+func (w *packetReader) identifier() {
 	if w.uint16() == 0 && w.err == nil {
 		w.fail(wrong("the packet identifier is 0"))
 	}
@@ -196,7 +196,7 @@ func (w *walk) identifier() {
 
 // reason is where acknowledgements may end: before the reason code, or before the
 // properties.
-func (w *walk) reason(kind byte) {
+func (w *packetReader) reason(kind byte) {
 	if len(w.rest) > 0 {
 		w.byte()
 	}
@@ -205,7 +205,7 @@ func (w *walk) reason(kind byte) {
 	}
 }
 
-func (w *walk) connect() {
+func (w *packetReader) connect() {
 	if name := w.text(); w.err == nil && string(name) != "MQTT" {
 		w.fail(violated(property.UnsupportedVersion, "the protocol is %.20q, not MQTT", name))
 	}
@@ -240,7 +240,7 @@ func (w *walk) connect() {
 	}
 }
 
-func (w *walk) publish(flags byte) {
+func (w *packetReader) publish(flags byte) {
 	w.head(flags)
 	w.properties(packets.Publish)
 	if w.err == nil {
@@ -249,7 +249,7 @@ func (w *walk) publish(flags byte) {
 }
 
 // head walks over what stands in PUBLISH before the properties.
-func (w *walk) head(flags byte) {
+func (w *packetReader) head(flags byte) {
 	const retain, qos, dup = 0x01, 0x06, 0x08
 	switch {
 	case flags&qos == qos, flags&qos == 0 && flags&dup != 0:
@@ -267,7 +267,7 @@ func (w *walk) head(flags byte) {
 	}
 }
 
-func (w *walk) filters(kind byte) {
+func (w *packetReader) filters(kind byte) {
 	w.identifier()
 	w.properties(kind)
 	for n := 0; w.err == nil && (n == 0 || len(w.rest) > 0); n++ {
@@ -285,7 +285,7 @@ func (w *walk) filters(kind byte) {
 }
 
 // option is that of one filter of SUBSCRIBE.
-func (w *walk) option() {
+func (w *packetReader) option() {
 	o := w.byte()
 	const qos, retainHandling, reserved = 0x03, 0x30, 0xC0
 	if o&qos == qos || o&retainHandling == retainHandling || o&reserved != 0 {
@@ -325,12 +325,12 @@ var refused = map[byte]*violation{
 }
 
 // properties walks over the properties of a packet.
-func (w *walk) properties(kind byte) {
+func (w *packetReader) properties(kind byte) {
 	all := w.take(w.number())
 	if w.err != nil {
 		return
 	}
-	p := &walk{rest: all}
+	p := &packetReader{rest: all}
 	var seen uint64 // as a set of numbers below 64
 	for n := 1; p.err == nil && len(p.rest) > 0; n++ {
 		id := p.byte()
@@ -353,7 +353,7 @@ func (w *walk) properties(kind byte) {
 }
 
 // property walks over the value of one property.
-func (w *walk) property(id byte) {
+func (w *packetReader) property(id byte) {
 	var value []byte
 	switch forms[id] {
 	case oneByte:

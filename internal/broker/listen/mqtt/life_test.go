@@ -28,7 +28,7 @@ import (
 // and without TLS, the first byte says it.
 func TestPort_OneForAllProtocols(t *testing.T) {
 	for name, edit := range map[string]func(*grpc.Config, *mqtt.Config){
-		"TLS": plain, "plaintext": func(g *grpc.Config, _ *mqtt.Config) { g.Insecure = true },
+		"TLS": cleartext, "plaintext": func(g *grpc.Config, _ *mqtt.Config) { g.Insecure = true },
 	} {
 		s := open(t, accepts, edit)
 		for _, protocols := range [][]string{{"mqtt"}, {}, {"mqtt", "http/1.1"}} {
@@ -43,8 +43,8 @@ func TestPort_OneForAllProtocols(t *testing.T) {
 			p.send(connectPacket())
 			p.expect(packets.Connack)
 			b := encoded(t, publish(1, specs1, event(t, "hub1", "cluster1", "w1", 1)))
-			p.say(b[:1]) // in whatever pieces
-			p.say(b[1:])
+			p.sendBytes(b[:1]) // in whatever pieces
+			p.sendBytes(b[1:])
 			p.expect(packets.Puback)
 		}
 		credentials := insecure.NewCredentials()
@@ -98,13 +98,13 @@ func (s *site) web(name string, protocols ...string) *peer {
 // TestWebSocket_Refusals: a page of another site is not let in with its browser's certificate,
 // nor who speaks something else.
 func TestWebSocket_Refusals(t *testing.T) {
-	s := open(t, accepts, plain)
+	s := open(t, accepts, cleartext)
 	for name, c := range map[string]struct{ request, want string }{
 		"another site":   {"Origin: https://elsewhere.example\r\nSec-WebSocket-Protocol: mqtt\r\n", "403"},
 		"no subprotocol": {"", "101"}, // and closed by a frame
 	} {
 		p := s.raw(source1, "http/1.1")
-		p.say([]byte("GET / HTTP/1.1\r\nHost: " + s.addr + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + c.request + "\r\n"))
+		p.sendBytes([]byte("GET / HTTP/1.1\r\nHost: " + s.addr + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + c.request + "\r\n"))
 		var got [512]byte
 		n, err := p.Read(got[:])
 		if err != nil || !strings.HasPrefix(string(got[:n]), "HTTP/1.1 "+c.want) {
@@ -128,7 +128,7 @@ func TestDrain(t *testing.T) {
 		all <- c
 		return <-c.end
 	}
-	s := open(t, g, plain)
+	s := open(t, g, cleartext)
 	idle, publishing, agent := s.join(source2), s.join(source1), s.join(agent1)
 	agent.send(subscribe(1, allSpecs))
 	agent.expect(packets.Suback)
@@ -175,7 +175,7 @@ func TestDrain_Deadline(t *testing.T) {
 
 // TestSilence: whoever says nothing for one and a half times its keep alive is told so, and gone.
 func TestSilence(t *testing.T) {
-	p, _ := open(t, accepts, plain).connect(agent1, func(k *packets.Packet) { k.Connect.Keepalive = 1 })
+	p, _ := open(t, accepts, cleartext).connect(agent1, func(k *packets.Packet) { k.Connect.Keepalive = 1 })
 	start := time.Now()
 	if k := p.gone(); k.ReasonCode != 0x8D || time.Since(start) < time.Second {
 		t.Errorf("%#02x after %s", k.ReasonCode, time.Since(start))
@@ -187,7 +187,7 @@ func TestHalfPacket(t *testing.T) {
 	s := open(t, accepts, func(_ *grpc.Config, m *mqtt.Config) { m.PublishTimeout = 50 * time.Millisecond })
 	for name, b := range map[string][]byte{"type": {0x32}, "length": {0x32, 0x80}, "body": append([]byte{0x32}, append(number(15<<20), 0, 1)...)} {
 		p, _ := s.connect(source1, func(k *packets.Packet) { k.Connect.ClientIdentifier = name })
-		p.say(b)
+		p.sendBytes(b)
 		p.gone()
 	}
 }
@@ -195,7 +195,7 @@ func TestHalfPacket(t *testing.T) {
 // TestSlowReading: who reads nothing is not sent to without end, and holds up nobody.
 func TestSlowReading(t *testing.T) {
 	s, all := calls()
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	slow, other := o.join(agent1), o.join(source1)
 	k := subscribe(1, allSpecs)
 	k.Filters[0].Qos = 0 // no window
@@ -226,7 +226,7 @@ func TestSlowReading(t *testing.T) {
 
 // TestEnd_SendsOn: who sends on after its connection was ended is not read for as long as it likes.
 func TestEnd_SendsOn(t *testing.T) {
-	p := open(t, accepts, plain).join(agent1)
+	p := open(t, accepts, cleartext).join(agent1)
 	wrong := append(append([]byte{0x00}, number(60<<10)...), make([]byte, 60<<10)...)
 	const most = 64 << 20 // much more than is read, and than buffers take
 	for sent := 0; sent < most; sent += len(wrong) {
@@ -243,7 +243,7 @@ func TestSubscribe_Panic(t *testing.T) {
 	s.subscribe = func(context.Context, transport.Peer, transport.RawSubscription, transport.Stream) error {
 		panic("oops")
 	}
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	agent := o.join(agent1)
 	agent.send(subscribe(1, allSpecs))
 	if k := agent.expect(packets.Suback); k.ReasonCodes[0] != 0x80 || strings.Contains(k.Properties.ReasonString, "oops") {

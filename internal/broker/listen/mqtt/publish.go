@@ -59,11 +59,11 @@ func (c *conn) published(p *packet) error {
 		return err
 	}
 	if n.id == 0 && c.running >= 2*inFlight { // QoS 0 means that it may be lost
-		c.who.Refused(authz.Publish, "number", errTooMany)
+		c.conn.Refused(authz.Publish, "number", errTooMany)
 		p.done()
 		return nil
 	}
-	n.message = codec.Message{ContentType: pk.Properties.ContentType, Payload: pk.Payload, Properties: said(pk)}
+	n.message = codec.Message{ContentType: pk.Properties.ContentType, Payload: pk.Payload, Properties: propertiesOf(pk)}
 	n.subscription = property.SubscriptionIDOf(n.message.Properties)
 	n.key = property.Get(n.message.Properties, "ce-"+codec.ExtResourceID)
 	if n.on(pk.TopicName) {
@@ -107,7 +107,7 @@ func (c *conn) expect(n *pending) error {
 
 // refused answers a PUBLISH of which only the beginning was read.
 func (c *conn) refused(p *packet) error {
-	w := &walk{rest: p.body}
+	w := &packetReader{rest: p.body}
 	w.head(p.header & 0x0F)
 	if w.err != nil {
 		return w.err
@@ -140,8 +140,8 @@ func (c *conn) start(n *pending) {
 	c.serving.Go(func() { c.publish(n) })
 }
 
-// said are the user properties of a packet.
-func said(pk *packets.Packet) []codec.Property {
+// propertiesOf are the user properties of a packet.
+func propertiesOf(pk *packets.Packet) []codec.Property {
 	out := make([]codec.Property, len(pk.Properties.User))
 	for i, u := range pk.Properties.User {
 		out[i] = codec.Property{Key: u.Key, Value: u.Val}
@@ -198,7 +198,7 @@ func (c *conn) finished(n *pending) {
 			delete(c.last, n.key)
 		}
 	}
-	c.tell(n)
+	c.answer(n)
 	acked := 0
 	for ; acked < len(c.queue) && c.queue[acked].finished; acked++ {
 		c.acknowledge(c.queue[acked])
@@ -209,12 +209,12 @@ func (c *conn) finished(n *pending) {
 	}
 }
 
-// tell makes known what an operator has to know of a publish that failed.
-func (c *conn) tell(n *pending) {
+// answer makes known what an operator has to know of a publish that failed.
+func (c *conn) answer(n *pending) {
 	switch code := transport.CodeOf(n.err); {
 	case n.err == nil || n.packet.refusal != nil:
 	case code == transport.CodeDenied || code == transport.CodeUnauthenticated:
-		c.who.Refused(authz.Publish, "scope", n.err)
+		c.conn.Refused(authz.Publish, "scope", n.err)
 	case code == transport.CodeInternal && c.ctx.Err() == nil:
 		c.cfg.Log.Error("call failed", "error", n.err)
 	}
@@ -223,18 +223,18 @@ func (c *conn) tell(n *pending) {
 // acknowledge writes the PUBACK of a publish.
 func (c *conn) acknowledge(n *pending) {
 	if n.err == nil {
-		c.out = appendAccepted(c.buffer(), n.id, property.Receipt(n.receipt), c.options.most, c.options.told)
+		c.out = appendAccepted(c.buffer(), n.id, property.Receipt(n.receipt), c.options.most, c.options.sent)
 		return
 	}
-	r := property.RefusalOf(told(n.err), n.receipt.Revision)
+	r := property.RefusalOf(errorFor(n.err), n.receipt.Revision)
 	if n.reason != 0 {
 		r.Reason = n.reason
 	}
 	c.send(puback(n.id, r))
 }
 
-// told is what the peer is told of an error: of one that is not meant for it, nothing.
-func told(err error) *transport.Error {
+// errorFor is what the peer is told of an error: of one that is not meant for it, nothing.
+func errorFor(err error) *transport.Error {
 	var e *transport.Error
 	switch {
 	case errors.As(err, &e):

@@ -61,7 +61,7 @@ func (g *gated) wait(t *testing.T) string {
 // committed together, and are acknowledged in the order in which they came.
 func TestPublish_TogetherAndAnsweredInOrder(t *testing.T) {
 	g := newGated("w1/1")
-	source := open(t, g, plain).join(source1)
+	source := open(t, g, cleartext).join(source1)
 	source.send(
 		publish(5, specs1, event(t, "hub1", "cluster1", "w1", 1)), publish(9, specs1, event(t, "hub1", "cluster1", "w2", 2)),
 		publish(2, specs1, event(t, "hub1", "cluster1", "w3", 3)))
@@ -82,7 +82,7 @@ func TestPublish_TogetherAndAnsweredInOrder(t *testing.T) {
 // through, as their order decides.
 func TestPublish_OneResourceInOrder(t *testing.T) {
 	g := newGated("w1/1", "w1/2")
-	source := open(t, g, plain).join(source1)
+	source := open(t, g, cleartext).join(source1)
 	source.send(
 		publish(1, specs1, event(t, "hub1", "cluster1", "w1", 1)), publish(2, specs1, event(t, "hub1", "cluster1", "w1", 2)),
 		publish(3, specs1, event(t, "hub1", "cluster1", "w1", 3)), publish(4, specs1, event(t, "hub1", "cluster1", "w2", 1)))
@@ -114,7 +114,7 @@ func TestPublish_Refusals(t *testing.T) {
 			Attribute: "data", Message: "too much", Hint: "wait", Err: fmt.Errorf("secret"),
 		}
 	}
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	good := publish(7, specs1, event(t, "hub1", "cluster1", "w1", 1))
 	source := o.join(source1)
 	source.send(good)
@@ -142,7 +142,7 @@ func TestPublish_Contradictions(t *testing.T) {
 		t.Error("it reached the server")
 		return transport.Receipt{}, nil
 	}
-	source := open(t, s, plain).join(source1)
+	source := open(t, s, cleartext).join(source1)
 	spec := event(t, "hub1", "cluster1", "w1", 1)
 	twice := spec
 	twice.Properties = append(twice.Properties[:len(twice.Properties):len(twice.Properties)], codec.Property{Key: "ce-source", Value: "hub1"})
@@ -150,7 +150,7 @@ func TestPublish_Contradictions(t *testing.T) {
 	for name, c := range map[string]struct {
 		packet packets.Packet
 		code   byte
-		said   string
+		reason string
 	}{
 		"another source's topic":  {publish(1, "sources/hub2/clusters/cluster1/sourceevents", spec), 0x87, "denied"},
 		"another cluster's topic": {publish(1, "sources/hub1/clusters/cluster2/sourceevents", spec), 0x87, "denied"},
@@ -162,7 +162,7 @@ func TestPublish_Contradictions(t *testing.T) {
 		"a source twice":          {publish(1, specs1, twice), 0x99, "invalid"},
 	} {
 		source.send(c.packet)
-		if k := source.expect(packets.Puback); k.ReasonCode != c.code || user(k, "hawser-code") != c.said || k.Properties.ReasonString == "" {
+		if k := source.expect(packets.Puback); k.ReasonCode != c.code || user(k, "hawser-code") != c.reason || k.Properties.ReasonString == "" {
 			t.Errorf("%s: %#02x %q %v", name, k.ReasonCode, k.Properties.ReasonString, k.Properties.User)
 		}
 	}
@@ -173,7 +173,7 @@ func TestPublish_Contradictions(t *testing.T) {
 // TestPublish_AtMostOnce: QoS 0 is handed on and not acknowledged.
 func TestPublish_AtMostOnce(t *testing.T) {
 	g := newGated()
-	source := open(t, g, plain).join(source1)
+	source := open(t, g, cleartext).join(source1)
 	source.send(publish(0, specs1, event(t, "hub1", "cluster1", "w1", 1)), packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	source.expect(packets.Pingresp)
 	g.wait(t)
@@ -183,7 +183,7 @@ func TestPublish_AtMostOnce(t *testing.T) {
 func TestPublish_Panic(t *testing.T) {
 	s := accepts
 	s.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) { panic("oops") }
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	source := o.join(source1)
 	source.send(publish(1, specs1, event(t, "hub1", "cluster1", "w1", 1)))
 	if k := source.expect(packets.Puback); k.ReasonCode != 0x80 || strings.Contains(k.Properties.ReasonString, "oops") {
@@ -227,7 +227,7 @@ func TestPublish_Violations(t *testing.T) {
 		"a server's packet":       {[]byte{0xD0, 0}, 0x82},
 	} {
 		p, _ := o.connect(source1, func(k *packets.Packet) { k.Connect.ClientIdentifier = name })
-		p.say(c.bytes)
+		p.sendBytes(c.bytes)
 		if k := p.gone(); k.FixedHeader.Type != packets.Disconnect || k.ReasonCode != c.code || k.Properties.ReasonString == "" {
 			t.Errorf("%s: %s %#02x %q", name, packets.PacketNames[k.FixedHeader.Type], k.ReasonCode, k.Properties.ReasonString)
 		}
@@ -237,7 +237,7 @@ func TestPublish_Violations(t *testing.T) {
 // TestPublish_ManyBytes: what an agent sends beyond 16 MiB is read in its time, 4 MiB a second;
 // nothing of it is lost.
 func TestPublish_ManyBytes(t *testing.T) {
-	o := open(t, accepts, plain)
+	o := open(t, accepts, cleartext)
 	agent := o.join(agent1)
 	large := status(t, "hub1", "cluster1", "w1", 1)
 	large.Payload = make([]byte, 6<<20)

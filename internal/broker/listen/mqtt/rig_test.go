@@ -117,8 +117,8 @@ func open(t testing.TB, s transport.Server, edit func(*grpc.Config, *mqtt.Config
 	return o
 }
 
-// plain changes nothing.
-func plain(*grpc.Config, *mqtt.Config) {}
+// cleartext changes nothing.
+func cleartext(*grpc.Config, *mqtt.Config) {}
 
 // peer is a client that says what it wants, byte by byte.
 type peer struct {
@@ -212,11 +212,11 @@ func (p *peer) send(all ...packets.Packet) {
 	for _, k := range all {
 		b = append(b, encoded(p.t, k)...)
 	}
-	p.say(b)
+	p.sendBytes(b)
 }
 
-// say sends bytes.
-func (p *peer) say(b []byte) {
+// sendBytes sends bytes.
+func (p *peer) sendBytes(b []byte) {
 	p.t.Helper()
 	if _, err := p.Write(b); err != nil {
 		p.t.Fatal(err)
@@ -380,8 +380,8 @@ func subscribe(id uint16, filters ...string) packets.Packet {
 	return k
 }
 
-// said adds user properties to a packet.
-func said(k packets.Packet, kv ...string) packets.Packet {
+// propertiesOf adds user properties to a packet.
+func propertiesOf(k packets.Packet, kv ...string) packets.Packet {
 	for i := 0; i < len(kv); i += 2 {
 		k.Properties.User = append(k.Properties.User, packets.UserProperty{Key: kv[i], Val: kv[i+1]})
 	}

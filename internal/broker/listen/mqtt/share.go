@@ -14,10 +14,10 @@ import (
 // another member gets them when this one leaves.
 const mostHeld = 8 << 20
 
-// group is a source that consists of several connections, each of which gets a share of the
+// sharedSubscription is a source that consists of several connections, each of which gets a share of the
 // statuses. At the server it is one subscription. It lasts as long as it has a member; it does
 // not resume, so whoever is a member asks for what it missed.
-type group struct {
+type sharedSubscription struct {
 	key    groupKey
 	cancel context.CancelFunc
 	of     *subscription // the member that founded it, for what all have in common
@@ -43,14 +43,14 @@ type groupKey struct {
 }
 
 // join makes s a member of its group, which begins with the first one.
-func (f *Front) join(s *subscription) *group {
-	key := groupKey{client: s.conn.who.Caller(), filter: s.text, dataType: s.raw.DataType, qos: s.qos}
+func (f *Front) join(s *subscription) *sharedSubscription {
+	key := groupKey{client: s.conn.conn.Caller(), filter: s.text, dataType: s.raw.DataType, qos: s.qos}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	g := f.groups[key]
 	if g == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		g = &group{
+		g = &sharedSubscription{
 			key: key, cancel: cancel, of: s, out: make(chan *delivery), ready: make(chan struct{}), ended: make(chan struct{}),
 			wake: run.NewBell(),
 		}
@@ -62,7 +62,7 @@ func (f *Front) join(s *subscription) *group {
 }
 
 // part ends the membership of one.
-func (f *Front) part(g *group) {
+func (f *Front) part(g *sharedSubscription) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if g.members--; g.members == 0 {
@@ -74,7 +74,7 @@ func (f *Front) part(g *group) {
 }
 
 // serveGroup calls the server.
-func (f *Front) serveGroup(ctx context.Context, g *group) {
+func (f *Front) serveGroup(ctx context.Context, g *sharedSubscription) {
 	g.err = f.called(ctx, g.of, groupStream{ctx, g})
 	f.mu.Lock()
 	if f.groups[g.key] == g {
@@ -121,7 +121,7 @@ func (s *subscription) share() error {
 }
 
 // next returns what a member gets: first what another one did not acknowledge.
-func (g *group) next(s *subscription) (*delivery, error) {
+func (g *sharedSubscription) next(s *subscription) (*delivery, error) {
 	for {
 		if d := g.take(); d != nil {
 			return d, nil
@@ -138,7 +138,7 @@ func (g *group) next(s *subscription) (*delivery, error) {
 	}
 }
 
-func (g *group) take() *delivery {
+func (g *sharedSubscription) take() *delivery {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.back) == 0 {
@@ -152,7 +152,7 @@ func (g *group) take() *delivery {
 }
 
 // giveBack has another member get what one did not acknowledge.
-func (g *group) giveBack(d *delivery) {
+func (g *sharedSubscription) giveBack(d *delivery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.back = append(g.back, d)
@@ -162,7 +162,7 @@ func (g *group) giveBack(d *delivery) {
 // groupStream is the sending side of a group.
 type groupStream struct {
 	ctx context.Context //nolint:containedctx // it is the life of the group
-	*group
+	*sharedSubscription
 }
 
 var _ transport.Stream = groupStream{}

@@ -16,7 +16,7 @@ const shared = "$share/workers/sources/hub1/clusters/+/agentevents"
 func member(t *testing.T, s *site, id string, window uint16) *peer {
 	t.Helper()
 	p, _ := s.connect(source1, func(k *packets.Packet) { k.Connect.ClientIdentifier, k.Properties.ReceiveMaximum = id, window })
-	p.send(said(subscribe(1, shared), "hawser-protocol", "1", "hawser-cursor", "e/t/1"))
+	p.send(propertiesOf(subscribe(1, shared), "hawser-protocol", "1", "hawser-cursor", "e/t/1"))
 	if k := p.expect(packets.Suback); k.ReasonCodes[0] != 1 {
 		t.Fatalf("%x %q", k.ReasonCodes, k.Properties.ReasonString)
 	}
@@ -27,7 +27,7 @@ func member(t *testing.T, s *site, id string, window uint16) *peer {
 // its members, and to another one when that leaves without having acknowledged it.
 func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 	s, all := calls()
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	one := member(t, o, "one", 3)
 	call := await(t, all)
 	if call.raw.Hello != (transport.Hello{}) || call.raw.Source != "hub1" {
@@ -70,7 +70,7 @@ func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 		t.Error("the group ended although it has a member")
 	default:
 	}
-	two.send(said(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 9, Filters: packets.Subscriptions{{Filter: shared}}}))
+	two.send(propertiesOf(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 9, Filters: packets.Subscriptions{{Filter: shared}}}))
 	two.expect(packets.Unsuback)
 	await(t, call.ctx.Done())
 	member(t, o, "three", 3) // begins anew
@@ -80,7 +80,7 @@ func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 // TestShare_Rules: what a group cannot be.
 func TestShare_Rules(t *testing.T) {
 	s, all := calls()
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	agent := o.join(agent1)
 	agent.send(subscribe(1, "$share/g/sources/+/clusters/cluster1/sourceevents"))
 	if k := agent.expect(packets.Suback); k.ReasonCodes[0] != 0x9E {
@@ -106,7 +106,7 @@ func TestShare_Rules(t *testing.T) {
 	denies.subscribe = func(context.Context, transport.Peer, transport.RawSubscription, transport.Stream) error {
 		return &transport.Error{Code: transport.CodeDenied, Message: "not yours"}
 	}
-	o = open(t, denies, plain)
+	o = open(t, denies, cleartext)
 	p := o.join(source1)
 	p.send(subscribe(1, shared))
 	if k := p.expect(packets.Suback); k.ReasonCodes[0] != 0x87 {

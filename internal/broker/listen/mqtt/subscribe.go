@@ -67,7 +67,7 @@ type subscription struct {
 
 	// The owner's:
 	request *request // until it is decided
-	place   int      // in the codes of the request
+	index   int      // in the codes of the request
 }
 
 // What subscriptions tell the owner of their connection.
@@ -86,7 +86,7 @@ type (
 type delivery struct {
 	publication
 	of    *subscription
-	group *group // to which it goes back when it is not acknowledged; may be nil
+	group *sharedSubscription // to which it goes back when it is not acknowledged; may be nil
 }
 
 // subscribe takes a SUBSCRIBE.
@@ -95,10 +95,10 @@ func (c *conn) subscribe(p *packet) error {
 	if err != nil {
 		return err
 	}
-	if err := c.who.Idle(); err != nil {
+	if err := c.conn.ChargeControlFrame(); err != nil {
 		return err
 	}
-	hello, dataType := property.HelloOf(said(pk))
+	hello, dataType := property.HelloOf(propertiesOf(pk))
 	r := &request{id: pk.PacketID, codes: make([]byte, len(pk.Filters)), waiting: 1}
 	for i, f := range pk.Filters {
 		if f.NoLocal && strings.HasPrefix(f.Filter, "$share/") {
@@ -110,13 +110,13 @@ func (c *conn) subscribe(p *packet) error {
 			continue
 		}
 		if err == nil {
-			s.qos, s.request, s.place = min(f.Qos, 1), r, i
+			s.qos, s.request, s.index = min(f.Qos, 1), r, i
 			err = c.begin(s)
 		}
 		if err != nil {
-			c.who.Refused(authz.Subscribe, listen.ReasonOf(err), err)
+			c.conn.Refused(authz.Subscribe, listen.ReasonOf(err), err)
 			r.refuse(i, err)
-			if err := c.who.Insist(1); err != nil {
+			if err := c.conn.ChargeRefusedCall(1); err != nil {
 				return err
 			}
 		}
@@ -170,22 +170,22 @@ func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (
 // filterError is an error for which SUBACK has a reason code of its own.
 type filterError struct {
 	reason property.Reason
-	told   *transport.Error
+	err    *transport.Error
 }
 
 // Error implements error.
-func (e *filterError) Error() string { return e.told.Error() }
+func (e *filterError) Error() string { return e.err.Error() }
 
 // Unwrap returns what the peer is told.
-func (e *filterError) Unwrap() error { return e.told }
+func (e *filterError) Unwrap() error { return e.err }
 
 // begin starts a subscription. One with the same filter is replaced.
 func (c *conn) begin(s *subscription) error {
-	s.call = c.who.NewBody(c.bodies.Add(1), true)
+	s.call = c.conn.NewBody(c.bodies.Add(1), true)
 	if before := c.subscriptions[s.text]; before != nil {
 		c.forget(before)
 	}
-	if err := c.who.Begin(listen.Streaming, s.call); err != nil {
+	if err := c.conn.Begin(listen.Streaming, s.call); err != nil {
 		return err
 	}
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
@@ -210,7 +210,7 @@ func (c *conn) forget(s *subscription) {
 	delete(c.subscriptions, s.text)
 	if r := s.request; r != nil {
 		s.request = nil
-		r.codes[s.place] = s.qos // it was granted, and given up
+		r.codes[s.index] = s.qos // it was granted, and given up
 		r.waiting--
 	}
 }
@@ -246,7 +246,7 @@ func (c *conn) opened(o opened) error {
 		return nil
 	}
 	s.request = nil
-	r.codes[s.place] = s.qos
+	r.codes[s.index] = s.qos
 	if r.accepted == nil {
 		r.accepted = &o.accepted
 	}
@@ -262,24 +262,24 @@ func (c *conn) ended(e ended) error {
 		return nil
 	}
 	if code := transport.CodeOf(e.err); e.err != nil && (code == transport.CodeDenied || code == transport.CodeUnauthenticated) {
-		c.who.Refused(authz.Subscribe, "scope", e.err)
+		c.conn.Refused(authz.Subscribe, "scope", e.err)
 	}
-	c.who.Called(authz.Subscribe, e.err)
+	c.conn.Called(authz.Subscribe, e.err)
 	r := s.request
 	if r == nil && c.ending == nil {
-		c.ending, c.before = told(e.err), len(c.deliveries)
+		c.ending, c.before = errorFor(e.err), len(c.deliveries)
 	}
 	if r == nil {
 		return nil
 	}
 	delete(c.subscriptions, s.text)
-	r.refuse(s.place, told(e.err))
+	r.refuse(s.index, errorFor(e.err))
 	return c.decided(r)
 }
 
 // refuse notes why a filter was not granted.
 func (r *request) refuse(place int, err error) {
-	refused := property.RefusalOf(told(err), 0)
+	refused := property.RefusalOf(errorFor(err), 0)
 	if f := (*filterError)(nil); errors.As(err, &f) {
 		refused.Reason = f.reason
 	}
@@ -334,7 +334,7 @@ func (c *conn) unsubscribe(p *packet) error {
 		a.codes = append(a.codes, code)
 	}
 	c.send(a)
-	return c.who.Idle()
+	return c.conn.ChargeControlFrame()
 }
 
 // deliver writes an event.
@@ -383,7 +383,7 @@ func (c *conn) acknowledged(p *packet) error {
 	}
 	d := c.unacked[id]
 	if d == nil {
-		return c.who.Idle()
+		return c.conn.ChargeControlFrame()
 	}
 	delete(c.unacked, id)
 	c.held -= len(d.packet)

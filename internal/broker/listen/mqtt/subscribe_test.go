@@ -67,9 +67,9 @@ func wire(t testing.TB, m codec.Message) []byte {
 // TestSubscribe_Request: what a Hawser party says of itself reaches the server, and the answer reaches it.
 func TestSubscribe_Request(t *testing.T) {
 	s, all := calls()
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	agent := o.join(agent1)
-	agent.send(said(subscribe(3, "sources/+/consumers/cluster1/sourceevents"), "hawser-protocol", "1", "hawser-cursor", "e/t/1", "hawser-cluster-uid", "u"))
+	agent.send(propertiesOf(subscribe(3, "sources/+/consumers/cluster1/sourceevents"), "hawser-protocol", "1", "hawser-cursor", "e/t/1", "hawser-cluster-uid", "u"))
 	k := agent.expect(packets.Suback)
 	if k.PacketID != 3 || string(k.ReasonCodes) != "\x01" || user(k, "subscription-id") != "s1" || user(k, "hawser-protocol") != "1" ||
 		user(k, "hawser-resync") != "list" || user(k, "hawser-epoch") != "e" || user(k, "hawser-max-event-bytes") != "9" {
@@ -83,13 +83,13 @@ func TestSubscribe_Request(t *testing.T) {
 		t.Errorf("%+v %s", got.peer, diff)
 	}
 	// Who wants the works of one source alone has no position in all of them.
-	agent.send(said(subscribe(4, "sources/hub1/consumers/cluster1/sourceevents"), "hawser-protocol", "1", "hawser-cursor", "e/t/1"))
+	agent.send(propertiesOf(subscribe(4, "sources/hub1/consumers/cluster1/sourceevents"), "hawser-protocol", "1", "hawser-cursor", "e/t/1"))
 	agent.expect(packets.Suback)
 	if got := await(t, all); got.raw.Hello != (transport.Hello{}) {
 		t.Errorf("%+v", got.raw)
 	}
 	source := o.join(source1)
-	source.send(said(subscribe(1, "sources/hub1/clusters/+/agentevents", "clusters/+/agentbroadcast"), "hawser-data-type", "x"))
+	source.send(propertiesOf(subscribe(1, "sources/hub1/clusters/+/agentevents", "clusters/+/agentbroadcast"), "hawser-data-type", "x"))
 	if k := source.expect(packets.Suback); string(k.ReasonCodes) != "\x01\x01" {
 		t.Errorf("%v", k.ReasonCodes)
 	}
@@ -104,7 +104,7 @@ func TestSubscribe_Refusals(t *testing.T) {
 	s.subscribe = func(_ context.Context, _ transport.Peer, r transport.RawSubscription, _ transport.Stream) error {
 		return &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop, Message: "not yours: " + r.Cluster + r.Source}
 	}
-	agent := open(t, s, plain).join(agent1)
+	agent := open(t, s, cleartext).join(agent1)
 	for filter, want := range map[string]string{
 		"sources/+/clusters/cluster2/sourceevents": "87 denied",
 		"sources/hub1/clusters/+/agentevents":      "87 denied", // of a source
@@ -131,7 +131,7 @@ func TestSubscribe_Refusals(t *testing.T) {
 // TestSubscribe_GivenUp: a filter that is given up, or subscribed anew, ends at the server, and the connection goes on.
 func TestSubscribe_GivenUp(t *testing.T) {
 	s, all := calls()
-	agent := open(t, s, plain).join(agent1)
+	agent := open(t, s, cleartext).join(agent1)
 	const filter = "sources/+/clusters/cluster1/sourceevents"
 	agent.send(subscribe(1, filter))
 	agent.expect(packets.Suback)
@@ -157,11 +157,11 @@ func TestSubscribe_GivenUp(t *testing.T) {
 // TestSubscribe_EndOfTheServer ends the connection, after all that was sent before.
 func TestSubscribe_EndOfTheServer(t *testing.T) {
 	s, all := calls()
-	o := open(t, s, plain)
+	o := open(t, s, cleartext)
 	for name, c := range map[string]struct {
-		err  error
-		code byte
-		said string
+		err    error
+		code   byte
+		reason string
 	}{
 		"going away": {&transport.Error{Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: time.Second, Message: "going away"}, 0x8B, "unavailable"},
 		"denied":     {&transport.Error{Code: transport.CodeDenied, Message: "no more"}, 0x87, "denied"},
@@ -180,7 +180,7 @@ func TestSubscribe_EndOfTheServer(t *testing.T) {
 		call.end <- c.err
 		agent.expect(packets.Publish)
 		k := agent.expect(packets.Disconnect)
-		if k.ReasonCode != c.code || user(k, "hawser-code") != c.said || strings.Contains(k.Properties.ReasonString, "secret") {
+		if k.ReasonCode != c.code || user(k, "hawser-code") != c.reason || strings.Contains(k.Properties.ReasonString, "secret") {
 			t.Errorf("%s: %#02x %q %v", name, k.ReasonCode, k.Properties.ReasonString, k.Properties.User)
 		}
 	}

@@ -38,7 +38,7 @@ func newWebSockets(f *Front) *webSockets {
 // requesting is a connection on which HTTP is spoken. Its use ends when it is closed.
 type requesting struct {
 	net.Conn
-	who  *listen.Connection
+	conn *listen.Connection
 	once sync.Once
 	over func()
 }
@@ -55,7 +55,7 @@ func (r *requesting) Close() error {
 // take serves a connection; it waits until the server has taken it.
 func (w *webSockets) take(raw net.Conn, who *listen.Connection) {
 	w.front.serving.Add(1)
-	r := &requesting{Conn: raw, who: who, over: func() {
+	r := &requesting{Conn: raw, conn: who, over: func() {
 		who.Leave()
 		w.front.serving.Done()
 	}}
@@ -93,7 +93,7 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 	}
 	// A page of another site must not use the certificate of a browser: that the origin is
 	// that of the broker is checked by default.
-	pinged := func(context.Context, []byte) bool { return c.who.Idle() == nil }
+	pinged := func(context.Context, []byte) bool { return c.conn.ChargeControlFrame() == nil }
 	socket, err := websocket.Accept(out, r, &websocket.AcceptOptions{Subprotocols: []string{"mqtt"}, OnPingReceived: pinged})
 	if err != nil {
 		return // it was answered
@@ -107,10 +107,10 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer w.front.serving.Done()
-	c.who.Speaks(listen.WebSockets)
+	c.conn.Speaks(listen.WebSockets)
 	frames := &framed{Conn: websocket.NetConn(context.Background(), socket, websocket.MessageBinary), socket: socket}
 	over := make(chan struct{})
-	w.front.arrive(frames, c.who, func() { close(over) }).serve()
+	w.front.arrive(frames, c.conn, func() { close(over) }).serve()
 	<-over
 }
 

@@ -33,13 +33,13 @@ const (
 // wire reads and writes packets. One goroutine reads, one writes.
 type wire struct {
 	net.Conn
-	who *listen.Connection
+	conn *listen.Connection
 	// most bounds a packet of the peer, silence is how long it may say nothing, and within is
 	// how long the rest of a packet may take; the reader's.
-	most            int
-	silence, within time.Duration
-	// greeted: CONNECT was read.
-	greeted bool
+	most                int
+	idleTimeout, within time.Duration
+	// sawConnect: CONNECT was read.
+	sawConnect bool
 	// bodies were begun.
 	bodies atomic.Uint32
 }
@@ -71,7 +71,7 @@ var errNoMQTT = errors.New("the first packet is no CONNECT")
 
 // read reads one packet. What the peer announces costs nothing before it comes.
 func (w *wire) read() (*packet, error) {
-	if err := w.SetReadDeadline(time.Now().Add(w.silence)); err != nil {
+	if err := w.SetReadDeadline(time.Now().Add(w.idleTimeout)); err != nil {
 		return nil, err
 	}
 	var first [1]byte
@@ -89,7 +89,7 @@ func (w *wire) read() (*packet, error) {
 		return nil, err
 	}
 	p := &packet{header: first[0]}
-	if !w.greeted && p.kind() != packets.Connect {
+	if !w.sawConnect && p.kind() != packets.Connect {
 		return nil, errNoMQTT
 	}
 	switch most := w.bound(p.kind()); {
@@ -105,7 +105,7 @@ func (w *wire) read() (*packet, error) {
 		p.done()
 		return nil, err
 	}
-	return p, w.who.InTime()
+	return p, w.conn.InTime()
 }
 
 // bound is how long a packet may be.
@@ -141,11 +141,11 @@ func (w *wire) fill(b []byte) error {
 
 // publish reads a PUBLISH, if its peer may have it served now.
 func (w *wire) publish(p *packet, length int) error {
-	call := w.who.NewBody(w.bodies.Add(1), false)
-	if err := w.who.Begin(listen.Unary, call); err != nil {
-		w.who.Refused(authz.Publish, listen.ReasonOf(err), err)
+	call := w.conn.NewBody(w.bodies.Add(1), false)
+	if err := w.conn.Begin(listen.Unary, call); err != nil {
+		w.conn.Refused(authz.Publish, listen.ReasonOf(err), err)
 		p.refusal = err
-		return errors.Join(w.who.Insist(1), w.skip(p, length))
+		return errors.Join(w.conn.ChargeRefusedCall(1), w.skip(p, length))
 	}
 	p.call = call
 	for have := 0; have < length; {
@@ -172,7 +172,7 @@ func (w *wire) skip(p *packet, length int) error {
 	if err := w.fill(p.body); err != nil {
 		return err
 	}
-	if err := w.who.Stray(int64(length)); err != nil {
+	if err := w.conn.ChargeClosedStream(int64(length)); err != nil {
 		return err
 	}
 	_, err := io.CopyN(io.Discard, w.Conn, int64(length-len(p.body)))
@@ -181,7 +181,7 @@ func (w *wire) skip(p *packet, length int) error {
 
 // write writes packets.
 func (w *wire) write(b []byte) error {
-	if err := w.who.InTime(); err != nil {
+	if err := w.conn.InTime(); err != nil {
 		return err
 	}
 	for len(b) > 0 {
