@@ -30,7 +30,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 			Role: p.Role, Name: p.Name, Addr: p.Addr, Conn: p.Conn, Kind: kind, Envelope: env, Bytes: len(event), Result: result,
 		})
 	}()
-	defer func() { err = b.worded(env, err) }()
+	defer func() { err = b.asKubernetesError(env, err) }()
 	defer b.recovered(&err)
 	env, incoming, err := codec.Ingest(event)
 	if err != nil {
@@ -60,8 +60,8 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	return handle(ctx, e)
 }
 
-// worded is an error in the words that its caller reads. env is nil of what is no event.
-func (b *Broker) worded(env *codec.Envelope, err error) error {
+// asKubernetesError is an error in the words that its caller reads. env is nil of what is no event.
+func (b *Broker) asKubernetesError(env *codec.Envelope, err error) error {
 	if err != nil && env != nil && b.registration != nil && registration.Serves(env.Type.DataType) {
 		return registration.Refusal(err)
 	}
@@ -81,7 +81,7 @@ func (b *Broker) reserveMemory(e *call.Event) (int, error) {
 		return 0, call.Refused(transport.CodeTooLarge, "data",
 			fmt.Sprintf("the data takes %d bytes when it is read, at most %d are taken", n, b.cfg.QueueBytes/2), "say it in several events")
 	case !b.reading.Reserve(e.From, n):
-		return 0, call.Overloaded("too much that was sent is being read", call.ComeBack)
+		return 0, call.Overloaded("too much that was sent is being read", call.RetryAfter)
 	}
 	return n, nil
 }
@@ -98,15 +98,15 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	case env.RawType == codec.TypeRelease:
 		return "release", b.intake.Release
 	case env.RawType == codec.TypeAck:
-		return "ack", noted(b.feed.Acknowledge)
+		return "ack", withoutReceipt(b.feed.Acknowledge)
 	case env.RawType == codec.TypeInventoryRequest:
-		return "inventory", noted(b.feed.RequestPage)
+		return "inventory", withoutReceipt(b.feed.RequestPage)
 	case env.RawType == codec.TypeCompared:
-		return "compared", noted(b.compared)
+		return "compared", withoutReceipt(b.compared)
 	case env.RawType == codec.TypeUnexplained:
-		return "unexplained", noted(b.feed.OrphanReport)
+		return "unexplained", withoutReceipt(b.feed.OrphanReport)
 	case env.Type.Action == codec.ResyncRequest:
-		return "resync", noted(b.feed.Resync)
+		return "resync", withoutReceipt(b.feed.Resync)
 	case env.Type.Subresource == codec.Status:
 		return "status", b.intake.PutStatus
 	case env.Type.Subresource == codec.Spec:
@@ -117,8 +117,8 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	}
 }
 
-// noted is the handler for what is only noted.
-func noted(f func(ctx context.Context, e *call.Event) error) handler {
+// withoutReceipt is the handler for what is only noted.
+func withoutReceipt(f func(ctx context.Context, e *call.Event) error) handler {
 	return func(ctx context.Context, e *call.Event) (r transport.Receipt, err error) {
 		if err := f(ctx, e); err != nil {
 			return r, err

@@ -294,7 +294,7 @@ func TestOperations_AreRefused(t *testing.T) {
 	d.wantCode("no such cluster", err, transport.CodeNotFound)
 	_, err = d.Admin.Resolve(t.Context(), olga, &hawserv1.ResolveRequest{Cluster: "c1"})
 	d.wantCode("no uid", err, transport.CodeInvalid)
-	d.closing = call.GoingAway()
+	d.closing = call.ErrDraining()
 	d.wantCode("at the end", forget("c1", "w1"), transport.CodeUnavailable)
 	d.closing = nil
 	d.failing = store.ErrClosed

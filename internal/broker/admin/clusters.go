@@ -93,12 +93,12 @@ func timeOf(t time.Time) *timestamppb.Timestamp {
 
 var (
 	syncStates = map[peers.State]hawserv1.SyncState{
-		peers.InSync: hawserv1.SyncState_SYNC_STATE_IN_SYNC, peers.Behind: hawserv1.SyncState_SYNC_STATE_BEHIND, peers.Differs: hawserv1.SyncState_SYNC_STATE_DIFFERS,
+		peers.InSync: hawserv1.SyncState_SYNC_STATE_IN_SYNC, peers.Syncing: hawserv1.SyncState_SYNC_STATE_BEHIND, peers.OutOfSync: hawserv1.SyncState_SYNC_STATE_DIFFERS,
 	}
 	clusterStates = map[peers.State]hawserv1.ClusterState{
-		peers.InSync: hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, peers.Behind: hawserv1.ClusterState_CLUSTER_STATE_BEHIND,
-		peers.Differs: hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, peers.Failing: hawserv1.ClusterState_CLUSTER_STATE_FAILING,
-		peers.Unproven: hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, peers.Offline: hawserv1.ClusterState_CLUSTER_STATE_OFFLINE,
+		peers.InSync: hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, peers.Syncing: hawserv1.ClusterState_CLUSTER_STATE_BEHIND,
+		peers.OutOfSync: hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, peers.Failing: hawserv1.ClusterState_CLUSTER_STATE_FAILING,
+		peers.Unverified: hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, peers.Offline: hawserv1.ClusterState_CLUSTER_STATE_OFFLINE,
 		peers.Refused: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, peers.NeverSeen: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN,
 	}
 )

@@ -14,7 +14,7 @@ import (
 // ListLimits sends a page of what each source, and then each cluster may have, and has.
 func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, send func(*hawserv1.ListLimitsResponse) error) error {
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListLimitsResponse]) error {
-		for phase, of := range []quota.Of{quota.Source, quota.Cluster} {
+		for phase, of := range []quota.Scope{quota.Source, quota.Cluster} {
 			for _, row := range a.used(p, phase, of) {
 				p.add(position{phase: phase, scope: store.Scope{Cluster: row.Name}}, a.limitsOf(of, row))
 			}
@@ -29,7 +29,7 @@ func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, s
 
 // used are the rows of a phase that the part has room for; sources that are configured or
 // connected are shown before they have anything.
-func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.Of) []quota.Row {
+func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.Scope) []quota.Row {
 	if phase < p.after.phase {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.O
 	return rows[:min(room, len(rows))]
 }
 
-func (a *Admin) limitsOf(of quota.Of, row quota.Row) *hawserv1.ListLimitsResponse {
+func (a *Admin) limitsOf(of quota.Scope, row quota.Row) *hawserv1.ListLimitsResponse {
 	terms := a.cfg.Quotas.Of(row.Name)
 	most := terms.Quota.Source
 	l := &hawserv1.ListLimitsResponse{Source: row.Name, Reach: reachOf(terms.Reach)}

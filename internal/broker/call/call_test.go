@@ -31,7 +31,7 @@ func TestStore_SaysWhatToDoNext(t *testing.T) {
 		"an answer":      {fmt.Errorf("so: %w", Invalid("name", "it is wrong", "")), transport.CodeInvalid, transport.NextStop},
 	} {
 		e := Store(c.err)
-		if e.Code != c.code || e.Next != c.next || e.Next == transport.NextBackOff && e.Delay < ComeBack {
+		if e.Code != c.code || e.Next != c.next || e.Next == transport.NextBackOff && e.Delay < RetryAfter {
 			t.Errorf("%s: %+v", name, e)
 		}
 		if strings.Contains(e.Message+e.Hint, "boom") {
@@ -58,7 +58,7 @@ func TestCallerGone_ByItsDeadlineOrNot(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	<-late.Done()
-	if e := CallerGone(late); e.Code != transport.CodeDeadline || e.Next != transport.NextBackOff || e.Delay != ComeBack {
+	if e := CallerGone(late); e.Code != transport.CodeDeadline || e.Next != transport.NextBackOff || e.Delay != RetryAfter {
 		t.Errorf("late: %+v", e)
 	}
 	left, leave := context.WithCancel(t.Context())

@@ -63,7 +63,7 @@ type Config struct {
 	Insecure bool
 
 	// Times measures how long works take; the broker sets it.
-	Times *Times
+	Times *LatencyTracker
 
 	Now   func() time.Time // nil: time.Now
 	NewID func() string    // unique ids of events and subscriptions; nil: random UUIDs

@@ -12,9 +12,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// ComeBack is how long a party waits before it tries a broker again that goes away
+// RetryAfter is how long a party waits before it tries a broker again that goes away
 // or failed.
-const ComeBack = time.Second
+const RetryAfter = time.Second
 
 // Refused is the error for what is the same however often it is tried; attribute is what
 // is wrong, "" if nothing single is.
@@ -25,7 +25,7 @@ func Refused(code transport.Code, attribute, message, hint string) *transport.Er
 // Unavailable is the error for what may succeed when it is tried again.
 func Unavailable(attribute, message, hint string) *transport.Error {
 	return &transport.Error{
-		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: ComeBack,
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: RetryAfter,
 		Attribute: attribute, Message: message, Hint: hint,
 	}
 }
@@ -64,15 +64,15 @@ func Overloaded(message string, delay time.Duration) *transport.Error {
 	return &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: delay, Message: message}
 }
 
-// GoingAway is the error of a broker that drains.
-func GoingAway() *transport.Error {
+// ErrDraining is the error of a broker that drains.
+func ErrDraining() *transport.Error {
 	return Unavailable("", "the broker is shutting down", "connect again, to another replica if there is one")
 }
 
 // Internal is the error for what nobody but the broker can help.
 func Internal(cause error) *transport.Error {
 	return &transport.Error{
-		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: ComeBack,
+		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: RetryAfter,
 		Message: "internal error, nothing was changed", Hint: "the broker's log says more", Err: cause,
 	}
 }
@@ -85,18 +85,18 @@ func Store(err error) *transport.Error {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, store.ErrClosed):
-		return GoingAway()
+		return ErrDraining()
 	case errors.Is(err, store.ErrBackup):
-		return Overloaded("another backup is being made", ComeBack)
+		return Overloaded("another backup is being made", RetryAfter)
 	case errors.Is(err, store.ErrLow):
 		// Without a delay: a source that waits with all it has to say would wait with
 		// deletions too.
 		return full("the broker's disk is nearly full: it takes deletions, and nothing new", 0, err)
 	case errors.Is(err, store.ErrNoSpace):
-		return full("the broker's disk is full, or it has no file descriptor left", ComeBack, err)
+		return full("the broker's disk is full, or it has no file descriptor left", RetryAfter, err)
 	case errors.Is(err, store.ErrReadOnly):
 		return &transport.Error{
-			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * ComeBack,
+			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * RetryAfter,
 			Message: "the broker's store takes no writes after an error",
 			Hint:    "its operator has to look at the broker's log and restart it", Err: err,
 		}
@@ -115,7 +115,7 @@ func full(message string, delay time.Duration, cause error) *transport.Error {
 func CallerGone(ctx context.Context) *transport.Error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &transport.Error{
-			Code: transport.CodeDeadline, Next: transport.NextBackOff, Delay: ComeBack,
+			Code: transport.CodeDeadline, Next: transport.NextBackOff, Delay: RetryAfter,
 			Message: "the call took too long", Err: ctx.Err(),
 		}
 	}

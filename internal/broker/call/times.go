@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-io/hawser/internal/census"
 )
 
-// Times measures how long versions of works take from their commit. It knows nothing of what
-// was committed before this process. A nil Times measures nothing.
-type Times struct {
+// LatencyTracker measures how long versions of works take from their commit. It knows nothing of what
+// was committed before this process. A nil LatencyTracker measures nothing.
+type LatencyTracker struct {
 	now             func() time.Time
 	sent, confirmed prometheus.Observer
 
@@ -21,9 +21,9 @@ type Times struct {
 }
 
 // NewTimes returns the times of the broker that cfg is for, and makes their metrics.
-func NewTimes(cfg *Config) *Times {
+func NewTimes(cfg *Config) *LatencyTracker {
 	m := cfg.Meter()
-	return &Times{
+	return &LatencyTracker{
 		now: cfg.Now, commits: census.NewCommits(cfg.Store.Head().Revision),
 		sent:      m.Waits("delivery_duration_seconds", "Time from the commit of a version of a work to when it was sent to its cluster."),
 		confirmed: m.Waits("status_duration_seconds", "Time from the commit of a version of a work to the commit of the first status about it."),
@@ -31,7 +31,7 @@ func NewTimes(cfg *Config) *Times {
 }
 
 // Committed notes that everything up to a revision is on disk now.
-func (t *Times) Committed(revision uint64) {
+func (t *LatencyTracker) Committed(revision uint64) {
 	if t == nil {
 		return
 	}
@@ -41,14 +41,14 @@ func (t *Times) Committed(revision uint64) {
 }
 
 // Sent notes that a record was sent to its cluster.
-func (t *Times) Sent(m *store.Meta) {
+func (t *LatencyTracker) Sent(m *store.Meta) {
 	if t != nil && isUnanswered(m) {
 		t.observe(t.sent, m.SpecRevision)
 	}
 }
 
 // Confirmed notes that a status about a version was committed. m is the record before that.
-func (t *Times) Confirmed(m *store.Meta, version int64) {
+func (t *LatencyTracker) Confirmed(m *store.Meta, version int64) {
 	if t != nil && isUnanswered(m) && version == m.Version {
 		t.observe(t.confirmed, m.SpecRevision)
 	}
@@ -61,7 +61,7 @@ func isUnanswered(m *store.Meta) bool {
 	return m.State == store.Live && (m.StatusRevision == 0 || m.StatusVersion < m.Version)
 }
 
-func (t *Times) observe(into prometheus.Observer, revision uint64) {
+func (t *LatencyTracker) observe(into prometheus.Observer, revision uint64) {
 	t.mu.Lock()
 	took, known := t.commits.Since(revision, t.now())
 	t.mu.Unlock()

@@ -231,7 +231,7 @@ func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
 	if told.IsZero() {
 		f.peers.Refresh(s.scope)
 	} else {
-		f.peers.Answered(s.scope, f.cfg.Now().Sub(told))
+		f.peers.Acknowledged(s.scope, f.cfg.Now().Sub(told))
 	}
 	if complain {
 		f.cfg.Log.Warn("agent holds something else than the store, also after it listed it",

@@ -222,11 +222,11 @@ type Agent struct {
 func (a *Agent) State(head store.ClusterHead) peers.State {
 	switch {
 	case a.Sync == Differs:
-		return peers.Differs
+		return peers.OutOfSync
 	case a.Sync == Unproven:
-		return peers.Unproven
+		return peers.Unverified
 	case a.Acked < head.SpecRevision || a.Pending > 0:
-		return peers.Behind
+		return peers.Syncing
 	}
 	return peers.InSync
 }

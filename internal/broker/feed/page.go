@@ -76,7 +76,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 	}
 	size := e.Payload
 	if !f.lists.Reserve(s.client, size) {
-		return call.Overloaded("too many requests wait to be answered", call.ComeBack)
+		return call.Overloaded("too many requests wait to be answered", call.RetryAfter)
 	}
 	clusters := slices.Clone(r.Clusters)
 	slices.Sort(clusters)
@@ -86,7 +86,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 	}
 	if !s.requestPage(p) {
 		p.free()
-		return call.Overloaded("too many requests of this subscription wait to be answered", call.ComeBack)
+		return call.Overloaded("too many requests of this subscription wait to be answered", call.RetryAfter)
 	}
 	return nil
 }

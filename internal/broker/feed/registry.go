@@ -66,7 +66,7 @@ func (r *registry) add(s *subscription, perParty int) error {
 		return err
 	}
 	if r.perClient[s.client] >= perParty {
-		return call.Overloaded("too many subscriptions of "+s.client.String(), call.ComeBack)
+		return call.Overloaded("too many subscriptions of "+s.client.String(), call.RetryAfter)
 	}
 	r.perClient[s.client]++
 	r.byID[s.id] = s
@@ -271,11 +271,11 @@ func (r *registry) mailed() (n int) {
 // waits for them, until the drain timeout is over.
 func (f *Feed) drain(ctx context.Context) error {
 	<-ctx.Done()
-	streams := f.registry.close(call.GoingAway())
+	streams := f.registry.close(call.ErrDraining())
 	if len(streams) > 0 {
 		f.cfg.Log.Info("draining", "streams", len(streams))
 	}
-	if !f.cfg.Drain(len(streams), func(i int) { streams[i].stop(call.GoingAway()) }, f.registry.empty) {
+	if !f.cfg.Drain(len(streams), func(i int) { streams[i].stop(call.ErrDraining()) }, f.registry.empty) {
 		f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", f.registry.count(codec.Spec, ""), "sources", f.registry.count(codec.Status, ""))
 	}
 	return nil

@@ -120,7 +120,7 @@ func (f *Feed) Resync(ctx context.Context, e *call.Event) error {
 // hand hands a list to a stream, which gets memory of its own for it.
 func (f *Feed) hand(s *subscription, e *call.Event) (err error) {
 	if !f.lists.Reserve(e.From, e.Payload) {
-		return call.Overloaded("too many lists wait to be compared", call.ComeBack)
+		return call.Overloaded("too many lists wait to be compared", call.RetryAfter)
 	}
 	l := list{free: func() { f.lists.Free(e.From, e.Payload) }}
 	if e.Env.Type.Subresource == codec.Spec {
@@ -135,7 +135,7 @@ func (f *Feed) hand(s *subscription, e *call.Event) (err error) {
 		return call.Undecodable(err)
 	case !s.request(&l):
 		l.free()
-		return call.Overloaded("too many lists of this subscription wait to be compared", call.ComeBack)
+		return call.Overloaded("too many lists of this subscription wait to be compared", call.RetryAfter)
 	}
 	return nil
 }

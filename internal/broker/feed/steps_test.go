@@ -176,7 +176,7 @@ func TestSubscription_HashesAndDeliveriesTakeTurns(t *testing.T) {
 func TestSubscription_StopComesFirst(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.sub.post(workKey(1), 1, 0)
-	s.sub.stop(call.GoingAway())
+	s.sub.stop(call.ErrDraining())
 	s.sub.stop(&transport.Error{Code: transport.CodeInternal})
 	if st := s.nextAt(100); st.kind != finish || st.err.Code != transport.CodeUnavailable {
 		t.Errorf("%+v, want the first reason", st)

@@ -59,7 +59,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 		return err
 	}
 	if s.part == codec.Spec {
-		f.peers.Came(s.scope, peers.Facts{Address: p.Addr, Version: raw.Hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
+		f.peers.Connected(s.scope, peers.Facts{Address: p.Addr, Version: raw.Hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
 	}
 	accepted := f.accepted(s)
 	if err := out.Accept(accepted); err != nil {
@@ -122,7 +122,7 @@ func (f *Feed) leave(s *subscription) {
 	f.registry.remove(s)
 	if s.part == codec.Spec {
 		f.sync.Deletions.Leave(s.scope, head)
-		f.peers.Left(s.scope)
+		f.peers.Disconnected(s.scope)
 	}
 	s.leave()
 }

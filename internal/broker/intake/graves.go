@@ -77,7 +77,7 @@ func (g *tombstoneGC) run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		for !g.removeSeen(ctx) {
-			run.Sleep(ctx, call.ComeBack)
+			run.Sleep(ctx, call.RetryAfter)
 		}
 	}
 	return nil

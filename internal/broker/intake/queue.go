@@ -94,7 +94,7 @@ func newQueue(bytes int) *queue {
 
 // put adds p, or says why not. A refusal for want of room has no delay yet. It returns
 // [call.CallerGone] when ctx has ended: whoever gave up may have put something newer since.
-// After close it returns [call.GoingAway], and of what no longer counts the reason.
+// After close it returns [call.ErrDraining], and of what no longer counts the reason.
 func (q *queue) put(ctx context.Context, p *pending) *transport.Error {
 	if ok, others := q.budget.ReservePart(p.from, p.cluster, p.size); !ok {
 		full := call.Overloaded("the broker has too much to write", 0)
@@ -118,7 +118,7 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 	case ctx.Err() != nil:
 		return call.CallerGone(ctx)
 	case q.closed:
-		return call.GoingAway()
+		return call.ErrDraining()
 	case p.checkValid != nil:
 		if refused := p.checkValid(); refused != nil {
 			return refused

@@ -18,11 +18,11 @@ const spaceDelay = time.Minute
 // it, which says that other events of the same party may be taken. How much a cluster has of all
 // sources it does not tell.
 func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
-	what := map[quota.What]string{
+	what := map[quota.Resource]string{
 		quota.Works: "works", quota.Bytes: "bytes of works", quota.Statuses: "bytes of statuses", quota.Clusters: "clusters with works",
 		quota.Records: "records of works, deleted ones included",
 	}[x.What]
-	attribute := cmp.Or(map[quota.What]string{quota.Bytes: "data", quota.Statuses: "data", quota.Clusters: codec.ExtClusterName}[x.What], codec.ExtResourceID)
+	attribute := cmp.Or(map[quota.Resource]string{quota.Bytes: "data", quota.Statuses: "data", quota.Clusters: codec.ExtClusterName}[x.What], codec.ExtResourceID)
 	e := &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: spaceDelay, Attribute: attribute,
 		Message: fmt.Sprintf("no room: source %s may have %d %s", env.Source, x.Limit, what),

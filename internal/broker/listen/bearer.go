@@ -96,7 +96,7 @@ func (c *Connection) firstToken(text string) (pending bool, err error) {
 }
 
 // laterToken takes the token of a later call.
-func (c *Connection) laterToken(p *tokens.Pass, text string) error {
+func (c *Connection) laterToken(p *tokens.TokenRef, text string) error {
 	if p.Is(text) {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (c *Connection) countBadToken(err error) error {
 }
 
 // identified makes the stranger who its token says.
-func (c *Connection) identified(p *tokens.Pass) error {
+func (c *Connection) identified(p *tokens.TokenRef) error {
 	s := *c.peerState()
 	s.identity, s.user, s.groups, s.pass, s.refusal = p.Identity, p.User, p.Groups, p, nil
 	s.until = oldAt(c.port.limiter.now())

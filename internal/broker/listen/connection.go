@@ -67,7 +67,7 @@ type peerState struct {
 	// refusal is what every call is told; nil when calls may be made.
 	refusal *refusal
 	// pass is the token that the identity is known by; nil where that is a certificate.
-	pass *tokens.Pass
+	pass *tokens.TokenRef
 	// until is when the connection ends whatever its peer is.
 	until time.Time
 

@@ -39,20 +39,20 @@ const (
 	Refused
 	// InSync: the agent proved that it holds exactly what it should.
 	InSync
-	// Behind: something has changed since.
-	Behind
-	// Unproven: the agent proves nothing, as those of Open Cluster Management, or has not yet.
-	Unproven
+	// Syncing: something has changed since.
+	Syncing
+	// Unverified: the agent proves nothing, as those of Open Cluster Management, or has not yet.
+	Unverified
 	// Failing: works are not applied, or not available.
 	Failing
-	// Differs: the agent holds something else, also after it listed it.
-	Differs
+	// OutOfSync: the agent holds something else, also after it listed it.
+	OutOfSync
 	states
 )
 
 var words = [states]string{
-	NeverSeen: "NeverSeen", Offline: "Offline", Refused: "Refused", InSync: "InSync", Behind: "Behind",
-	Unproven: "Unknown", Failing: "Failing", Differs: "Differs",
+	NeverSeen: "NeverSeen", Offline: "Offline", Refused: "Refused", InSync: "InSync", Syncing: "Behind",
+	Unverified: "Unknown", Failing: "Failing", OutOfSync: "Differs",
 }
 
 // String is the value of the metric's label; hawser shows the same word.
@@ -194,8 +194,8 @@ func (p *Peers) Refresh(scope store.Scope) {
 	p.judge(scope)
 }
 
-// Came takes it that an agent has come, and what is known of it.
-func (p *Peers) Came(scope store.Scope, f Facts) {
+// Connected takes it that an agent has come, and what is known of it.
+func (p *Peers) Connected(scope store.Scope, f Facts) {
 	p.change(scope, func(had *Facts) {
 		f.Seen, f.RefusedAt, f.Refusal = p.cfg.Now(), had.RefusedAt, had.Refusal
 		f.Address, f.Version = printable(f.Address, longest), printable(f.Version, longest)
@@ -203,13 +203,13 @@ func (p *Peers) Came(scope store.Scope, f Facts) {
 	})
 }
 
-// Left takes it that an agent has gone.
-func (p *Peers) Left(scope store.Scope) {
+// Disconnected takes it that an agent has gone.
+func (p *Peers) Disconnected(scope store.Scope) {
 	p.change(scope, func(f *Facts) { f.Seen = p.cfg.Now() })
 }
 
-// Answered takes it that an agent has acknowledged a checkpoint, and how long that was under way.
-func (p *Peers) Answered(scope store.Scope, after time.Duration) {
+// Acknowledged takes it that an agent has acknowledged a checkpoint, and how long that was under way.
+func (p *Peers) Acknowledged(scope store.Scope, after time.Duration) {
 	p.change(scope, func(f *Facts) { f.RoundTrip = after })
 }
 

@@ -89,13 +89,13 @@ func (w *world) come(cluster string, f Facts) {
 	if err := w.store.MarkSubscribed(w.Context(), codec.ManifestBundles, cluster, ""); err != nil {
 		w.Fatal(err)
 	}
-	w.stand[cluster] = Unproven
-	w.Came(at(cluster), f)
+	w.stand[cluster] = Unverified
+	w.Connected(at(cluster), f)
 }
 
 func (w *world) leave(cluster string) {
 	delete(w.stand, cluster)
-	w.Left(at(cluster))
+	w.Disconnected(at(cluster))
 }
 
 // counted is what the metric says, of what is not 0.
@@ -154,14 +154,14 @@ func TestPeers_CountsStates(t *testing.T) {
 	w.come("c1", Facts{})
 	w.want("an agent came", map[string]int{"NeverSeen": 1, "Unknown": 1})
 	w.stand["c1"] = InSync
-	w.Answered(at("c1"), time.Second)
+	w.Acknowledged(at("c1"), time.Second)
 	w.want("it proved it", map[string]int{"NeverSeen": 1, "InSync": 1})
 	w.report("c1", true)
 	w.want("it fails", map[string]int{"NeverSeen": 1, "Failing": 1})
-	w.stand["c1"] = Differs
+	w.stand["c1"] = OutOfSync
 	w.Refresh(at("c1"))
 	w.want("it differs, which is worse", map[string]int{"NeverSeen": 1, "Differs": 1})
-	w.stand["c1"] = Behind
+	w.stand["c1"] = Syncing
 	w.report("c1", false)
 	w.want("it is better", map[string]int{"NeverSeen": 1, "Behind": 1})
 	w.leave("c1")
@@ -177,7 +177,7 @@ func TestPeers_CountsStates(t *testing.T) {
 	w.leave("c1")
 	w.want("it was refused while it was there, and left then", map[string]int{"NeverSeen": 1, "Refused": 1})
 	w.now = w.now.Add(time.Second)
-	w.Left(at("c1"))
+	w.Disconnected(at("c1"))
 	w.want("it left after that", map[string]int{"NeverSeen": 1, "Offline": 1})
 	w.commit(store.Op{Kind: store.Drop, Key: store.Key{Cluster: "c2"}})
 	w.want("nothing of c2 is left", map[string]int{"Offline": 1})
@@ -199,7 +199,7 @@ func TestPeers_CountsStates(t *testing.T) {
 func TestPeers_KnowsWhoWasThere(t *testing.T) {
 	w := newWorld(t)
 	w.come("c1", Facts{Address: "192.0.2.1:7", Version: "v1\x1b[2J" + strings.Repeat("9", 1<<20), Transport: "grpc", CertificateEnds: w.now.Add(time.Hour)})
-	w.Answered(at("c1"), time.Second)
+	w.Acknowledged(at("c1"), time.Second)
 	came := w.now
 	w.now = w.now.Add(time.Minute)
 	w.leave("c1")

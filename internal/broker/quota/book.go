@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// Book is the use of everybody, kept in memory by an engine and made anew when that is opened.
+// Usage is the use of everybody, kept in memory by an engine and made anew when that is opened.
 // It is not safe for concurrent use, but for its reading methods among themselves.
-type Book struct {
+type Usage struct {
 	sources, clusters map[string]Use
 	works             map[pair]int64
 }
 
 type pair struct{ source, cluster string }
 
-var _ Usage = (*Book)(nil)
+var _ UsageReader = (*Usage)(nil)
 
 // NewUsage returns the book of an empty store.
-func NewUsage() *Book {
-	return &Book{sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
+func NewUsage() *Usage {
+	return &Usage{sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
 }
 
 // Change is what a source has more, or less, on a cluster.
@@ -27,14 +27,14 @@ type Change struct {
 	By              Use
 }
 
-// Source implements [Usage].
-func (b *Book) Source(name string) Use { return b.sources[name] }
+// Source implements [UsageReader].
+func (b *Usage) Source(name string) Use { return b.sources[name] }
 
-// Cluster implements [Usage].
-func (b *Book) Cluster(name string) Use { return b.clusters[name] }
+// Cluster implements [UsageReader].
+func (b *Usage) Cluster(name string) Use { return b.clusters[name] }
 
-// Works implements [Usage].
-func (b *Book) Works(source, cluster string) int64 { return b.works[pair{source, cluster}] }
+// Works implements [UsageReader].
+func (b *Usage) Works(source, cluster string) int64 { return b.works[pair{source, cluster}] }
 
 // Row is the use of one source or one cluster.
 type Row struct {
@@ -43,7 +43,7 @@ type Row struct {
 }
 
 // Rows returns the use of sources, or of clusters, by name: those after one, at most limit.
-func (b *Book) Rows(of Of, after string, limit int) []Row {
+func (b *Usage) Rows(of Scope, after string, limit int) []Row {
 	all := b.sources
 	if of == Cluster {
 		all = b.clusters
@@ -63,34 +63,34 @@ func (b *Book) Rows(of Of, after string, limit int) []Row {
 }
 
 // Add counts a change.
-func (b *Book) Add(c Change) {
-	d := b.Draft()
+func (b *Usage) Add(c Change) {
+	d := b.Pending()
 	d.Add(c)
 	d.Keep()
 }
 
-// Draft is a book with the changes of a commit that is not written yet.
-type Draft struct {
-	base              *Book
+// PendingUsage is a book with the changes of a commit that is not written yet.
+type PendingUsage struct {
+	base              *Usage
 	sources, clusters map[string]Use
 	works             map[pair]int64
 }
 
-var _ Usage = (*Draft)(nil)
+var _ UsageReader = (*PendingUsage)(nil)
 
-// Draft begins one.
-func (b *Book) Draft() *Draft {
-	return &Draft{base: b, sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
+// Pending begins one.
+func (b *Usage) Pending() *PendingUsage {
+	return &PendingUsage{base: b, sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
 }
 
-// Source implements [Usage].
-func (d *Draft) Source(name string) Use { return drafted(d.sources, d.base.sources, name) }
+// Source implements [UsageReader].
+func (d *PendingUsage) Source(name string) Use { return drafted(d.sources, d.base.sources, name) }
 
-// Cluster implements [Usage].
-func (d *Draft) Cluster(name string) Use { return drafted(d.clusters, d.base.clusters, name) }
+// Cluster implements [UsageReader].
+func (d *PendingUsage) Cluster(name string) Use { return drafted(d.clusters, d.base.clusters, name) }
 
-// Works implements [Usage].
-func (d *Draft) Works(source, cluster string) int64 {
+// Works implements [UsageReader].
+func (d *PendingUsage) Works(source, cluster string) int64 {
 	return drafted(d.works, d.base.works, pair{source, cluster})
 }
 
@@ -102,7 +102,7 @@ func drafted[K comparable, V any](draft, book map[K]V, k K) V {
 }
 
 // Add counts a change.
-func (d *Draft) Add(c Change) {
+func (d *PendingUsage) Add(c Change) {
 	if c.By == (Use{}) {
 		return
 	}
@@ -120,7 +120,7 @@ func (d *Draft) Add(c Change) {
 }
 
 // Keep carries the draft over into its book, once it is written.
-func (d *Draft) Keep() {
+func (d *PendingUsage) Keep() {
 	keep(d.base.sources, d.sources)
 	keep(d.base.clusters, d.clusters)
 	keep(d.base.works, d.works)

@@ -38,25 +38,25 @@ func (u Use) Minus(v Use) Use {
 	}
 }
 
-// Of says whose a limit is.
-type Of string
+// Scope says whose a limit is.
+type Scope string
 
 // Who has limits.
 const (
-	Source  Of = "source"
-	Cluster Of = "cluster"
+	Source  Scope = "source"
+	Cluster Scope = "cluster"
 )
 
-// What is limited.
-type What string
+// Resource is limited.
+type Resource string
 
 // What is limited. A cluster may have as many bytes of statuses as of specs.
 const (
-	Works    What = "works"
-	Records  What = "records"
-	Bytes    What = "bytes"
-	Statuses What = "statuses"
-	Clusters What = "clusters"
+	Works    Resource = "works"
+	Records  Resource = "records"
+	Bytes    Resource = "bytes"
+	Statuses Resource = "statuses"
+	Clusters Resource = "clusters"
 )
 
 // RecordsPerWork is how many records there may be for each work that there may be: what is
@@ -65,13 +65,13 @@ const RecordsPerWork = 10
 
 // Excess is a limit that something would exceed. The zero value is none.
 type Excess struct {
-	Of    Of
-	What  What
+	Of    Scope
+	What  Resource
 	Limit int64
 }
 
-// Usage is what is used, the changes of a commit included that were made so far.
-type Usage interface {
+// UsageReader is what is used, the changes of a commit included that were made so far.
+type UsageReader interface {
 	Source(name string) Use
 	Cluster(name string) Use
 	// Works is how many works a source has on a cluster.
@@ -84,7 +84,7 @@ type Quota struct{ Source, Cluster identity.Limits }
 // Exceeded returns the first limit that is exceeded when a source has so much more on a
 // cluster. Only what becomes more counts: whoever is over a limit that was lowered can still
 // change works without making them larger, and delete them.
-func (q *Quota) Exceeded(u Usage, source, cluster string, more Use) Excess {
+func (q *Quota) Exceeded(u UsageReader, source, cluster string, more Use) Excess {
 	if more.Works <= 0 && more.Bytes <= 0 && more.Records <= 0 {
 		return Excess{} // most publishes are of a work that is there
 	}
@@ -101,9 +101,9 @@ func (q *Quota) Exceeded(u Usage, source, cluster string, more Use) Excess {
 	return Excess{}
 }
 
-func exceeded(u, more Use, l identity.Limits) (What, int64) {
+func exceeded(u, more Use, l identity.Limits) (Resource, int64) {
 	for _, d := range []struct {
-		what            What
+		what            Resource
 		has, add, limit int64
 	}{
 		{Works, u.Works, more.Works, l.Works},
@@ -119,7 +119,7 @@ func exceeded(u, more Use, l identity.Limits) (What, int64) {
 }
 
 // Reported is Exceeded for a status of a cluster.
-func (q *Quota) Reported(u Usage, cluster string, more Use) Excess {
+func (q *Quota) Reported(u UsageReader, cluster string, more Use) Excess {
 	if limit := q.Cluster.Bytes; more.Statuses > 0 && limit > 0 && u.Cluster(cluster).Statuses+more.Statuses > limit {
 		return Excess{Of: Cluster, What: Statuses, Limit: limit}
 	}

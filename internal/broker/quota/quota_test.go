@@ -65,7 +65,7 @@ func TestBook_IsTheSumOfItsChanges(t *testing.T) {
 		works := map[[2]string]quota.Use{} // by source and cluster: what is there
 		book := quota.NewUsage()
 		for range rapid.IntRange(1, 20).Draw(t, "commits") {
-			draft, after := book.Draft(), maps.Clone(works)
+			draft, after := book.Pending(), maps.Clone(works)
 			for range rapid.IntRange(0, 5).Draw(t, "changes") {
 				at := [2]string{name.Draw(t, "source"), name.Draw(t, "cluster")}
 				w := rapid.Int64Range(0, 2).Draw(t, "works")
@@ -79,7 +79,7 @@ func TestBook_IsTheSumOfItsChanges(t *testing.T) {
 				works = after
 			}
 			compare(t, book, works)
-			for _, of := range []quota.Of{quota.Source, quota.Cluster} {
+			for _, of := range []quota.Scope{quota.Source, quota.Cluster} {
 				checkRows(t, book, of, works)
 			}
 		}
@@ -87,7 +87,7 @@ func TestBook_IsTheSumOfItsChanges(t *testing.T) {
 }
 
 // sums are what the works add up to, by source or by cluster.
-func sums(of quota.Of, works map[[2]string]quota.Use) map[string]quota.Use {
+func sums(of quota.Scope, works map[[2]string]quota.Use) map[string]quota.Use {
 	all := map[string]quota.Use{}
 	for at, u := range works {
 		n := at[0]
@@ -102,7 +102,7 @@ func sums(of quota.Of, works map[[2]string]quota.Use) map[string]quota.Use {
 	return all
 }
 
-func compare(t *rapid.T, u quota.Usage, works map[[2]string]quota.Use) {
+func compare(t *rapid.T, u quota.UsageReader, works map[[2]string]quota.Use) {
 	sources, clusters := sums(quota.Source, works), sums(quota.Cluster, works)
 	for _, n := range []string{"a", "b", "c"} {
 		if got := u.Source(n); got != sources[n] {
@@ -119,7 +119,7 @@ func compare(t *rapid.T, u quota.Usage, works map[[2]string]quota.Use) {
 	}
 }
 
-func checkRows(t *rapid.T, b *quota.Book, of quota.Of, works map[[2]string]quota.Use) {
+func checkRows(t *rapid.T, b *quota.Usage, of quota.Scope, works map[[2]string]quota.Use) {
 	want := sums(of, works)
 	got, after := map[string]quota.Use{}, ""
 	var names []string

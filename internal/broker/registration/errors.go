@@ -20,7 +20,7 @@ func apiError(e codec.APIError) *transport.Error {
 	code, next := codeOf(e)
 	out := &transport.Error{Code: code, Next: next, Message: e.Text()}
 	if next == transport.NextBackOff {
-		out.Delay = max(call.ComeBack, time.Duration(e.Details.RetryAfterSeconds)*time.Second)
+		out.Delay = max(call.RetryAfter, time.Duration(e.Details.RetryAfterSeconds)*time.Second)
 	}
 	return out
 }

@@ -175,11 +175,11 @@ func (r *Service) Facts(cluster string) Facts { return r.cache.factsOf(cluster) 
 func (r *Service) drain(ctx context.Context) error {
 	<-ctx.Done()
 	r.requests.close(unavailable("the broker is shutting down"))
-	streams := r.agents.close(call.GoingAway())
+	streams := r.agents.close(call.ErrDraining())
 	if s := r.source.Load(); s != nil {
-		s.stop(call.GoingAway())
+		s.stop(call.ErrDraining())
 	}
-	if !r.cfg.Drain(len(streams), func(i int) { streams[i].stop(call.GoingAway()) }, r.agents.empty) {
+	if !r.cfg.Drain(len(streams), func(i int) { streams[i].stop(call.ErrDraining()) }, r.agents.empty) {
 		r.cfg.Log.Warn("drain timeout is over, some streams of registration did not end", "streams", r.agents.count())
 	}
 	return nil

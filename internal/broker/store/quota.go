@@ -46,7 +46,7 @@ func (w *Write) uses(yield func(quota.Change) bool) bool {
 
 // Admit returns d, or, where it would take more than the op's quota allows, a refusal in its
 // place. u is the use that the earlier ops of the batch left.
-func Admit(u quota.Usage, op *Op, d Decision) Decision {
+func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 	if op.Quota == nil || len(d.Writes) == 0 {
 		return d
 	}

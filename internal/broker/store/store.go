@@ -113,7 +113,7 @@ type Store interface {
 	ClusterHead(dt codec.DataType, cluster string) ClusterHead
 	// Rows returns the use of sources, or of clusters, by name: those after one, at most limit
 	// (at least 1). It reads no disk.
-	Rows(of quota.Of, after string, limit int) []quota.Row
+	Rows(of quota.Scope, after string, limit int) []quota.Row
 	// Digests returns the digest of an owner's live records, and of what waits
 	// behind its tombstones to become live, on every cluster where it has some,
 	// or has tombstones, sorted by cluster. It reads no disk.

@@ -38,8 +38,8 @@ type Rule struct {
 // Enabled reports whether anything is said about tokens.
 func (c Config) Enabled() bool { return len(c.Audiences) > 0 || c.HubAudience || len(c.Mapping) > 0 }
 
-// everybody are groups that each account of a hub is in.
-var everybody = []string{"system:authenticated", "system:unauthenticated", "system:serviceaccounts"}
+// allAudiences are groups that each account of a hub is in.
+var allAudiences = []string{"system:authenticated", "system:unauthenticated", "system:serviceaccounts"}
 
 // Validate says what could never work, or would let everybody in.
 func (c Config) Validate() error {
@@ -65,7 +65,7 @@ func (r Rule) validate() error {
 	switch {
 	case (r.User == "") == (r.Group == ""):
 		return errors.New("set exactly one of user and group")
-	case slices.Contains(everybody, r.Group):
+	case slices.Contains(allAudiences, r.Group):
 		return fmt.Errorf("every account of the hub is in group %s: use another one", r.Group)
 	case r.Role == identity.Agent:
 		return errors.New("a token makes no agent: that is known by its certificate; use bootstrap for who asks that a cluster joins")

@@ -36,7 +36,7 @@ func (g *grant) same(o *grant) bool {
 // entry is what is known of one token.
 type entry struct {
 	hash [sha256.Size]byte
-	turn chan struct{} // has room for who asks the hub
+	lock chan struct{} // has room for who asks the hub
 
 	// What follows is guarded by Tokens.mu. grant is nil where the token does not count, for why.
 	grant *grant
@@ -52,8 +52,8 @@ type entry struct {
 	text          string // while there are passes
 }
 
-// Pass is a token that counts, as long as its holder keeps it.
-type Pass struct {
+// TokenRef is a token that counts, as long as its holder keeps it.
+type TokenRef struct {
 	*grant
 	of   *Tokens
 	e    *entry
@@ -61,10 +61,10 @@ type Pass struct {
 }
 
 // Is reports whether the pass is for a token.
-func (p *Pass) Is(text string) bool { return sha256.Sum256([]byte(text)) == p.e.hash }
+func (p *TokenRef) Is(text string) bool { return sha256.Sum256([]byte(text)) == p.e.hash }
 
 // Release ends the use of the pass; it may be called again.
-func (p *Pass) Release() {
+func (p *TokenRef) Release() {
 	p.once.Do(func() {
 		p.of.mu.Lock()
 		p.e.passes--
@@ -85,7 +85,7 @@ func (t *Tokens) entry(text string) (e *entry, failures int) {
 	e = t.known[hash]
 	if e == nil {
 		t.sweep()
-		e = &entry{hash: hash, turn: make(chan struct{}, 1)}
+		e = &entry{hash: hash, lock: make(chan struct{}, 1)}
 		t.known[hash] = e
 	}
 	e.users++
@@ -147,14 +147,14 @@ func (t *Tokens) sweep() {
 func (g *grant) lasts(now time.Time) bool { return g.Ends.IsZero() || now.Before(g.Ends) }
 
 // passOf is pass for who has no lock.
-func (t *Tokens) passOf(e *entry, text string) (*Pass, error) {
+func (t *Tokens) passOf(e *entry, text string) (*TokenRef, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return e.pass(t, text, t.o.Now())
 }
 
 // pass returns a pass, or why there is none; neither, where the hub has to be asked.
-func (e *entry) pass(t *Tokens, text string, now time.Time) (*Pass, error) {
+func (e *entry) pass(t *Tokens, text string, now time.Time) (*TokenRef, error) {
 	switch {
 	case !now.Before(e.until):
 		return nil, nil
@@ -166,7 +166,7 @@ func (e *entry) pass(t *Tokens, text string, now time.Time) (*Pass, error) {
 	e.users++
 	e.passes++
 	e.text = text
-	return &Pass{grant: e.grant, of: t, e: e}, nil
+	return &TokenRef{grant: e.grant, of: t, e: e}, nil
 }
 
 // note takes over what the hub said; ended: what it said before does not count any more.
@@ -195,20 +195,20 @@ func (t *Tokens) note(e *entry, g *grant, why error) (ended bool) {
 // Run asks the hub again about the tokens that somebody is connected by, until ctx ends.
 func (t *Tokens) Run(ctx context.Context) error {
 	defer t.end()
-	run.Every(ctx, time.Second, func() { t.askAboutConnected(ctx) })
+	run.Every(ctx, time.Second, func() { t.reviewConnected(ctx) })
 	return nil
 }
 
-// askAboutConnected asks about those whose time has come, some at a time.
-func (t *Tokens) askAboutConnected(ctx context.Context) {
+// reviewConnected asks about those whose time has come, some at a time.
+func (t *Tokens) reviewConnected(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, e := range t.due() {
 		all.Go(func() {
 			defer t.leave(e)
 			select {
-			case e.turn <- struct{}{}:
-				defer func() { <-e.turn }()
+			case e.lock <- struct{}{}:
+				defer func() { <-e.lock }()
 			case <-ctx.Done():
 				return
 			}
@@ -233,7 +233,7 @@ func (t *Tokens) remind(ctx context.Context, e *entry) {
 	switch {
 	case transport.CodeOf(err) == transport.CodeUnauthenticated: // as when the hub has taken its key back
 		if t.note(e, nil, err) {
-			t.tell()
+			t.notify()
 		}
 	case err != nil:
 		t.o.Log.Debug("the hub cannot be asked about an account that is connected", "user", clip(g.User), "error", err)
@@ -250,7 +250,7 @@ func (t *Tokens) due() (all []*entry) {
 	defer t.mu.Unlock()
 	now := t.o.Now()
 	for _, e := range t.known {
-		if len(all) == asked/2 {
+		if len(all) == reviewsPerSecond/2 {
 			break // the rest is next
 		}
 		if e.passes > 0 && e.grant != nil && !now.Before(e.next) {

@@ -30,16 +30,16 @@ const (
 	retry = 10 * time.Second
 	// patience bounds one question to the hub.
 	patience = 5 * time.Second
-	// asked is how many questions are under way at a time.
-	asked = 32
+	// reviewsPerSecond is how many questions are under way at a time.
+	reviewsPerSecond = 32
 	// remembered is how many tokens are known that nobody is connected by.
 	remembered = 4096
 )
 
-// strangers is how often the hub is asked about tokens that say nothing of themselves, and were
+// unknownTokenRate is how often the hub is asked about tokens that say nothing of themselves, and were
 // not seen before: everybody can make them up.
 // share is what of that one address may have.
-var strangers, share = fair.Rate{PerSecond: 20, Burst: 100}, fair.Rate{PerSecond: 2, Burst: 20}
+var unknownTokenRate, share = fair.Rate{PerSecond: 20, Burst: 100}, fair.Rate{PerSecond: 2, Burst: 20}
 
 // Reviewer asks the hub.
 type Reviewer interface {
@@ -60,17 +60,17 @@ type Options struct {
 // Tokens says whose tokens are. Create it with [New]; methods may be called concurrently.
 type Tokens struct {
 	o       Options
-	life    context.Context //nolint:containedctx // it is the life of what Run ends
+	ctx     context.Context //nolint:containedctx // it is the life of what Run ends
 	end     context.CancelFunc
-	asking  chan struct{} // has room for the questions under way
+	slots   chan struct{} // has room for the questions under way
 	reviews *prometheus.CounterVec
 
-	mu        sync.Mutex
-	verifier  *token.Verifier // nil before the hub's keys have come
-	known     map[[sha256.Size]byte]*entry
-	strangers fair.Bucket
-	shares    map[netip.Prefix]*fair.Bucket // of addresses
-	ended     []func()
+	mu            sync.Mutex
+	verifier      *token.Verifier // nil before the hub's keys have come
+	known         map[[sha256.Size]byte]*entry
+	unknownTokens fair.Bucket
+	shares        map[netip.Prefix]*fair.Bucket // of addresses
+	ended         []func()
 }
 
 // New returns Tokens that know no keys yet. The error says what is wrong with the options.
@@ -85,8 +85,8 @@ func New(o Options) (*Tokens, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	t := &Tokens{o: o, asking: make(chan struct{}, asked), known: map[[sha256.Size]byte]*entry{}, shares: map[netip.Prefix]*fair.Bucket{}}
-	t.life, t.end = context.WithCancel(context.Background())
+	t := &Tokens{o: o, slots: make(chan struct{}, reviewsPerSecond), known: map[[sha256.Size]byte]*entry{}, shares: map[netip.Prefix]*fair.Bucket{}}
+	t.ctx, t.end = context.WithCancel(context.Background())
 	meter := telemetry.NewMeter(o.Registry, "hawser_tokens_")
 	t.reviews = meter.Counters("reviews_total", "Questions to the hub about tokens.", "result")
 	meter.Shown("known", "Tokens of which is known what the hub said.", nil, func() float64 {
@@ -132,7 +132,7 @@ func (t *Tokens) OnEnd(f func()) {
 
 // Look says whose a token is, if that is known; it never waits. wait: only the hub knows, ask
 // with [Tokens.Authenticate]. The caller releases the pass.
-func (t *Tokens) Look(text string) (p *Pass, wait bool, err error) {
+func (t *Tokens) Look(text string) (p *TokenRef, wait bool, err error) {
 	now, hash := t.o.Now(), sha256.Sum256([]byte(text))
 	t.mu.Lock()
 	e := t.known[hash]
@@ -151,7 +151,7 @@ func (t *Tokens) Look(text string) (p *Pass, wait bool, err error) {
 
 // Authenticate says whose a token is that came from an address, and asks the hub where only that
 // knows. The caller releases the pass. The error is a *transport.Error.
-func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefix) (*Pass, error) {
+func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefix) (*TokenRef, error) {
 	a, err := t.verify(text, t.o.Now())
 	if err != nil {
 		return nil, err
@@ -159,8 +159,8 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 	e, failures := t.entry(text)
 	defer t.leave(e)
 	select { // of those who have the same token, one asks
-	case e.turn <- struct{}{}:
-		defer func() { <-e.turn }()
+	case e.lock <- struct{}{}:
+		defer func() { <-e.lock }()
 	case <-ctx.Done():
 		return nil, transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
 	}
@@ -170,11 +170,11 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 	// t1 two come with a token, t2 the first one asks, t3 the hub does not answer: the second one has
 	// waited as long, and does not ask after it.
 	if err = t.failedSince(e, failures); err == nil {
-		if err = t.stranger(e, a, from); err == nil {
+		if err = t.unknownToken(e, a, from); err == nil {
 			err = t.review(ctx, e, text, a)
 		}
 	}
-	if err != nil && (ctx.Err() != nil || !t.prolong(e)) { // who gave up says nothing of the hub
+	if err != nil && (ctx.Err() != nil || !t.refresh(e)) { // who gave up says nothing of the hub
 		return nil, err
 	}
 	p, err := t.passOf(e, text)
@@ -185,7 +185,7 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 }
 
 // SameAccount says why another token cannot be used in the place of p, of the same connection.
-func (t *Tokens) SameAccount(p *Pass, text string) error {
+func (t *Tokens) SameAccount(p *TokenRef, text string) error {
 	a, err := t.verify(text, t.o.Now())
 	if err == nil && a.User != p.User {
 		err = refused("the connection is that of " + p.Identity.String() + " already: use another connection for another token")
@@ -214,9 +214,9 @@ func (t *Tokens) verify(text string, now time.Time) (token.Account, error) {
 	return a, nil
 }
 
-// prolong has what the hub said before count for a while, as the hub cannot be asked; false: it does
+// refresh has what the hub said before count for a while, as the hub cannot be asked; false: it does
 // not count.
-func (t *Tokens) prolong(e *entry) bool {
+func (t *Tokens) refresh(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := e.grant
@@ -229,11 +229,11 @@ func (t *Tokens) prolong(e *entry) bool {
 
 // review asks the hub, and notes what it says. The error is why it said nothing.
 func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Account) error {
-	asking, stop := context.WithTimeout(t.life, patience) // who goes meanwhile leaves the answer to others
+	asking, stop := context.WithTimeout(t.ctx, patience) // who goes meanwhile leaves the answer to others
 	defer stop()
 	select {
-	case t.asking <- struct{}{}:
-		defer func() { <-t.asking }()
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
 	case <-asking.Done():
 		return t.fail(e, unavailable("too many tokens wait for what the hub says of them", nil))
 	case <-ctx.Done():
@@ -251,18 +251,18 @@ func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Acco
 		t.reviews.WithLabelValues("good").Inc()
 	}
 	if t.note(e, g, why) {
-		t.tell()
+		t.notify()
 	}
 	return nil
 }
 
-// stranger counts a token that says nothing of itself, and was not seen before. Each address has a
+// unknownToken counts a token that says nothing of itself, and was not seen before. Each address has a
 // share, so that it takes many to keep everybody else from being asked about.
-func (t *Tokens) stranger(e *entry, a token.Account, from netip.Prefix) error {
+func (t *Tokens) unknownToken(e *entry, a token.Account, from netip.Prefix) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.o.Now()
-	if a.User != "" || e.grant != nil || t.strangers.Allows(strangers, now) && t.shareOf(from, now).Spend(share, now, 1) && t.strangers.Spend(strangers, now, 1) {
+	if a.User != "" || e.grant != nil || t.unknownTokens.Allows(unknownTokenRate, now) && t.shareOf(from, now).Spend(share, now, 1) && t.unknownTokens.Spend(unknownTokenRate, now, 1) {
 		return nil
 	}
 	return &transport.Error{
@@ -299,8 +299,8 @@ func (t *Tokens) judge(r *hawserv1.TokenReviewResult, a token.Account) (*grant, 
 	return &grant{Identity: id, User: user, Groups: groups, Ends: a.Ends}, nil
 }
 
-// tell has everybody look whose token has ended.
-func (t *Tokens) tell() {
+// notify has everybody look whose token has ended.
+func (t *Tokens) notify() {
 	t.mu.Lock()
 	all := slices.Clone(t.ended)
 	t.mu.Unlock()

@@ -39,7 +39,7 @@ type hub struct {
 	mu      sync.Mutex
 	gone    map[string]bool // accounts
 	away    bool
-	asked   []string // audiences
+	reviews []string // audiences
 	answers map[string]*hawserv1.TokenReviewResult
 	hold    chan struct{} // answers wait for it, unless nil
 }
@@ -47,7 +47,7 @@ type hub struct {
 func (h *hub) Review(ctx context.Context, text string, audiences []string) (*hawserv1.TokenReviewResult, error) {
 	h.mu.Lock()
 	hold := h.hold
-	h.asked = append(h.asked, fmt.Sprint(audiences))
+	h.reviews = append(h.reviews, fmt.Sprint(audiences))
 	h.mu.Unlock()
 	if hold != nil {
 		select {
@@ -71,7 +71,7 @@ func (h *hub) Review(ctx context.Context, text string, audiences []string) (*haw
 func (h *hub) times() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.asked)
+	return len(h.reviews)
 }
 
 func (h *hub) set(do func(*hub)) {
@@ -132,7 +132,7 @@ func (r *rig) account(namespace, name string, edit func(map[string]any)) string 
 }
 
 // authenticate wants an identity, or a code.
-func (r *rig) authenticate(text, want string) *tokens.Pass {
+func (r *rig) authenticate(text, want string) *tokens.TokenRef {
 	r.t.Helper()
 	p, err := r.Authenticate(r.t.Context(), text, address(0))
 	got := transport.CodeOf(err).String()
@@ -160,7 +160,7 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 		r.authenticate(r.account("hub", "source", nil), "source/hub1").Release()
 		r.authenticate(r.account("people", "somebody", nil), "operator/olga").Release()
 		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["aud"] = "https://kubernetes.default.svc" }), "unauthenticated") // the hub says hawser
-		if got := strings.Join(r.asked, " "); got != "[hawser] [hawser] [hawser] [https://kubernetes.default.svc]" {
+		if got := strings.Join(r.reviews, " "); got != "[hawser] [hawser] [hawser] [https://kubernetes.default.svc]" {
 			t.Errorf("asked for %s", got)
 		}
 		asked := r.times()
@@ -270,8 +270,8 @@ func TestAuthenticate_Opaque(t *testing.T) {
 			h.answers["root00.0123456789abcdef"] = &hawserv1.TokenReviewResult{Authenticated: true, User: "system:bootstrap:root00", Groups: []string{"system:masters"}}
 		})
 		p := r.authenticate(opaque, "bootstrap/system:bootstrap:abcdef")
-		if r.asked[0] != "[]" || !p.Ends.IsZero() {
-			t.Errorf("asked for %s, ends %s", r.asked[0], p.Ends)
+		if r.reviews[0] != "[]" || !p.Ends.IsZero() {
+			t.Errorf("asked for %s, ends %s", r.reviews[0], p.Ends)
 		}
 		r.authenticate("root00.0123456789abcdef", "unauthenticated")
 		var last error

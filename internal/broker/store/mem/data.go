@@ -20,7 +20,7 @@ type data struct {
 	head         uint64
 	clusters     map[resident.ClusterKey]*clusterData
 	tally        *resident.Summary
-	usage        *quota.Book
+	usage        *quota.Usage
 	subscribed   resident.Subscriptions
 	bookmarks    resident.Bookmarks
 	ring         *resident.Ring

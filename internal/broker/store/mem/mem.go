@@ -173,7 +173,7 @@ func (s *Store) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 }
 
 // Rows implements [store.Store].
-func (s *Store) Rows(of quota.Of, after string, limit int) []quota.Row {
+func (s *Store) Rows(of quota.Scope, after string, limit int) []quota.Row {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.data.usage.Rows(of, after, max(limit, 1))

@@ -135,7 +135,7 @@ type transaction struct {
 	memory *memory // of the commit before
 	batch  *batch
 	head   uint64
-	use    *quota.Draft
+	use    *quota.PendingUsage
 
 	metas  map[store.Key]*store.Meta // nil: removed
 	names  map[store.Key]string      // in the place of ids; "": free
@@ -156,7 +156,7 @@ type payload struct {
 // newTransaction begins one of so many ops.
 func newTransaction(db engine.Reader, m *memory, b *batch, ops int) *transaction {
 	return &transaction{
-		db: db, memory: m, batch: b, head: m.head.Revision, use: m.usage.Draft(),
+		db: db, memory: m, batch: b, head: m.head.Revision, use: m.usage.Pending(),
 		metas: make(map[store.Key]*store.Meta), names: make(map[store.Key]string), behind: make(map[store.Key]string),
 		writes: make([]store.Write, 0, ops), changes: make([]store.Change, 0, ops), events: make([]payload, 0, ops),
 	}

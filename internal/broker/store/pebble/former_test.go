@@ -71,7 +71,7 @@ func describeStore(t *testing.T, s *Store) (lines []string) {
 		say("cluster %s subscribed %t uid %q head %d live %d tombstones %d failing %d unanswered %d sequence %s",
 			cluster, ok, uid, h.SpecRevision, h.Digest.Count, h.Tombstones, h.Failing, h.Unanswered, h.Sequence)
 	}
-	for _, of := range []quota.Of{quota.Source, quota.Cluster} {
+	for _, of := range []quota.Scope{quota.Source, quota.Cluster} {
 		for _, r := range s.Rows(of, "", 10) {
 			say("use of %s works %d records %d bytes %d statuses %d clusters %d", r.Name, r.Works, r.Records, r.Bytes, r.Statuses, r.Clusters)
 		}

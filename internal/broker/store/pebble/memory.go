@@ -18,7 +18,7 @@ type memIndex struct {
 	subscribed   resident.Subscriptions
 	bookmarks    resident.Bookmarks
 	tally        *resident.Summary
-	usage        *quota.Book
+	usage        *quota.Usage
 	behind       map[store.Key]string // id that waits to the id of its tombstone
 
 	// Of loading:
@@ -183,7 +183,7 @@ func (m *memory) Digests(dt codec.DataType, owner string) []codec.ClusterDigest 
 }
 
 // Rows implements [store.Store].
-func (m *memory) Rows(of quota.Of, after string, limit int) []quota.Row {
+func (m *memory) Rows(of quota.Scope, after string, limit int) []quota.Row {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.usage.Rows(of, after, max(limit, 1))

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-var _ quota.Usage = (*Model)(nil)
+var _ quota.UsageReader = (*Model)(nil)
 
 // use adds up what the payloads themselves say.
 func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
@@ -33,25 +33,25 @@ func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
 	return u
 }
 
-// Source implements [quota.Usage].
+// Source implements [quota.UsageReader].
 func (l *Model) Source(name string) quota.Use {
 	return l.use(func(e *Entry) bool { return e.Owner == name })
 }
 
-// Cluster implements [quota.Usage].
+// Cluster implements [quota.UsageReader].
 func (l *Model) Cluster(name string) quota.Use {
 	u := l.use(func(e *Entry) bool { return e.Key.Cluster == name })
 	u.Clusters = 0
 	return u
 }
 
-// Works implements [quota.Usage].
+// Works implements [quota.UsageReader].
 func (l *Model) Works(source, cluster string) int64 {
 	return l.use(func(e *Entry) bool { return e.Owner == source && e.Key.Cluster == cluster }).Works
 }
 
 // Rows as in [store.Store], all of them.
-func (l *Model) Rows(of quota.Of) (rows []quota.Row) {
+func (l *Model) Rows(of quota.Scope) (rows []quota.Row) {
 	names := map[string]quota.Use{}
 	for _, e := range l.records {
 		if of == quota.Source {
@@ -83,7 +83,7 @@ func drawQuota(t *rapid.T, o *store.Op) {
 
 // compareUse compares what is used, page by page.
 func compareUse(t *rapid.T, b *bench, l *Model) {
-	for _, of := range []quota.Of{quota.Source, quota.Cluster} {
+	for _, of := range []quota.Scope{quota.Source, quota.Cluster} {
 		var got []quota.Row
 		for after := ""; ; {
 			page := b.Rows(of, after, 2)
