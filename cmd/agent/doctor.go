@@ -148,7 +148,7 @@ func (c *config) check(namespace string) kubeconfig.Check {
 		{Verbs: []string{"patch"}, Group: record.Group, Resource: record.Resource + "/status"},
 		{Verbs: []string{"get"}, Resource: "namespaces", Object: metav1.NamespaceSystem},
 		{Verbs: []string{"create"}, Resource: "configmaps", Namespace: namespace},
-		{Verbs: []string{"get", "update"}, Resource: "configmaps", Namespace: namespace, Object: hub.BookName},
+		{Verbs: []string{"get", "update"}, Resource: "configmaps", Namespace: namespace, Object: hub.ClaimsName},
 	}
 	if !c.noLeaderElection {
 		rights = append(rights, kubeconfig.Right{Verbs: []string{"get", "create", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})

@@ -145,7 +145,7 @@ func (p *process) admit(ctx context.Context, identity string, a transport.Accept
 	if err != nil {
 		return err
 	}
-	strays, err := p.hubs.Admit(ctx, identity, hub.Through{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
+	strays, err := p.hubs.Admit(ctx, identity, hub.BrokerRef{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
 	for _, hash := range slices.Sorted(maps.Keys(strays)) {
 		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser move",
 			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", strays[hash])

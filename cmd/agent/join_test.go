@@ -290,7 +290,7 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	cert, key := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	secret := corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Data: registration.Kept{Cluster: "c1", Agent: "a", Hub: "hub1"}.Data()}
+	secret := corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Data: registration.SavedState{Cluster: "c1", Agent: "a", Hub: "hub1"}.Data()}
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.URL.Path != "/api/v1/namespaces/hawser/secrets/s" {

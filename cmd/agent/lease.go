@@ -86,7 +86,7 @@ func (c *config) ownWrites(l *lease, namespace string) []cluster.Write {
 	update := func(gv schema.GroupVersion, resource, name string) cluster.Write {
 		return cluster.Write{Verb: cluster.Update, Ref: cluster.Ref{GroupVersionResource: gv.WithResource(resource), Namespace: namespace, Name: name}}
 	}
-	writes := []cluster.Write{update(corev1.SchemeGroupVersion, "configmaps", hub.BookName)}
+	writes := []cluster.Write{update(corev1.SchemeGroupVersion, "configmaps", hub.ClaimsName)}
 	if l.election.Leases != nil {
 		writes = append(writes, update(coordinationapi.SchemeGroupVersion, "leases", l.election.Name))
 	}

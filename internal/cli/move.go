@@ -68,7 +68,7 @@ that was refused it.`,
 			if len(args) == 0 {
 				return showHubs(cmd.Context(), env, hubs)
 			}
-			m := hub.Mover{Registry: hubs, Abandon: kube.Abandon, Say: func(format string, args ...any) error { return say(env.Stdout, format, args...) }}
+			m := hub.Migration{Registry: hubs, Abandon: kube.Abandon, Printf: func(format string, args ...any) error { return say(env.Stdout, format, args...) }}
 			return move(cmd.Context(), m, args[0], args[1], broker)
 		},
 	}
@@ -80,7 +80,7 @@ that was refused it.`,
 }
 
 // move hands over what FROM has, unless an agent is at work for it.
-func move(ctx context.Context, m hub.Mover, from, to, broker string) error {
+func move(ctx context.Context, m hub.Migration, from, to, broker string) error {
 	if to == "" || hub.IsHash(to) {
 		return hint(fmt.Errorf("TO %q is no identity but a hash", to), "name the hub that is to have the objects as its agent does, with --hub-identity")
 	}
@@ -143,7 +143,7 @@ func holderOf(o *unstructured.Unstructured, now time.Time) (string, error) {
 
 // showHubs prints which hub is which on a cluster.
 func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
-	book, err := hubs.Book(ctx)
+	book, err := hubs.Claims(ctx)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
 		return err
 	}
 	var rows [][]string
-	row := func(state, identity, hash string, t hub.Through) {
+	row := func(state, identity, hash string, t hub.BrokerRef) {
 		works := ""
 		if hash != "" {
 			works = strconv.Itoa(tally[hash])
@@ -165,14 +165,14 @@ func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
 	}
 	for _, hash := range slices.Sorted(maps.Keys(book)) {
 		c := book[hash]
-		row("claimed", c.Identity, hash, c.Through)
+		row("claimed", c.Identity, hash, c.BrokerRef)
 		for _, r := range c.Refused {
-			row("refused", r.Identity, "", r.Through)
+			row("refused", r.Identity, "", r.BrokerRef)
 		}
 	}
-	strays := book.Strays(tally)
+	strays := book.Unclaimed(tally)
 	for _, hash := range slices.Sorted(maps.Keys(strays)) {
-		row("not claimed", hash, hash, hub.Through{})
+		row("not claimed", hash, hash, hub.BrokerRef{})
 	}
 	return table(env.Stdout, []string{"STATE", "IDENTITY", "CLUSTER", "BROKER", "STORE", "WORKS", "SHARED"}, rows)
 }

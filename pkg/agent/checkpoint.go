@@ -75,7 +75,7 @@ func (c *Core) applyCheckpoint(cp codec.Checkpoint, at time.Time) (f checkpointA
 	c.outbox.Clock(at, c.config.Now())
 	f.send, f.sequenceErr = c.outbox.Observe(cp.HighestSequenceID)
 	slices.Sort(cp.Orphans)
-	orphans := c.set.Lacks(slices.Compact(cp.Orphans), c.subscription.listClock)
+	orphans := c.set.Missing(slices.Compact(cp.Orphans), c.subscription.listClock)
 	f.own, f.orphans = c.set.Digest(orphans), len(orphans)
 	f.action = c.subscription.applyCheckpoint(cp, orphans, f.own, c.set.Clock() > c.subscription.listClock)
 	switch f.action {

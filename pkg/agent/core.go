@@ -300,7 +300,7 @@ func (c *Core) answer(ctx context.Context, e codec.Event) {
 	c.mu.Lock()
 	c.outbox.Each(func(id, hash string, deleted bool) {
 		if asked.Needs(resync.Status{ID: id, Hash: hash, Final: deleted}) {
-			c.outbox.Ask(id, codec.ResyncResponse)
+			c.outbox.Request(id, codec.ResyncResponse)
 			ids = append(ids, id)
 		}
 	})
@@ -354,7 +354,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Accept
 		c.persister.disk.Lock()
 		defer c.persister.disk.Unlock()
 		c.mu.Lock()
-		_, w := c.set.Judge(spec, problem)
+		_, w := c.set.Classify(spec, problem)
 		c.mu.Unlock()
 		if w != nil {
 			c.persister.put(w)
@@ -365,7 +365,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Accept
 	if d.Outcome == desired.Duplicate {
 		c.outbox.Renew(c.set.Get(spec.ResourceID))
 	}
-	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Ask(spec.ResourceID, codec.UpdateRequest)
+	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Request(spec.ResourceID, codec.UpdateRequest)
 	if d.Outcome == desired.Duplicate && c.orphans.graces[c.keyOf(spec.Name)] {
 		d.Names = append(d.Names, spec.Name) // it is wanted after all
 	}
@@ -456,7 +456,7 @@ func (c *Core) TakesLong(key string, since time.Time, waits string) {
 
 // NextReport returns the status to publish for an id; ok is false if there is
 // none, or nobody to publish it to.
-func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
+func (c *Core) NextReport(id string) (l report.OutgoingStatus, ok bool) {
 	c.persister.reserve(id)
 	c.mu.Lock()
 	if c.connected {
@@ -478,7 +478,7 @@ func (c *Core) NextReport(id string) (l report.Letter, ok bool) {
 // ReportDone tells what became of a status from NextReport; receipt is what the
 // broker said if err is nil. again says that there is more to send for the id,
 // after a back-off if err is not nil.
-func (c *Core) ReportDone(l report.Letter, receipt transport.Receipt, err error) (again bool) {
+func (c *Core) ReportDone(l report.OutgoingStatus, receipt transport.Receipt, err error) (again bool) {
 	if err != nil && !transport.Retryable(err) {
 		c.config.Log.Error("status refused: the hub does not see how this work is", "work", l.Work.Name, "id", l.Work.ResourceID, "error", err)
 	}

@@ -22,8 +22,8 @@ type Journal interface {
 	Checkpoint(c codec.Cursor) error
 	Reserve(sequence string) error
 	Note(r journal.Reported, left map[string]map[string]string) error
-	Due() bool
-	Renew(c journal.Content) error
+	NeedsCompaction() bool
+	Compact(c journal.Content) error
 }
 
 const (
@@ -198,14 +198,14 @@ func (k *persister) stop() {
 func (k *persister) renew() error {
 	k.disk.Lock()
 	defer k.disk.Unlock()
-	if !k.config.Journal.Due() {
+	if !k.config.Journal.NeedsCompaction() {
 		return nil
 	}
 	k.mu.Lock()
 	works, left := k.set.All(), maps.Clone(k.written.objects)
 	sequence, accepted := k.outbox.Reported()
 	k.mu.Unlock()
-	err := k.config.Journal.Renew(journal.Content{
+	err := k.config.Journal.Compact(journal.Content{
 		Works: func(yield func(codec.Event, error) bool) {
 			for more := true; more && len(works) > 0; works = works[1:] {
 				more = yield(encodeEntry(works[0], k.config.Now()))

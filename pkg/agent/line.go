@@ -98,7 +98,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	c.sessions.peer = e.Source()
 	v := c.sessions.Observe(e.Source(), m)
 	if v == plain.CurrentFirst {
-		c.set.Line(e.Source())
+		c.set.Session(e.Source())
 	}
 	var after time.Duration
 	tell := false

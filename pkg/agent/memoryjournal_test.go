@@ -124,13 +124,13 @@ func (j *memoryJournal) Checkpoint(c codec.Cursor) error {
 	return nil
 }
 
-func (j *memoryJournal) Due() bool {
+func (j *memoryJournal) NeedsCompaction() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.broken != nil
 }
 
-func (j *memoryJournal) Renew(c journal.Content) error {
+func (j *memoryJournal) Compact(c journal.Content) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err := j.do("renew", ""); err != nil {

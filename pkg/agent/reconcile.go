@@ -349,7 +349,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	results := make([]apply.Result, len(manifests))
 	var steps []apply.Step
 	var order []int
-	unheard := inventory.Unheard(r.record.Entries())
+	unheard := inventory.Unreported(r.record.Entries())
 	for _, i := range apply.Order(manifests) {
 		if res, left := r.completion.left[i]; left {
 			results[i] = res

@@ -141,7 +141,7 @@ func (s *orphans) isVerifiedWanted(id string) bool {
 	case !s.subscription.hawser:
 		return s.connected
 	}
-	return s.subscription.matched && !s.subscription.isOrphan(id) || len(s.set.Lacks([]string{id}, s.subscription.listClock)) == 0
+	return s.subscription.matched && !s.subscription.isOrphan(id) || len(s.set.Missing([]string{id}, s.subscription.listClock)) == 0
 }
 
 // keysToRecheck returns the keys whose eviction begins, goes on or ends now that the

@@ -56,7 +56,7 @@ func wrote(res apply.Result) bool {
 // tells nothing of the work.
 func (h *hindrance) dryRun(ctx context.Context) error {
 	for _, w := range h.ownWrites() {
-		err := h.config.Client.RehearseOwn(ctx, w)
+		err := h.config.Client.DryRunOwn(ctx, w)
 		if _, refused := admission.Of(err); refused {
 			return fmt.Errorf("%s %s: %w", w.Verb, w.Ref, err)
 		}

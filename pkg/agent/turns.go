@@ -115,7 +115,7 @@ func (t *workerPool) begin(key string, q *queue) *workRun {
 
 // start begins a turn. t.mu is held.
 func (t *workerPool) start(key string, q *queue) *workRun {
-	u := &workRun{key: key, since: time.Now(), placed: t.long[key], waits: cluster.Progress{Key: key, Turn: func() { q.Add(key) }}}
+	u := &workRun{key: key, since: time.Now(), placed: t.long[key], waits: cluster.Progress{Key: key, Wait: func() { q.Add(key) }}}
 	if u.placed {
 		t.taken++
 	}

@@ -341,7 +341,7 @@ func (a *agentNode) sync() {
 	})
 }
 
-func (a *agentNode) reported(letter report.Letter, receipt transport.Receipt, err error) {
+func (a *agentNode) reported(letter report.OutgoingStatus, receipt transport.Receipt, err error) {
 	if err != nil {
 		a.w.note("  %v", err)
 	}

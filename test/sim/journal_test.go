@@ -180,11 +180,11 @@ func (d *stateDir) sync() {
 	clear(d.unsynced)
 }
 
-// Due implements agent.Journal.
-func (d *stateDir) Due() bool { return d.due || d.broken != nil }
+// NeedsCompaction implements agent.Journal.
+func (d *stateDir) NeedsCompaction() bool { return d.due || d.broken != nil }
 
-// Renew implements agent.Journal.
-func (d *stateDir) Renew(c journal.Content) error {
+// Compact implements agent.Journal.
+func (d *stateDir) Compact(c journal.Content) error {
 	if err := d.room(); err != nil {
 		return err
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
-// madeAnew are the kinds whose objects can be deleted: nothing is lost that the
+// recreated are the kinds whose objects can be deleted: nothing is lost that the
 // manifest does not bring back. Of all others the advice never is to delete one. A
 // volume or its claim holds data, a StatefulSet can take its claims with it, a
 // Namespace all that is in it, a definition all its objects, a Node its Pods, and
 // what a custom resource stands for is unknown.
-var madeAnew = map[string][]string{
+var recreated = map[string][]string{
 	"":                             {"ConfigMap", "Endpoints", "LimitRange", "PodTemplate", "ReplicationController", "ResourceQuota", "Secret", "Service"},
 	"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
 	"apiregistration.k8s.io":       {"APIService"},
@@ -35,7 +35,7 @@ var madeAnew = map[string][]string{
 const (
 	hintCorrect    = "correct the manifest"
 	hintDefinition = ", or the definition of the kind on the cluster: it is tried again when that changes"
-	hintAnew       = "delete the object so that it is made anew"
+	hintRecreate   = "delete the object so that it is made anew"
 	hintOtherName  = " or give it another name"
 	hintStrategies = "or use update strategy CreateOnly or ServerSideApply"
 	hintNamespace  = "; deliver the namespace with a work, or make it on the cluster: it is tried again then"
@@ -56,15 +56,15 @@ func (r *Result) hint() string {
 	insists := r.insists()
 	strategies := r.Config.Strategy.Type == workv1.UpdateStrategyTypeUpdate && !insists
 	kind := r.Live.GroupVersionKind()
-	switch anew := slices.Contains(madeAnew[kind.Group], kind.Kind); {
+	switch anew := slices.Contains(recreated[kind.Group], kind.Kind); {
 	case !anew && strategies:
 		return hintCorrect + ", " + hintStrategies + hintKeep
 	case !anew:
 		return hintCorrect + hintKeep
 	case insists:
-		return hintCorrect + hintOtherName + ", or " + hintAnew
+		return hintCorrect + hintOtherName + ", or " + hintRecreate
 	case strategies:
-		return hintCorrect + ", or " + hintAnew + ", " + hintStrategies
+		return hintCorrect + ", or " + hintRecreate + ", " + hintStrategies
 	}
-	return hintCorrect + ", or " + hintAnew
+	return hintCorrect + ", or " + hintRecreate
 }

@@ -71,7 +71,7 @@ type Step struct {
 
 	body     *unstructured.Unstructured // what to send
 	patch    []byte                     // what to send in place of body
-	anew     *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
+	recreate *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
 	by       cluster.FieldManager       // who applies body on the server; nobody if its Name is empty
 	handOver []byte                     // what to send before body, see handOver
 	known    Known
@@ -192,7 +192,7 @@ func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
 // Remembered is the result for an object that is known not to have changed
 // since it was as it should be.
 func Remembered(m Manifest, k Known) Result {
-	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k, Err: k.lack()}
+	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k, Err: k.missing()}
 }
 
 // compare fills in what to do, which depends on the strategy. Load let none
@@ -284,10 +284,10 @@ func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owne
 	if r.merge != nil && (changed || !s.left(owner)) {
 		changed = r.merge(next, want, changed) || changed
 	}
-	s.Action, s.body, s.anew = Unchanged, next, remake(want, next)
+	s.Action, s.body, s.recreate = Unchanged, next, remake(want, next)
 	switch {
 	case changed && r.recreate != nil && r.recreate(s.Live, want):
-		s.Action, s.body = Recreate, s.anew
+		s.Action, s.body = Recreate, s.recreate
 	case changed:
 		s.Action = Update
 	}
@@ -379,7 +379,7 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	r.Live, r.Presence, r.ReadErr = written, conditions.Present, nil
 	r.Known = s.remember(r.Action, written, owner)
 	r.Known.dropped = s.dropped(written, r.Known.content, warnings.UnknownFields(), owner)
-	r.Err = r.Known.lack()
+	r.Err = r.Known.missing()
 	return r
 }
 
@@ -418,8 +418,8 @@ func (a Applier) send(ctx context.Context, s *Step, owner Owner, r *Result) (*un
 	}
 	o, err := a.Objects.Update(ctx, gvr, s.body)
 	if rule := rules[s.body.GroupVersionKind()]; err != nil && rule.recreateOn != nil && rule.recreateOn(err) {
-		r.Action, s.body = Recreate, s.anew
-		return a.recreate(ctx, *s, s.anew)
+		r.Action, s.body = Recreate, s.recreate
+		return a.recreate(ctx, *s, s.recreate)
 	}
 	return o, err
 }
@@ -463,10 +463,10 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 }
 
 // digest identifies what an object holds besides metadata and status.
-func digest(o *unstructured.Unstructured) [sha256.Size]byte { return digestBesides(o, cut{}) }
+func digest(o *unstructured.Unstructured) [sha256.Size]byte { return digestBesides(o, fieldSet{}) }
 
 // digestBesides is digest without these places.
-func digestBesides(o *unstructured.Unstructured, fields cut) [sha256.Size]byte {
+func digestBesides(o *unstructured.Unstructured, fields fieldSet) [sha256.Size]byte {
 	content := any(withoutMetadata(o))
 	if len(fields.below) > 0 {
 		content = fields.without(content)

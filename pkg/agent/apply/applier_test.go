@@ -143,13 +143,13 @@ func TestApplier_MetadataIsMerged(t *testing.T) {
 
 func TestApplier_OrphansAreNotOwned(t *testing.T) {
 	b := newBench(t)
-	b.must(Create, b.apply(plainConfigMap))
+	b.must(Create, b.apply(simpleConfigMap))
 	b.spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
-	if o := b.must(Update, b.apply(plainConfigMap)); o.GetOwnerReferences() != nil {
+	if o := b.must(Update, b.apply(simpleConfigMap)); o.GetOwnerReferences() != nil {
 		t.Errorf("the reference stayed: %v", o.GetOwnerReferences())
 	}
-	b.must(Unchanged, b.apply(plainConfigMap))
-	other := strings.ReplaceAll(plainConfigMap, `"a"`, `"b"`)
+	b.must(Unchanged, b.apply(simpleConfigMap))
+	other := strings.ReplaceAll(simpleConfigMap, `"a"`, `"b"`)
 	if o := b.must(Create, b.apply(other)); o.GetOwnerReferences() != nil {
 		t.Errorf("an orphan was created with an owner: %v", o.GetOwnerReferences())
 	}
@@ -385,12 +385,12 @@ func TestApplier_RefusalOfTheServerIsTheError(t *testing.T) {
 func TestApplier_RefusedManifestStillTellsPresence(t *testing.T) {
 	b := newBench(t)
 	b.spec.Executor = &workv1.ManifestWorkExecutor{}
-	if r := b.apply(plainConfigMap); r.Action != Refuse || r.Presence != conditions.Absent || r.Err == nil {
+	if r := b.apply(simpleConfigMap); r.Action != Refuse || r.Presence != conditions.Absent || r.Err == nil {
 		t.Fatalf("got %+v", r)
 	}
-	b.f.Put(object(t, plainConfigMap))
+	b.f.Put(object(t, simpleConfigMap))
 	b.f.TakeCalls()
-	r := b.apply(plainConfigMap)
+	r := b.apply(simpleConfigMap)
 	if r.Action != Refuse || r.Presence != conditions.Present || r.Live == nil || r.Err == nil {
 		t.Fatalf("got %+v", r)
 	}
@@ -408,7 +408,7 @@ func TestApplier_UnreadableObject(t *testing.T) {
 		}
 		return nil
 	}
-	r := b.apply(plainConfigMap)
+	r := b.apply(simpleConfigMap)
 	if !errors.Is(r.Err, forbidden) || !errors.Is(r.ReadErr, forbidden) || r.Presence != conditions.Unreadable || r.Action != Refuse {
 		t.Fatalf("got %+v", r)
 	}
@@ -418,7 +418,7 @@ var corev1ConfigMaps = clustertest.New().Ref("v1", "ConfigMap", "", "").GroupRes
 
 func TestApplier_MeetsAnotherWriter(t *testing.T) {
 	const want = `{"data":{"a":"1"}}`
-	manifest := strings.Replace(plainConfigMap, `}}`, `},"data":{"a":"1"}}`, 1)
+	manifest := strings.Replace(simpleConfigMap, `}}`, `},"data":{"a":"1"}}`, 1)
 	for name, c := range map[string]struct {
 		exists bool
 		// interfere happens before each of the first n writes
@@ -456,7 +456,7 @@ func TestApplier_MeetsAnotherWriter(t *testing.T) {
 			b := newBench(t)
 			m := b.load(manifest)
 			if c.exists {
-				b.f.Put(object(t, plainConfigMap))
+				b.f.Put(object(t, simpleConfigMap))
 			}
 			i := &interfering{Fake: b.f, before: func() {
 				if c.n > 0 {
@@ -502,7 +502,7 @@ func (i *interfering) Update(ctx context.Context, r schema.GroupVersionResource,
 // A manifest whose object is not likely to exist is planned without reading, with
 // the outcome that reading first would have had.
 func TestApplier_Suppose(t *testing.T) {
-	manifest := strings.Replace(plainConfigMap, `}}`, `},"data":{"a":"1"}}`, 1)
+	manifest := strings.Replace(simpleConfigMap, `}}`, `},"data":{"a":"1"}}`, 1)
 	refused := apierrors.NewForbidden(corev1ConfigMaps, "a", errors.New("no rule"))
 	for name, c := range map[string]struct {
 		exists   bool
@@ -548,7 +548,7 @@ func TestApplier_Suppose(t *testing.T) {
 			}
 			m := b.load(manifest)
 			if c.exists {
-				b.f.Put(object(t, plainConfigMap))
+				b.f.Put(object(t, simpleConfigMap))
 			}
 			b.f.TakeCalls()
 			b.f.Refuse = c.refuse
@@ -576,22 +576,22 @@ func TestApplier_AnswerThatNeverCameLeavesPresenceOpen(t *testing.T) {
 		}
 		return nil
 	}
-	if r := b.apply(plainConfigMap); r.Presence != conditions.Unreadable || r.ReadErr == nil || r.Err == nil {
+	if r := b.apply(simpleConfigMap); r.Presence != conditions.Unreadable || r.ReadErr == nil || r.Err == nil {
 		t.Fatalf("got %+v", r)
 	}
 }
 
 func TestKnown_IsAboutOneManifestAndOneOwner(t *testing.T) {
 	b := newBench(t)
-	k := b.apply(plainConfigMap).Known
-	m := b.load(plainConfigMap)
+	k := b.apply(simpleConfigMap).Known
+	m := b.load(simpleConfigMap)
 	if !k.Same(m, owner) {
 		t.Fatal("the same manifest is not recognised")
 	}
 	anew := owner
 	anew.UID = "22222222-0000-0000-0000-000000000000"
 	b.spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
-	if k.Same(m, anew) || k.Same(b.load(plainConfigMap), owner) || k.Same(b.load(deployment), owner) || (Known{}).Same(m, owner) {
+	if k.Same(m, anew) || k.Same(b.load(simpleConfigMap), owner) || k.Same(b.load(deployment), owner) || (Known{}).Same(m, owner) {
 		t.Fatal("another owner, ownership or manifest is taken for the same")
 	}
 }

@@ -21,12 +21,12 @@ import (
 // The object is read before, and the apply says which state of it was read, so
 // that a change between the two is not undone.
 
-// carry replaces the ignored places of body, a copy of the manifest, by what is
+// preserveIgnored replaces the ignored places of body, a copy of the manifest, by what is
 // to be sent for them. here are the ignored places of live, the object; drop
 // those of body, and what is left of them afterwards is to be left out. What one
 // of the two selects is ignored in both: a condition on a value may hold here
 // and not there.
-func carry(body, live any, b books, here, drop *cut) any {
+func preserveIgnored(body, live any, b managedFields, here, drop *fieldSet) any {
 	switch l := live.(type) {
 	case map[string]any:
 		m, isMap := body.(map[string]any)
@@ -40,7 +40,7 @@ func carry(body, live any, b books, here, drop *cut) any {
 				continue
 			}
 			e, wanted := m[name]
-			c := carried{body: e, wanted: wanted, live: v, books: b.at(fieldpath.FieldNameElement(name)), here: here.at(name)}
+			c := carried{body: e, wanted: wanted, live: v, managed: b.at(fieldpath.FieldNameElement(name)), here: here.at(name)}
 			if sent, ok := c.decide(drop, name); ok {
 				if m == nil {
 					m = map[string]any{}
@@ -58,22 +58,24 @@ func carry(body, live any, b books, here, drop *cut) any {
 	return body
 }
 
-func (b books) at(pe fieldpath.PathElement) books { return books{b.own.at(pe), b.all.at(pe)} }
+func (b managedFields) at(pe fieldpath.PathElement) managedFields {
+	return managedFields{b.own.at(pe), b.all.at(pe)}
+}
 
 // carried is one place with something ignored there or below.
 type carried struct {
-	body   any // what the manifest has there, if wanted
-	wanted bool
-	live   any
-	books  books
-	here   *cut
+	body    any // what the manifest has there, if wanted
+	wanted  bool
+	live    any
+	managed managedFields
+	here    *fieldSet
 }
 
 // decide returns what to send for a place, which is a step below parent; ok is
 // false if the body stays as it is.
-func (c carried) decide(parent *cut, step any) (sent any, ok bool) {
+func (c carried) decide(parent *fieldSet, step any) (sent any, ok bool) {
 	if c.here.all() || parent.at(step).all() {
-		if v, ours := c.books.own.project(c.live); ours {
+		if v, ours := c.managed.own.project(c.live); ours {
 			parent.spare(step)
 			return v, true
 		}
@@ -82,7 +84,7 @@ func (c carried) decide(parent *cut, step any) (sent any, ok bool) {
 		}
 		return nil, false
 	}
-	if c.books.all.one() && filled(c.live) {
+	if c.managed.all.one() && filled(c.live) {
 		ignored := c.here.union(parent.at(step))
 		parent.spare(step)
 		if !c.wanted {
@@ -90,7 +92,7 @@ func (c carried) decide(parent *cut, step any) (sent any, ok bool) {
 		}
 		return overlay(c.body, c.live, ignored), true
 	}
-	sent = carry(c.body, c.live, c.books, c.here, parent.open(step))
+	sent = preserveIgnored(c.body, c.live, c.managed, c.here, parent.open(step))
 	return sent, sent != nil
 }
 
@@ -107,7 +109,7 @@ func filled(v any) bool {
 }
 
 // carryItems is carry for lists.
-func carryItems(body any, live []any, b books, here, drop *cut) any {
+func carryItems(body any, live []any, b managedFields, here, drop *fieldSet) any {
 	l, isList := body.([]any)
 	if body != nil && !isList || len(live) == 0 {
 		return body
@@ -127,7 +129,7 @@ func carryItems(body any, live []any, b books, here, drop *cut) any {
 		if here.at(i) == nil && drop.at(at) == nil {
 			continue
 		}
-		c := carried{wanted: at >= 0, live: item, books: b.at(pe), here: here.at(i)}
+		c := carried{wanted: at >= 0, live: item, managed: b.at(pe), here: here.at(i)}
 		if c.wanted {
 			c.body = l[at]
 		}
@@ -148,7 +150,7 @@ func carryItems(body any, live []any, b books, here, drop *cut) any {
 
 // overlay puts what live has at the ignored places over body, by position.
 // Places that either does not have stay as they are.
-func overlay(body, live any, ignored *cut) any {
+func overlay(body, live any, ignored *fieldSet) any {
 	if ignored.all() {
 		return runtime.DeepCopyJSONValue(live)
 	}

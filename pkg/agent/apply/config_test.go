@@ -21,7 +21,7 @@ func TestLoad_EachPartOfTheConfigIsChosenByItself(t *testing.T) {
 		change(&o)
 		return o
 	}
-	s := work(plainConfigMap)
+	s := work(simpleConfigMap)
 	s.ManifestConfigs = []workv1.ManifestConfigOption{
 		entry("other", func(o *workv1.ManifestConfigOption) {
 			o.UpdateStrategy = &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeUpdate}
@@ -45,7 +45,7 @@ func TestLoad_EachPartOfTheConfigIsChosenByItself(t *testing.T) {
 // Values arrive by watch whatever the scrape type: it neither changes what is
 // done with a manifest nor makes anybody look at the object again.
 func TestLoad_ScrapeTypeChangesNothing(t *testing.T) {
-	s := work(plainConfigMap)
+	s := work(simpleConfigMap)
 	s.ManifestConfigs = []workv1.ManifestConfigOption{{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: "a"},
 		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},

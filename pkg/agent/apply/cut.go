@@ -10,14 +10,14 @@ import (
 // positions in lists (int). The empty place is the object itself.
 type fieldPath []any
 
-// cut is a set of places in one object. nil is the empty set.
-type cut struct {
-	whole bool         // this place, with all below it
-	below map[any]*cut // places below, by the next step; nothing if whole
+// fieldSet is a set of places in one object. nil is the empty set.
+type fieldSet struct {
+	whole bool              // this place, with all below it
+	below map[any]*fieldSet // places below, by the next step; nothing if whole
 }
 
 // add puts a place into the set.
-func (c *cut) add(p fieldPath) {
+func (c *fieldSet) add(p fieldPath) {
 	for _, step := range p {
 		if c.whole {
 			return
@@ -28,21 +28,21 @@ func (c *cut) add(p fieldPath) {
 }
 
 // open returns what is below a step, to add to it.
-func (c *cut) open(step any) *cut {
+func (c *fieldSet) open(step any) *fieldSet {
 	if c.below == nil {
-		c.below = map[any]*cut{}
+		c.below = map[any]*fieldSet{}
 	}
 	if c.below[step] == nil {
-		c.below[step] = &cut{}
+		c.below[step] = &fieldSet{}
 	}
 	return c.below[step]
 }
 
 // spare takes a step, and all below it, out of the set.
-func (c *cut) spare(step any) { delete(c.below, step) }
+func (c *fieldSet) spare(step any) { delete(c.below, step) }
 
 // at returns what is below a step; nil if nothing is.
-func (c *cut) at(step any) *cut {
+func (c *fieldSet) at(step any) *fieldSet {
 	if c == nil {
 		return nil
 	}
@@ -50,12 +50,12 @@ func (c *cut) at(step any) *cut {
 }
 
 // all reports whether the place itself is in the set.
-func (c *cut) all() bool { return c != nil && c.whole }
+func (c *fieldSet) all() bool { return c != nil && c.whole }
 
 // steps returns the steps below which either set has places.
-func steps(a, b *cut) map[any]bool {
+func steps(a, b *fieldSet) map[any]bool {
 	s := map[any]bool{}
-	for _, c := range []*cut{a, b} {
+	for _, c := range []*fieldSet{a, b} {
 		if c != nil {
 			for step := range c.below {
 				s[step] = true
@@ -66,14 +66,14 @@ func steps(a, b *cut) map[any]bool {
 }
 
 // union returns the places of either set.
-func (c *cut) union(o *cut) *cut {
+func (c *fieldSet) union(o *fieldSet) *fieldSet {
 	switch {
 	case o == nil:
 		return c.clone()
 	case c == nil:
 		return o.clone()
 	case c.whole || o.whole:
-		return &cut{whole: true}
+		return &fieldSet{whole: true}
 	}
 	u := c.clone()
 	for step, sub := range o.below {
@@ -83,11 +83,11 @@ func (c *cut) union(o *cut) *cut {
 	return u
 }
 
-func (c *cut) clone() *cut {
+func (c *fieldSet) clone() *fieldSet {
 	if c == nil {
-		return &cut{}
+		return &fieldSet{}
 	}
-	n := &cut{whole: c.whole, below: maps.Clone(c.below)}
+	n := &fieldSet{whole: c.whole, below: maps.Clone(c.below)}
 	for step, sub := range n.below {
 		n.below[step] = sub.clone()
 	}
@@ -97,7 +97,7 @@ func (c *cut) clone() *cut {
 // without returns a copy of v, which is not whole in c, without the places.
 // Places that v does not have do not matter; maps and lists that lose
 // everything stay, empty.
-func (c *cut) without(v any) any {
+func (c *fieldSet) without(v any) any {
 	if c == nil || len(c.below) == 0 {
 		return runtime.DeepCopyJSONValue(v)
 	}

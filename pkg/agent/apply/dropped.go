@@ -218,5 +218,5 @@ func (s *Step) retries(owner Owner) bool {
 func (s *Step) asBefore() Result {
 	k := s.known
 	k.due = false
-	return Result{Manifest: s.Manifest, Action: s.Action, Err: k.lack(), Live: s.Live, Presence: conditions.Present, Known: k, Retried: true, Shared: s.view.shared}
+	return Result{Manifest: s.Manifest, Action: s.Action, Err: k.missing(), Live: s.Live, Presence: conditions.Present, Known: k, Retried: true, Shared: s.view.shared}
 }

@@ -155,7 +155,7 @@ func (s *Step) remember(a Action, o *unstructured.Unstructured, owner Owner) Kno
 }
 
 // digest identifies what a write of this kind left, without the fields of others that stay.
-func (s *Step) digest(o *unstructured.Unstructured, kept cut) [sha256.Size]byte {
+func (s *Step) digest(o *unstructured.Unstructured, kept fieldSet) [sha256.Size]byte {
 	if s.by.Name != "" {
 		return appliedDigest(o, s.by.Name)
 	}
@@ -173,6 +173,6 @@ func (s *Step) yields(r *Result, owner Owner) bool {
 	v := lookAt(s.Live, s.manifest, f.over)
 	r.Action, r.Err, r.Live, r.Presence, r.ReadErr = Unchanged, nil, s.Live, s.Presence, s.ReadErr
 	r.Known = Known{UID: s.Live.GetUID(), want: wanted(s.Manifest, owner), content: s.digest(s.Live, v.kept), dropped: s.known.dropped, fights: f.next(v.left, nil)}
-	r.Err = r.Known.lack()
+	r.Err = r.Known.missing()
 	return true
 }

@@ -72,7 +72,7 @@ type view struct {
 	// want is the manifest with what stays.
 	want *unstructured.Unstructured
 	// kept and foreign are places of the object: the foreign fields that stay, and all of them.
-	kept, foreign cut
+	kept, foreign fieldSet
 	// shared: some stay.
 	shared bool
 	// left are those that stay although no table has them, remove the others.

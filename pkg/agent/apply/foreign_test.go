@@ -41,91 +41,91 @@ func TestLookAt_ForeignFields(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		live, manifest string
-		books          []string
+		managed        []string
 		alone          string // a path that is left alone
 		want           string // the manifest with what stays; empty: as it is
 		left, remove   []Foreign
 	}{
 		"no manager has it": {live: volume + `{"a":1,"claimRef":{"uid":"u"}}}`, manifest: volume + `{"a":1}}`},
-		"we have it":        {live: volume + `{"a":1,"claimRef":{"uid":"u"}}}`, manifest: volume + `{"a":1}}`, books: []string{"work-agent", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`}},
+		"we have it":        {live: volume + `{"a":1,"claimRef":{"uid":"u"}}}`, manifest: volume + `{"a":1}}`, managed: []string{"work-agent", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`}},
 		"the binder has it": {
 			live: volume + `{"a":1,"claimRef":{"uid":"u","name":"n"}}}`, manifest: volume + `{"a":1}}`, want: volume + `{"a":1,"claimRef":{"uid":"u","name":"n"}}}`,
-			books: []string{"kube-controller-manager", `{"f:spec":{"f:claimRef":{".":{},"f:uid":{},"f:name":{}}}}`},
+			managed: []string{"kube-controller-manager", `{"f:spec":{"f:claimRef":{".":{},"f:uid":{},"f:name":{}}}}`},
 		},
 		"the binder completes it": {
 			live: volume + `{"claimRef":{"uid":"u","name":"n"}}}`, manifest: volume + `{"claimRef":{"name":"n"}}}`, want: volume + `{"claimRef":{"name":"n","uid":"u"}}}`,
-			books: []string{"work-agent", `{"f:spec":{"f:claimRef":{".":{},"f:name":{}}}}`, "kcm", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`},
+			managed: []string{"work-agent", `{"f:spec":{"f:claimRef":{".":{},"f:name":{}}}}`, "kcm", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`},
 		},
 		"the uid of another claim": {
 			live: volume + `{"claimRef":{"uid":"u","name":"n"}}}`, manifest: volume + `{"claimRef":{"name":"other"}}}`,
-			books:  []string{"work-agent", `{"f:spec":{"f:claimRef":{".":{},"f:name":{}}}}`, "kcm", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`},
-			remove: []Foreign{{".spec.claimRef.uid", "kcm"}},
+			managed: []string{"work-agent", `{"f:spec":{"f:claimRef":{".":{},"f:name":{}}}}`, "kcm", `{"f:spec":{"f:claimRef":{"f:uid":{}}}}`},
+			remove:  []Foreign{{".spec.claimRef.uid", "kcm"}},
 		},
 		"a class from admission": {
 			live: claim + `{"a":1,"storageClassName":"fast","volumeName":"v"}}`, manifest: claim + `{"a":1}}`, want: claim + `{"a":1,"storageClassName":"fast","volumeName":"v"}}`,
-			books: []string{"work-agent", `{"f:spec":{"f:a":{}}}`, "kcm", `{"f:spec":{"f:volumeName":{}}}`},
+			managed: []string{"work-agent", `{"f:spec":{"f:a":{}}}`, "kcm", `{"f:spec":{"f:volumeName":{}}}`},
 		},
 		"a bundle in a conversion": {
 			live: crd + `{"conversion":{"webhook":{"clientConfig":{"url":"x","caBundle":"b"}}}}}`, manifest: crd + `{"conversion":{"webhook":{"clientConfig":{"url":"x"}}}}}`,
-			want:  crd + `{"conversion":{"webhook":{"clientConfig":{"url":"x","caBundle":"b"}}}}}`,
-			books: []string{"work-agent", `{"f:spec":{"f:conversion":{".":{},"f:webhook":{".":{},"f:clientConfig":{".":{},"f:url":{}}}}}}`, "cainjector", `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
+			want:    crd + `{"conversion":{"webhook":{"clientConfig":{"url":"x","caBundle":"b"}}}}}`,
+			managed: []string{"work-agent", `{"f:spec":{"f:conversion":{".":{},"f:webhook":{".":{},"f:clientConfig":{".":{},"f:url":{}}}}}}`, "cainjector", `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
 		},
 		"a bundle whose conversion left the manifest": {
 			live: crd + `{"scope":"x","conversion":{"webhook":{"clientConfig":{"url":"x","caBundle":"b"}}}}}`, manifest: crd + `{"scope":"x"}}`,
-			books:  []string{"work-agent", `{"f:spec":{"f:conversion":{".":{},"f:webhook":{".":{},"f:clientConfig":{".":{},"f:url":{}}}}}}`, "cainjector", `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
-			remove: []Foreign{{".spec.conversion.webhook.clientConfig.caBundle", "cainjector"}},
+			managed: []string{"work-agent", `{"f:spec":{"f:conversion":{".":{},"f:webhook":{".":{},"f:clientConfig":{".":{},"f:url":{}}}}}}`, "cainjector", `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
+			remove:  []Foreign{{".spec.conversion.webhook.clientConfig.caBundle", "cainjector"}},
 		},
 		"a bundle in one of two webhooks": {
 			live: hook + `[{"name":"x","clientConfig":{"url":"u"}},{"name":"y","clientConfig":{"url":"u","caBundle":"b"}}]}`, manifest: hook + `[{"name":"y","clientConfig":{"url":"u"}}]}`,
-			want:  hook + `[{"name":"y","clientConfig":{"url":"u","caBundle":"b"}}]}`,
-			books: []string{"work-agent", `{"f:webhooks":{"k:{\"name\":\"y\"}":{".":{},"f:name":{}}}}`, "i", `{"f:webhooks":{"k:{\"name\":\"y\"}":{"f:clientConfig":{"f:caBundle":{}}}}}`},
+			want:    hook + `[{"name":"y","clientConfig":{"url":"u","caBundle":"b"}}]}`,
+			managed: []string{"work-agent", `{"f:webhooks":{"k:{\"name\":\"y\"}":{".":{},"f:name":{}}}}`, "i", `{"f:webhooks":{"k:{\"name\":\"y\"}":{"f:clientConfig":{"f:caBundle":{}}}}}`},
 		},
 		"the status of a custom resource": {
 			live: custom + `,"spec":{"a":1},"status":{"phase":"Ready"}}`, manifest: custom + `,"spec":{"a":1}}`, want: custom + `,"spec":{"a":1},"status":{"phase":"Ready"}}`,
-			books: []string{"controller", `{"f:status":{".":{},"f:phase":{}}}`},
+			managed: []string{"controller", `{"f:status":{".":{},"f:phase":{}}}`},
 		},
 		"a status beside an empty one": {
 			live: custom + `,"status":{"phase":"Ready"}}`, manifest: custom + `,"status":{}}`, want: custom + `,"status":{"phase":"Ready"}}`,
-			books: []string{"work-agent", `{"f:status":{}}`, "controller", `{"f:status":{"f:phase":{}}}`},
+			managed: []string{"work-agent", `{"f:status":{}}`, "controller", `{"f:status":{"f:phase":{}}}`},
 		},
 		"an operation of a kind that has none": {
-			live: custom + `,"operation":{"sync":{}}}`, manifest: custom + `}`, books: []string{"controller", `{"f:operation":{".":{},"f:sync":{}}}`},
+			live: custom + `,"operation":{"sync":{}}}`, manifest: custom + `}`, managed: []string{"controller", `{"f:operation":{".":{},"f:sync":{}}}`},
 			remove: []Foreign{{".operation", "controller"}},
 		},
 		"a container": {
 			live: deploy + `{"template":{"spec":{"containers":[{"name":"p","image":"q"},{"name":"main","image":"i"}]}}}}`, manifest: deploy + `{"template":{"spec":{"containers":[{"name":"main","image":"i"}]}}}}`,
-			books:  []string{"mesh", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"p\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`},
-			remove: []Foreign{{`.spec.template.spec.containers[name="p"]`, "mesh"}},
+			managed: []string{"mesh", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"p\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`},
+			remove:  []Foreign{{`.spec.template.spec.containers[name="p"]`, "mesh"}},
 		},
 		"a container that is left alone": {
 			live: deploy + `{"template":{"spec":{"containers":[{"name":"p","image":"q"},{"name":"main","image":"i"}]}}}}`, manifest: deploy + `{"template":{"spec":{"containers":[{"name":"main","image":"i"}]}}}}`,
-			want:  deploy + `{"template":{"spec":{"containers":[{"name":"main","image":"i"},{"name":"p","image":"q"}]}}}}`,
-			books: []string{"mesh", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"p\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`},
-			alone: `.spec.template.spec.containers[name="p"]`, left: []Foreign{{`.spec.template.spec.containers[name="p"]`, "mesh"}},
+			want:    deploy + `{"template":{"spec":{"containers":[{"name":"main","image":"i"},{"name":"p","image":"q"}]}}}}`,
+			managed: []string{"mesh", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"p\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`},
+			alone:   `.spec.template.spec.containers[name="p"]`, left: []Foreign{{`.spec.template.spec.containers[name="p"]`, "mesh"}},
 		},
 		"beside a default of ours": {
 			live: deploy + `{"template":{"spec":{"securityContext":{"x":1}}}}}`, manifest: deploy + `{"template":{"spec":{"a":1}}}}`, alone: ".spec.template.spec.securityContext.x",
-			want:  deploy + `{"template":{"spec":{"a":1,"securityContext":{"x":1}}}}}`,
-			books: []string{"work-agent", `{"f:spec":{"f:template":{"f:spec":{"f:a":{},"f:securityContext":{}}}}}`, "b", `{"f:spec":{"f:template":{"f:spec":{"f:securityContext":{"f:x":{}}}}}}`, "a", `{"f:spec":{"f:template":{"f:spec":{"f:securityContext":{"f:x":{}}}}}}`},
-			left:  []Foreign{{".spec.template.spec.securityContext.x", "a, b"}},
+			want:    deploy + `{"template":{"spec":{"a":1,"securityContext":{"x":1}}}}}`,
+			managed: []string{"work-agent", `{"f:spec":{"f:template":{"f:spec":{"f:a":{},"f:securityContext":{}}}}}`, "b", `{"f:spec":{"f:template":{"f:spec":{"f:securityContext":{"f:x":{}}}}}}`, "a", `{"f:spec":{"f:template":{"f:spec":{"f:securityContext":{"f:x":{}}}}}}`},
+			left:    []Foreign{{".spec.template.spec.securityContext.x", "a, b"}},
 		},
 		"beside what no manager has": {
 			live: deploy + `{"template":{"metadata":{"labels":{"x":"1"},"y":"server"},"spec":{"a":1}}}}`, manifest: deploy + `{"template":{"spec":{"a":1}}}}`,
-			books:  []string{"b", `{"f:spec":{"f:template":{"f:metadata":{".":{},"f:labels":{".":{},"f:x":{}}}}}}`},
-			remove: []Foreign{{".spec.template.metadata.labels", "b"}},
+			managed: []string{"b", `{"f:spec":{"f:template":{"f:metadata":{".":{},"f:labels":{".":{},"f:x":{}}}}}}`},
+			remove:  []Foreign{{".spec.template.metadata.labels", "b"}},
 		},
 		"the labels of a queue": {
 			live: job + `{"suspend":false,"template":{"metadata":{"labels":{"x":"1","uid":"server"}},"spec":{"a":1}}}}`, manifest: job + `{"template":{"spec":{"a":1}}}}`,
-			want:  job + `{"suspend":false,"template":{"metadata":{"labels":{"x":"1"}},"spec":{"a":1}}}}`,
-			books: []string{"queue", `{"f:spec":{"f:suspend":{},"f:template":{"f:metadata":{"f:labels":{"f:x":{}}}}}}`},
+			want:    job + `{"suspend":false,"template":{"metadata":{"labels":{"x":"1"}},"spec":{"a":1}}}}`,
+			managed: []string{"queue", `{"f:spec":{"f:suspend":{},"f:template":{"f:metadata":{"f:labels":{"f:x":{}}}}}}`},
 		},
 		"values that the manifest has, and metadata": {
 			live: deploy + `{"replicas":3,"list":[1],"x":{"a":1}}}`, manifest: deploy + `{"replicas":1,"list":[2],"x":"text"}}`,
-			books: []string{"b", `{"f:metadata":{"f:labels":{"f:x":{}}},"f:spec":{"f:replicas":{},"f:list":{},"f:x":{"f:a":{}}}}`},
+			managed: []string{"b", `{"f:metadata":{"f:labels":{"f:x":{}}},"f:spec":{"f:replicas":{},"f:list":{},"f:x":{"f:a":{}}}}`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			live, manifest := booked(t, c.live, c.books...), object(t, c.manifest)
+			live, manifest := booked(t, c.live, c.managed...), object(t, c.manifest)
 			v := lookAt(live, manifest, func(f Foreign) bool { return f.Path == c.alone })
 			want := c.manifest
 			if c.want != "" {
@@ -257,7 +257,7 @@ func TestUpdate_PlaceholdersOfFilledFields(t *testing.T) {
 		crd   = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a"},"spec":{"scope":"Cluster","conversion":{"strategy":"Webhook","webhook":{"clientConfig":{"url":"https://u/","caBundle":"BUNDLE"}}}}}`
 		claim = `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"a","namespace":"default"},"spec":{"accessModes":["ReadWriteOnce"],"volumeName":"BUNDLE"}}`
 	)
-	for name, c := range map[string]struct{ manifest, books string }{
+	for name, c := range map[string]struct{ manifest, managed string }{
 		"webhook":    {hook, `{"f:webhooks":{"k:{\"name\":\"x.example.com\"}":{"f:clientConfig":{"f:caBundle":{}}}}}`},
 		"definition": {crd, `{"f:spec":{"f:conversion":{"f:webhook":{"f:clientConfig":{"f:caBundle":{}}}}}}`},
 		"claim":      {claim, `{"f:spec":{"f:volumeName":{}}}`},
@@ -271,7 +271,7 @@ func TestUpdate_PlaceholdersOfFilledFields(t *testing.T) {
 					t.Fatalf("made as %s", text)
 				}
 				b.f.Edit(r.Ref, func(o *unstructured.Unstructured) {
-					filled := booked(t, strings.Replace(c.manifest, "BUNDLE", "c2V0", 1), "injector", c.books)
+					filled := booked(t, strings.Replace(c.manifest, "BUNDLE", "c2V0", 1), "injector", c.managed)
 					for _, field := range []string{"spec", "webhooks"} {
 						if filled.Object[field] != nil {
 							o.Object[field] = filled.Object[field]

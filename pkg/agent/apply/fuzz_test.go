@@ -14,7 +14,7 @@ import (
 // written again.
 func FuzzApply(f *testing.F) {
 	for _, seed := range []string{
-		plainConfigMap, deployment, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","labels":{"x-":""}},"data":{"k":1}}`,
+		simpleConfigMap, deployment, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","labels":{"x-":""}},"data":{"k":1}}`,
 		`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"default"},"type":"kubernetes.io/service-account-token","data":{"k":"!"},"stringData":{"k":"v"}}`,
 		`{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"default"},"spec":{"ports":[{"port":"x"}],"selector":{"a":"b"}}}`,
 		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"a","namespace":"default"},"roleRef":{"kind":"Role"},"subjects":[1,null,{"kind":"User"}]}`,

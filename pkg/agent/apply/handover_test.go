@@ -30,7 +30,7 @@ func (b *bench) updated(fields string, owners ...Owner) {
 
 const updatedFields = `{"f:data":{".":{},"f:k":{},"f:l":{},"f:m":{}},"f:metadata":{"f:ownerReferences":{".":{},"k:{\"uid\":\"11111111-0000-0000-0000-000000000000\"}":{}}}}`
 
-func booksOf(o *unstructured.Unstructured) string {
+func managedOf(o *unstructured.Unstructured) string {
 	var list []string
 	for _, e := range o.GetManagedFields() {
 		list = append(list, e.Manager+"/"+string(e.Operation)+" "+e.FieldsV1.GetRawString())
@@ -50,7 +50,7 @@ func TestHandOver_FromUpdate(t *testing.T) {
 	b.wantVerbs("patch", "apply")
 	const want = `work-agent/Apply {"f:data":{".":{},"f:k":{},"f:l":{}}}
 work-agent/Update {"f:data":{"f:m":{}},"f:metadata":{"f:ownerReferences":{".":{},"k:{\"uid\":\"11111111-0000-0000-0000-000000000000\"}":{}}}}`
-	if got := booksOf(o); got != want {
+	if got := managedOf(o); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	b.must(Unchanged, b.applyKnowing(config(`{"k":"2","l":"1"}`), first.Known))

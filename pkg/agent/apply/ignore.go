@@ -43,8 +43,8 @@ var (
 
 // ignored are the places of one object that ignoreFields name, by condition.
 type ignored struct {
-	present *cut // OnSpokePresent
-	change  *cut // OnSpokeChange
+	present *fieldSet // OnSpokePresent
+	change  *fieldSet // OnSpokeChange
 }
 
 // meter counts the steps that the expressions of a manifest may still take.
@@ -115,7 +115,7 @@ func values(v any) int {
 func ignoredIn(ctx context.Context, fields []workv1.IgnoreField, object map[string]any, lenient bool) (ignored, error) {
 	ctx, cancel := context.WithTimeout(ctx, manifestTime)
 	defer cancel()
-	i := ignored{present: &cut{}, change: &cut{}}
+	i := ignored{present: &fieldSet{}, change: &fieldSet{}}
 	m := newMeter(ctx, object)
 	for _, f := range fields {
 		into := i.present
@@ -127,9 +127,9 @@ func ignoredIn(ctx context.Context, fields []workv1.IgnoreField, object map[stri
 			expressions []string
 			evaluate    func(context.Context, string, map[string]any, *meter) ([]fieldPath, error)
 		}{
-			{"JSON path", f.JSONPaths, jsonPathPlaces},
-			{"JSON Pointer", f.JSONPointers, pointerPlaces},
-			{"JQ expression", f.JQPathExpressions, jqPlaces},
+			{"JSON path", f.JSONPaths, jsonPaths},
+			{"JSON Pointer", f.JSONPointers, pointerPaths},
+			{"JQ expression", f.JQPathExpressions, jqPaths},
 		} {
 			for _, e := range n.expressions {
 				paths, err := evaluate(ctx, n.evaluate, e, object, m)
@@ -181,9 +181,9 @@ func refusal(err error) error {
 	return permanent{e}
 }
 
-// pointerPlaces resolves a JSON Pointer (RFC 6901). One that names nothing
+// pointerPaths resolves a JSON Pointer (RFC 6901). One that names nothing
 // selects nothing.
-func pointerPlaces(_ context.Context, pointer string, object map[string]any, _ *meter) ([]fieldPath, error) {
+func pointerPaths(_ context.Context, pointer string, object map[string]any, _ *meter) ([]fieldPath, error) {
 	if pointer == "" {
 		return nil, errWholeObject
 	}

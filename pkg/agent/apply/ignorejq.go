@@ -29,9 +29,9 @@ var jqComparisons = []string{"contains", "inside", "test"}
 // maxPattern bounds regular expressions, in bytes.
 const maxPattern = 256
 
-// jqPlaces evaluates a jq path expression: the places that del(expression)
+// jqPaths evaluates a jq path expression: the places that del(expression)
 // would remove.
-func jqPlaces(ctx context.Context, expression string, object map[string]any, m *meter) ([]fieldPath, error) {
+func jqPaths(ctx context.Context, expression string, object map[string]any, m *meter) ([]fieldPath, error) {
 	q, err := gojq.Parse(expression)
 	if err != nil {
 		return nil, err

@@ -24,9 +24,9 @@ type found struct {
 
 var errNoField = errors.New("it must end with the name of a field, as in .spec.replicas: items of lists can be selected with jqPathExpressions")
 
-// jsonPathPlaces evaluates a JSONPath that ends with the name of a field. One
+// jsonPaths evaluates a JSONPath that ends with the name of a field. One
 // that names nothing selects nothing.
-func jsonPathPlaces(_ context.Context, path string, object map[string]any, m *meter) ([]fieldPath, error) {
+func jsonPaths(_ context.Context, path string, object map[string]any, m *meter) ([]fieldPath, error) {
 	nodes, err := parseJSONPath(path)
 	if err != nil {
 		return nil, err

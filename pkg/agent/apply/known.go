@@ -26,8 +26,8 @@ func (k Known) Retry() Known {
 // Incomplete reports whether the cluster accepted the write, and did not keep all fields of the manifest.
 func (k Known) Incomplete() bool { return k.dropped != nil }
 
-// lack is the error of an object that lacks fields that the server does not know.
-func (k Known) lack() error {
+// missing is the error of an object that lacks fields that the server does not know.
+func (k Known) missing() error {
 	if k.dropped == nil || len(k.dropped.Unknown) == 0 {
 		return nil
 	}

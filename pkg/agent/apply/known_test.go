@@ -9,12 +9,12 @@ import (
 
 func TestKnown_OutlivesTheProcess(t *testing.T) {
 	b := newBench(t)
-	k := b.apply(plainConfigMap).Known
+	k := b.apply(simpleConfigMap).Known
 	got, ok := ParseKnown(k.Text())
 	if !ok || got != k {
 		t.Fatalf("got %+v, %v, want %+v", got, ok, k)
 	}
-	if !got.Same(b.load(plainConfigMap), owner) {
+	if !got.Same(b.load(simpleConfigMap), owner) {
 		t.Error("it is about another manifest now")
 	}
 	for _, s := range []string{"", "u", strings.Repeat("x", 64), "u" + strings.Repeat("*", 86), "u" + strings.Repeat("x", 82) + "\n\n\nx"} {
@@ -27,8 +27,8 @@ func TestKnown_OutlivesTheProcess(t *testing.T) {
 // What a process knew that took the server's answer for what was wanted counts no more.
 func TestKnown_OfAnEarlierFormat(t *testing.T) {
 	b := newBench(t)
-	k := b.apply(plainConfigMap).Known
-	m := b.load(plainConfigMap)
+	k := b.apply(simpleConfigMap).Known
+	m := b.load(simpleConfigMap)
 	h := sha256.New()
 	h.Write(m.hash[:])
 	_, _ = fmt.Fprintf(h, "%q %q %t", owner.Name, owner.UID, m.Owned)

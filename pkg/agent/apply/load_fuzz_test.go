@@ -13,9 +13,9 @@ import (
 // wrong with it, in its place.
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{
-		`{"workload":{"manifests":[` + plainConfigMap + `,` + deployment + `]}}`,
-		`{"workload":{"manifests":[` + plainConfigMap + `]},"deleteOption":{"propagationPolicy":"SelectivelyOrphan","selectivelyOrphans":{"orphaningRules":[{"resource":"configmaps","namespace":"default","name":"a"}]}}}`,
-		`{"workload":{"manifests":[` + plainConfigMap + `]},"manifestConfigs":[{"resourceIdentifier":{"resource":"configmaps","namespace":"d*t","name":"*"},"updateStrategy":{"type":"ServerSideApply"},"feedbackRules":[{"type":"WellKnownStatus"}]}]}`,
+		`{"workload":{"manifests":[` + simpleConfigMap + `,` + deployment + `]}}`,
+		`{"workload":{"manifests":[` + simpleConfigMap + `]},"deleteOption":{"propagationPolicy":"SelectivelyOrphan","selectivelyOrphans":{"orphaningRules":[{"resource":"configmaps","namespace":"default","name":"a"}]}}}`,
+		`{"workload":{"manifests":[` + simpleConfigMap + `]},"manifestConfigs":[{"resourceIdentifier":{"resource":"configmaps","namespace":"d*t","name":"*"},"updateStrategy":{"type":"ServerSideApply"},"feedbackRules":[{"type":"WellKnownStatus"}]}]}`,
 		`{"workload":{"manifests":[null,{},[],1,"x"]},"executor":{},"deleteOption":{"propagationPolicy":"Later"}}`,
 	} {
 		f.Add([]byte(seed))

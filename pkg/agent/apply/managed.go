@@ -20,14 +20,14 @@ type managed struct {
 	below *fieldpath.Set // nil: nothing
 }
 
-// books is what the managedFields of an object say: what our manager applied,
+// managedFields is what the managedFields of an object say: what our manager applied,
 // and what anybody manages. The latter tells lists that are merged by a key from
 // those that are one value, without a schema.
-type books struct{ own, all managed }
+type managedFields struct{ own, all managed }
 
-// readBooks reads the entries of the version in which the object was read; an
+// readManagedFields reads the entries of the version in which the object was read; an
 // entry that cannot be read counts as absent, which costs an apply at most.
-func readBooks(o *unstructured.Unstructured, manager string) books {
+func readManagedFields(o *unstructured.Unstructured, manager string) managedFields {
 	own, all := fieldpath.NewSet(), fieldpath.NewSet()
 	for _, e := range o.GetManagedFields() {
 		if e.FieldsV1 == nil || e.APIVersion != o.GetAPIVersion() {
@@ -39,7 +39,7 @@ func readBooks(o *unstructured.Unstructured, manager string) books {
 			own = own.Union(s)
 		}
 	}
-	return books{managed{below: own}, managed{below: all}}
+	return managedFields{managed{below: own}, managed{below: all}}
 }
 
 func (m managed) empty() bool { return m.below == nil || m.below.Empty() }
@@ -194,7 +194,7 @@ func (m managed) project(v any) (any, bool) {
 // hold reports whether live has everything that want has, and our manager
 // everything of it: another apply would change nothing, unless to remove
 // something. Values that the server writes in another way differ.
-func (b books) hold(live, want any) bool {
+func (b managedFields) hold(live, want any) bool {
 	if b.own.one() {
 		return sameValue(live, want)
 	}

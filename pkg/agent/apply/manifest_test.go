@@ -95,7 +95,7 @@ func TestLoad_IdentityAndProblems(t *testing.T) {
 	}
 }
 
-const plainConfigMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}`
+const simpleConfigMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}`
 
 func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 	config := func(name string, s workv1.UpdateStrategyType) workv1.ManifestConfigOption {
@@ -139,7 +139,7 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := work(plainConfigMap)
+			s := work(simpleConfigMap)
 			c.change(&s)
 			m := Load(t.Context(), clustertest.New(), s)[0]
 			switch {
@@ -153,7 +153,7 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 }
 
 func TestLoad_FeedbackOfTheFirstRuleThatMatches(t *testing.T) {
-	s := work(plainConfigMap, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"default"}}`)
+	s := work(simpleConfigMap, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"default"}}`)
 	s.ManifestConfigs = []workv1.ManifestConfigOption{{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "def*", Name: "a"},
 		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},

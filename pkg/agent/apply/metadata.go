@@ -38,8 +38,8 @@ func ofWork(r metav1.OwnerReference) bool {
 	return err == nil && gv.Group == workv1.GroupName && r.Kind == ownerKind
 }
 
-// mark adds or removes the reference and reports whether that changed anything.
-func (o Owner) mark(refs []metav1.OwnerReference, owned bool) ([]metav1.OwnerReference, bool) {
+// addReference adds or removes the reference and reports whether that changed anything.
+func (o Owner) addReference(refs []metav1.OwnerReference, owned bool) ([]metav1.OwnerReference, bool) {
 	i := slices.IndexFunc(refs, o.is)
 	switch {
 	case owned && i < 0:
@@ -59,7 +59,7 @@ func (o Owner) mark(refs []metav1.OwnerReference, owned bool) ([]metav1.OwnerRef
 // patch is a merge patch that adds the reference to exactly the object that was
 // read, or removes it; needed says whether that would change anything.
 func (o Owner) patch(live *unstructured.Unstructured, owned bool) (patch []byte, needed bool) {
-	refs, changed := o.mark(live.GetOwnerReferences(), owned)
+	refs, changed := o.addReference(live.GetOwnerReferences(), owned)
 	if !changed {
 		return nil, false
 	}
@@ -176,7 +176,7 @@ func mergeOwner(next, live *unstructured.Unstructured, owner Owner, owned bool) 
 func mergeMetadata(next, want, live *unstructured.Unstructured, owner Owner, owned bool) bool {
 	labels, c1 := mergeKeys(live.GetLabels(), want.GetLabels())
 	annotations, c2 := mergeKeys(live.GetAnnotations(), want.GetAnnotations())
-	owners, c3 := owner.mark(live.GetOwnerReferences(), owned)
+	owners, c3 := owner.addReference(live.GetOwnerReferences(), owned)
 	setKeys(next.SetLabels, labels)
 	setKeys(next.SetAnnotations, annotations)
 	next.SetOwnerReferences(owners)

@@ -15,15 +15,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-const plainJob = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"}}}`
+const simpleJob = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"}}}`
 
 // A write that the server finds wrong in itself is made once for each state of
 // the object, and once more when it is asked for.
 func TestApplier_RejectionIsRememberedUntilSomethingChanges(t *testing.T) {
 	b := newBench(t)
-	r := b.apply(plainJob)
+	r := b.apply(simpleJob)
 	ref := r.Ref
-	other := strings.Replace(plainJob, `"x":"1"`, `"x":"2"`, 1)
+	other := strings.Replace(simpleJob, `"x":"1"`, `"x":"2"`, 1)
 	try := func(what string, k Known, wrote bool) Result {
 		t.Helper()
 		b.f.TakeCalls()
@@ -58,14 +58,14 @@ func TestApplier_RejectionIsRememberedUntilSomethingChanges(t *testing.T) {
 
 func TestApplier_RejectionIsAboutOneManifest(t *testing.T) {
 	b := newBench(t)
-	b.must(Create, b.apply(plainJob))
-	k := b.apply(strings.Replace(plainJob, `"x":"1"`, `"x":"2"`, 1)).Known
+	b.must(Create, b.apply(simpleJob))
+	k := b.apply(strings.Replace(simpleJob, `"x":"1"`, `"x":"2"`, 1)).Known
 	b.f.TakeCalls()
-	r := b.applyKnowing(strings.Replace(plainJob, `"x":"1"`, `"x":"3"`, 1), k)
+	r := b.applyKnowing(strings.Replace(simpleJob, `"x":"1"`, `"x":"3"`, 1), k)
 	if !Rejected(r.Err) || !slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) {
 		t.Fatalf("another manifest was not tried: %v", r.Err)
 	}
-	b.must(Update, b.applyKnowing(strings.Replace(plainJob, `"a"`, `"a","labels":{"l":"1"}`, 1), r.Known))
+	b.must(Update, b.applyKnowing(strings.Replace(simpleJob, `"a"`, `"a","labels":{"l":"1"}`, 1), r.Known))
 }
 
 func TestApplier_RejectedCreationSaysWhatHelps(t *testing.T) {
@@ -76,21 +76,21 @@ func TestApplier_RejectedCreationSaysWhatHelps(t *testing.T) {
 		}
 		return nil
 	}
-	r := b.apply(plainJob)
+	r := b.apply(simpleJob)
 	if want := "strict decoding error (this does not pass by itself: correct the manifest)"; r.Err == nil || r.Err.Error() != want || r.Presence != conditions.Absent {
 		t.Fatalf("got %v, %v", r.Err, r.Presence)
 	}
 	b.f.TakeCalls()
-	if r = b.applyKnowing(plainJob, r.Known); !Rejected(r.Err) || slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) {
+	if r = b.applyKnowing(simpleJob, r.Known); !Rejected(r.Err) || slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) {
 		t.Fatalf("tried again at once: %v", r.Err)
 	}
 	b.f.Refuse = nil
-	b.must(Create, b.applyKnowing(plainJob, r.Known.Retry()))
+	b.must(Create, b.applyKnowing(simpleJob, r.Known.Retry()))
 }
 
 func TestApplier_RejectionHintFitsTheStrategy(t *testing.T) {
 	b := newBench(t)
-	b.f.Put(object(t, plainJob))
+	b.f.Put(object(t, simpleJob))
 	b.spec.ManifestConfigs = []workv1.ManifestConfigOption{{
 		ResourceIdentifier: workv1.ResourceIdentifier{Group: "batch", Resource: "jobs", Namespace: "default", Name: "a"},
 		UpdateStrategy:     &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly},
@@ -101,7 +101,7 @@ func TestApplier_RejectionHintFitsTheStrategy(t *testing.T) {
 		}
 		return nil
 	}
-	if r := b.apply(plainJob); r.Err == nil || r.Err.Error() != "denied (this does not pass by itself: correct the manifest, or delete the object so that it is made anew)" {
+	if r := b.apply(simpleJob); r.Err == nil || r.Err.Error() != "denied (this does not pass by itself: correct the manifest, or delete the object so that it is made anew)" {
 		t.Fatalf("got %v", r.Err)
 	}
 }
@@ -109,7 +109,7 @@ func TestApplier_RejectionHintFitsTheStrategy(t *testing.T) {
 // A field that the schema does not have may come with another definition: nothing is to be deleted.
 func TestApplier_RejectionHintNamesTheDefinition(t *testing.T) {
 	b := newBench(t)
-	b.f.Put(object(t, plainJob))
+	b.f.Put(object(t, simpleJob))
 	b.appliedBy(nil)
 	b.f.Refuse = func(c clustertest.Call) error {
 		if c.Write() {
@@ -118,7 +118,7 @@ func TestApplier_RejectionHintNamesTheDefinition(t *testing.T) {
 		return nil
 	}
 	want := "(this does not pass by itself: correct the manifest, or the definition of the kind on the cluster: it is tried again when that changes)"
-	if r := b.apply(plainJob); r.Err == nil || !strings.HasSuffix(r.Err.Error(), want) {
+	if r := b.apply(simpleJob); r.Err == nil || !strings.HasSuffix(r.Err.Error(), want) {
 		t.Fatalf("got %v", r.Err)
 	}
 }

@@ -141,7 +141,7 @@ func foldStringData(o *unstructured.Unstructured) (folded bool) {
 }
 
 // foldStringData has the places in stringData selected in data, where they are applied.
-func (c *cut) foldStringData(manifest map[string]any) {
+func (c *fieldSet) foldStringData(manifest map[string]any) {
 	sub := c.at("stringData")
 	plain, _ := manifest["stringData"].(map[string]any)
 	for k := range plain {

@@ -70,9 +70,9 @@ func (s *Step) compareApplied(ctx context.Context, owner Owner) {
 	s.by = fieldManagerOf(c)
 	body := s.applied()
 	whole := anonymous(body)
-	var b books
+	var b managedFields
 	if s.Live != nil {
-		b = readBooks(s.Live, s.by.Name)
+		b = readManagedFields(s.Live, s.by.Name)
 	}
 	if c != nil && len(c.IgnoreFields) > 0 {
 		var err error
@@ -138,7 +138,7 @@ func dropEmptyTimes(v any) {
 // alone: those of OnSpokePresent once the object exists, those of OnSpokeChange
 // while the manifest is the one that was applied last, which an annotation on the
 // object tells. Everything else is kept in line all the time.
-func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, b books, owner Owner) (*unstructured.Unstructured, error) {
+func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, b managedFields, owner Owner) (*unstructured.Unstructured, error) {
 	fields := s.Config.Strategy.ServerSideApply.IgnoreFields
 	manifest := s.Object.DeepCopy()
 	dropEmptyTimes(manifest.Object)
@@ -149,7 +149,7 @@ func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, 
 	}
 	hash := configHash(mine.present.without(manifest.Object))
 	if s.Live != nil {
-		live := withoutBooks(s.Live)
+		live := withoutManagedFields(s.Live)
 		here, err := ignoredIn(ctx, fields, live, true)
 		if err != nil {
 			return nil, err
@@ -162,7 +162,7 @@ func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, 
 		if s.Live.GetAnnotations()[specHashAnnotation] == hash || s.known.Same(s.Manifest, owner) {
 			drop, keep = drop.union(mine.change), keep.union(here.change)
 		}
-		carry(body.Object, live, b, keep, drop)
+		preserveIgnored(body.Object, live, b, keep, drop)
 		left := &unstructured.Unstructured{Object: drop.without(body.Object).(map[string]any)}
 		left.SetGroupVersionKind(body.GroupVersionKind())
 		left.SetNamespace(body.GetNamespace())
@@ -180,8 +180,8 @@ func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, 
 	return body, nil
 }
 
-// withoutBooks is an object without its managedFields; the rest is shared.
-func withoutBooks(o *unstructured.Unstructured) map[string]any {
+// withoutManagedFields is an object without its managedFields; the rest is shared.
+func withoutManagedFields(o *unstructured.Unstructured) map[string]any {
 	c := maps.Clone(o.Object)
 	if m, ok := c["metadata"].(map[string]any); ok {
 		m = maps.Clone(m)
@@ -193,7 +193,7 @@ func withoutBooks(o *unstructured.Unstructured) map[string]any {
 
 // anonymous is what of a body is entered in managedFields; the rest is shared.
 func anonymous(o *unstructured.Unstructured) map[string]any {
-	c := withoutBooks(o)
+	c := withoutManagedFields(o)
 	delete(c, "apiVersion")
 	delete(c, "kind")
 	if m, ok := c["metadata"].(map[string]any); ok {
@@ -218,7 +218,7 @@ func configHash(manifest any) string {
 
 // appliedDigest identifies what our manager has on an object.
 func appliedDigest(o *unstructured.Unstructured, manager string) [sha256.Size]byte {
-	mine, _ := readBooks(o, manager).own.project(o.Object)
+	mine, _ := readManagedFields(o, manager).own.project(o.Object)
 	b, err := json.Marshal(mine)
 	if err != nil {
 		// Unstructured content came from JSON and can go back.

@@ -15,7 +15,7 @@ import (
 // was made or was there, by this agent or by the one before a restart.
 func FuzzServerSideApply(f *testing.F) {
 	for _, seed := range []struct{ manifest, expression string }{
-		{plainConfigMap, `/data/k`},
+		{simpleConfigMap, `/data/k`},
 		{deployment, `.spec.replicas`},
 		{`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}],"finalizers":["a/b","a/b"]},
 			"spec":{"template":{"spec":{"containers":[{"name":"a","env":[{"name":"x"},{"name":"x"}]},{"image":"b"},null,1]}}}}`, `.spec.template.spec.containers[]?.env`},

@@ -286,7 +286,7 @@ func TestServerSideApply_BooksOfAnotherVersionDoNotCount(t *testing.T) {
 	}
 	entries = append(entries, metav1.ManagedFieldsEntry{Manager: "work-agent", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsV1: metav1.NewFieldsV1(`{"x":1}`)})
 	o.SetManagedFields(entries)
-	if b := readBooks(o, "work-agent"); !b.own.empty() || !b.all.empty() {
+	if b := readManagedFields(o, "work-agent"); !b.own.empty() || !b.all.empty() {
 		t.Errorf("got %v", b)
 	}
 }

@@ -55,8 +55,8 @@ func (r Ref) String() string {
 type Client interface {
 	Mapper
 	Objects
-	Rehearser
-	OwnRehearser
+	DryRunner
+	OwnDryRunner
 }
 
 // Mapper knows what the cluster serves.
@@ -96,8 +96,8 @@ type Objects interface {
 	Delete(ctx context.Context, ref Ref, uid types.UID) error
 }
 
-// Rehearser asks what would become of a write if another user made it.
-type Rehearser interface {
+// DryRunner asks what would become of a write if another user made it.
+type DryRunner interface {
 	// As returns objects whose writes the server goes through as the user of that
 	// name, without doing them. The error is that of the write; Forbidden also if the
 	// agent itself may not impersonate the user. The name must be one that an HTTP
@@ -109,11 +109,11 @@ type Rehearser interface {
 // object, or is a Conflict with the one that there is.
 const NoVersion = "1"
 
-// OwnRehearser asks what would become of a write of the agent itself.
-type OwnRehearser interface {
-	// RehearseOwn has the server go through the write, without doing it. The error is that of
+// OwnDryRunner asks what would become of a write of the agent itself.
+type OwnDryRunner interface {
+	// DryRunOwn has the server go through the write, without doing it. The error is that of
 	// the write. A webhook that does not support that is BadRequest.
-	RehearseOwn(ctx context.Context, w Write) error
+	DryRunOwn(ctx context.Context, w Write) error
 }
 
 // NoKindError says that the cluster does not know a kind.

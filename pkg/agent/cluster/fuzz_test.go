@@ -21,7 +21,7 @@ func FuzzKinds(f *testing.F) {
 	f.Add([]byte(`{"resources":[{"name":"","kind":"Rope"},{"name":"ropes","kind":""},{"name":"a/b","kind":"Rope"}]}`), []byte(`{"name":"other"}`))
 	f.Add([]byte(`[]`), []byte(`null`))
 	f.Fuzz(func(t *testing.T, list, group []byte) {
-		k := &kinds{now: func() time.Time { return time.Unix(1000, 0) }, known: map[schema.GroupVersion]versionKinds{}, asked: map[schema.GroupVersion]time.Time{}}
+		k := &discoveryCache{now: func() time.Time { return time.Unix(1000, 0) }, known: map[schema.GroupVersion]versionKinds{}, requestedAt: map[schema.GroupVersion]time.Time{}}
 		k.fetch = func(_ context.Context, _ string, into any) error {
 			if _, ok := into.(*metav1.APIGroup); ok {
 				return json.Unmarshal(group, into)

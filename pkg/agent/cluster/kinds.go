@@ -19,22 +19,22 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// askAgain bounds how often one group and version is read again because a kind
+// retryAfter bounds how often one group and version is read again because a kind
 // is missing in it: short enough for a custom resource that waits for its
 // definition in the same work.
-const askAgain = 250 * time.Millisecond
+const retryAfter = 250 * time.Millisecond
 
-// kinds is discovery on demand: it reads the resources of one group and
+// discoveryCache is discovery on demand: it reads the resources of one group and
 // version when a kind of it is asked for, not those of the whole cluster.
-type kinds struct {
+type discoveryCache struct {
 	fetch func(ctx context.Context, path string, into any) error
 	now   func() time.Time
 
 	flight singleflight.Group
 	mu     sync.Mutex
 	known  map[schema.GroupVersion]versionKinds
-	// asked says since when an answer is waited for.
-	asked map[schema.GroupVersion]time.Time
+	// requestedAt says since when an answer is waited for.
+	requestedAt map[schema.GroupVersion]time.Time
 }
 
 type versionKinds struct {
@@ -42,7 +42,7 @@ type versionKinds struct {
 	read   time.Time
 }
 
-func newKinds(cfg *rest.Config, hc *http.Client) (*kinds, error) {
+func newKinds(cfg *rest.Config, hc *http.Client) (*discoveryCache, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	c := rest.CopyConfig(cfg)
@@ -59,16 +59,16 @@ func newKinds(cfg *rest.Config, hc *http.Client) (*kinds, error) {
 		}
 		return json.Unmarshal(b, into)
 	}
-	return &kinds{fetch: fetch, now: time.Now, known: map[schema.GroupVersion]versionKinds{}, asked: map[schema.GroupVersion]time.Time{}}, nil
+	return &discoveryCache{fetch: fetch, now: time.Now, known: map[schema.GroupVersion]versionKinds{}, requestedAt: map[schema.GroupVersion]time.Time{}}, nil
 }
 
-func (k *kinds) resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resource, error) {
+func (k *discoveryCache) resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resource, error) {
 	gv := gvk.GroupVersion()
 	k.mu.Lock()
 	v, have := k.known[gv]
 	k.mu.Unlock()
 	r, ok := v.byKind[gvk.Kind]
-	if !ok && (!have || k.now().Sub(v.read) >= askAgain) {
+	if !ok && (!have || k.now().Sub(v.read) >= retryAfter) {
 		var err error
 		if v, err = k.read(ctx, gv); err != nil {
 			return Resource{}, fmt.Errorf("ask the cluster for kind %s: %w", gvk.Kind, err)
@@ -83,10 +83,10 @@ func (k *kinds) resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resou
 
 // read asks the server, once for all who ask at the same time. Nobody waits longer than
 // kindsPatience from the first of them on.
-func (k *kinds) read(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
+func (k *discoveryCache) read(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
 	patience := kindsPatience
 	k.mu.Lock()
-	if asked, waits := k.asked[gv]; waits {
+	if asked, waits := k.requestedAt[gv]; waits {
 		patience -= k.now().Sub(asked)
 	}
 	k.mu.Unlock()
@@ -98,11 +98,11 @@ func (k *kinds) read(ctx context.Context, gv schema.GroupVersion) (versionKinds,
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		k.mu.Lock()
-		k.asked[gv] = k.now()
+		k.requestedAt[gv] = k.now()
 		k.mu.Unlock()
 		v, err := k.list(ctx, gv)
 		k.mu.Lock()
-		delete(k.asked, gv)
+		delete(k.requestedAt, gv)
 		k.mu.Unlock()
 		if err != nil {
 			return nil, err
@@ -124,14 +124,14 @@ func (k *kinds) read(ctx context.Context, gv schema.GroupVersion) (versionKinds,
 }
 
 // forget has everything asked again.
-func (k *kinds) forget() {
+func (k *discoveryCache) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	clear(k.known)
 }
 
 // list reads one group and version; one that does not exist has no kinds.
-func (k *kinds) list(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
+func (k *discoveryCache) list(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
 	v := versionKinds{byKind: map[string]Resource{}, read: k.now()}
 	var l metav1.APIResourceList
 	switch err := k.fetch(ctx, versionPath(gv), &l); {
@@ -151,18 +151,18 @@ func (k *kinds) list(ctx context.Context, gv schema.GroupVersion) (versionKinds,
 
 // remember keeps an empty answer only as long as it spares a question, so that
 // works full of invented groups do not fill the memory.
-func (k *kinds) remember(gv schema.GroupVersion, v versionKinds) {
+func (k *discoveryCache) remember(gv schema.GroupVersion, v versionKinds) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for other, o := range k.known {
-		if len(o.byKind) == 0 && v.read.Sub(o.read) >= askAgain {
+		if len(o.byKind) == 0 && v.read.Sub(o.read) >= retryAfter {
 			delete(k.known, other)
 		}
 	}
 	k.known[gv] = v
 }
 
-func (k *kinds) locate(ctx context.Context, gr schema.GroupResource) (Resource, error) {
+func (k *discoveryCache) locate(ctx context.Context, gr schema.GroupResource) (Resource, error) {
 	versions, err := k.versions(ctx, gr.Group)
 	if err != nil {
 		return Resource{}, fmt.Errorf("ask the cluster for the versions of %s: %w", gr, err)
@@ -183,7 +183,7 @@ func (k *kinds) locate(ctx context.Context, gr schema.GroupResource) (Resource, 
 
 // versions returns the versions of a group, the preferred one first; none if
 // the group does not exist.
-func (k *kinds) versions(ctx context.Context, group string) ([]string, error) {
+func (k *discoveryCache) versions(ctx context.Context, group string) ([]string, error) {
 	if group == "" {
 		return []string{"v1"}, nil
 	}

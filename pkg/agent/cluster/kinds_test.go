@@ -15,16 +15,16 @@ import (
 
 // discovery is a server's discovery endpoint: path → answer.
 type discovery struct {
-	mu      sync.Mutex
-	answers map[string]any
-	asked   []string
-	block   chan struct{}
-	entered chan struct{} // gets a value per question, if there is room
+	mu        sync.Mutex
+	answers   map[string]any
+	requested []string
+	block     chan struct{}
+	entered   chan struct{} // gets a value per question, if there is room
 }
 
 func (d *discovery) fetch(_ context.Context, path string, into any) error {
 	d.mu.Lock()
-	d.asked = append(d.asked, path)
+	d.requested = append(d.requested, path)
 	a, ok := d.answers[path]
 	block := d.block
 	d.mu.Unlock()
@@ -58,13 +58,13 @@ func (d *discovery) set(path string, a any) {
 func (d *discovery) count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.asked)
+	return len(d.requested)
 }
 
-func newTestKinds() (*kinds, *discovery, *time.Time) {
+func newTestKinds() (*discoveryCache, *discovery, *time.Time) {
 	d := &discovery{answers: map[string]any{}, entered: make(chan struct{}, 1)}
 	now := time.Unix(1000, 0)
-	return &kinds{fetch: d.fetch, now: func() time.Time { return now }, known: map[schema.GroupVersion]versionKinds{}, asked: map[schema.GroupVersion]time.Time{}}, d, &now
+	return &discoveryCache{fetch: d.fetch, now: func() time.Time { return now }, known: map[schema.GroupVersion]versionKinds{}, requestedAt: map[schema.GroupVersion]time.Time{}}, d, &now
 }
 
 var ropeList = metav1.APIResourceList{APIResources: []metav1.APIResource{
@@ -87,10 +87,10 @@ func TestKinds_AskedOncePerVersionAndAgainOnlyForWhatIsMissing(t *testing.T) {
 		missing("Rope")
 	}
 	if d.count() != 1 {
-		t.Fatalf("asked %d times within %v, want once", d.count(), askAgain)
+		t.Fatalf("asked %d times within %v, want once", d.count(), retryAfter)
 	}
 	d.set("/apis/example.com/v1", ropeList)
-	*now = now.Add(askAgain)
+	*now = now.Add(retryAfter)
 	r, err := k.resolve(t.Context(), gv.WithKind("Rope"))
 	if want := (Resource{GroupVersionResource: gv.WithResource("ropes"), Kind: "Rope", Namespaced: true}); err != nil || r != want {
 		t.Fatalf("got %+v, %v; want %+v", r, err, want)
@@ -113,7 +113,7 @@ func TestKinds_InventedGroupsDoNotFillTheMemory(t *testing.T) {
 		if _, err := k.resolve(t.Context(), gv.WithKind("Rope")); err == nil {
 			t.Fatal("resolved")
 		}
-		*now = now.Add(askAgain)
+		*now = now.Add(retryAfter)
 	}
 	if len(k.known) > 1 {
 		t.Fatalf("%d groups are remembered", len(k.known))

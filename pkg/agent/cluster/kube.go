@@ -27,7 +27,7 @@ type Kube struct {
 	objects  dynamic.Interface
 	others   dynamic.Interface // in the name of somebody else, see impersonation
 	metadata metadata.Interface
-	kinds    *kinds
+	kinds    *discoveryCache
 	answers  *answering
 	// dryRun: writes are only gone through, by user; see As.
 	dryRun []string

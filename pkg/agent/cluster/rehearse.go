@@ -27,8 +27,8 @@ type Write struct {
 	Subresource string
 }
 
-// RehearseOwn implements OwnRehearser.
-func (k *Kube) RehearseOwn(ctx context.Context, w Write) error {
+// DryRunOwn implements OwnDryRunner.
+func (k *Kube) DryRunOwn(ctx context.Context, w Write) error {
 	objects, dry := k.at(w.Ref.GroupVersionResource, w.Ref.Namespace), []string{metav1.DryRunAll}
 	var err error
 	switch w.Verb {

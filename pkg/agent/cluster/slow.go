@@ -28,10 +28,10 @@ const (
 	mostLong    = 10
 	// letGo is how many works are called when an answer comes.
 	letGo = 2
-	// After a request that failed and took lostTime a kind is left alone for restTime, and then
+	// After a request that failed and took timeoutTime a kind is left alone for restTime, and then
 	// firstLong requests try. So it is after one that took longer than longestAnswer, which is more than
 	// a server gives any webhook.
-	lostTime      = 10 * time.Second
+	timeoutTime   = 10 * time.Second
 	longestAnswer = 35 * time.Second
 	restTime      = 15 * time.Second
 	// kindsPatience is how long somebody waits to hear which kinds there are in a group.
@@ -54,9 +54,9 @@ func (e *SlowError) Error() string {
 	return fmt.Sprintf("the cluster takes long to answer for %s: others are asked for first", e.What)
 }
 
-// breaker holds back requests for kinds whose objects the cluster does not tell of. It knows
+// circuitBreaker holds back requests for kinds whose objects the cluster does not tell of. It knows
 // requests by their paths, because what waits for the limit of requests waits before it.
-type breaker struct {
+type circuitBreaker struct {
 	next http.RoundTripper
 	now  func() time.Time
 
@@ -75,20 +75,20 @@ type answers struct {
 	// unanswered are the requests under way, and when they began; room is how many of them may
 	// take long.
 	unanswered map[*http.Request]time.Time
-	room       int
+	capacity   int
 	// rests is until when no request is sent. It is zero once something was answered.
 	rests time.Time
-	// line are those that wait, in order, and called those of them that may go.
-	line   []*Progress
+	// queue are those that wait, in order, and called those of them that may go.
+	queue  []*Progress
 	called map[string]bool
 }
 
 func newBreaker(next http.RoundTripper) http.RoundTripper {
-	return &breaker{next: next, now: time.Now, kinds: map[question]*answers{}}
+	return &circuitBreaker{next: next, now: time.Now, kinds: map[question]*answers{}}
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b *breaker) RoundTrip(req *http.Request) (*http.Response, error) {
+func (b *circuitBreaker) RoundTrip(req *http.Request) (*http.Response, error) {
 	kind, object, counts := requested(req)
 	if !counts {
 		return b.next.RoundTrip(req)
@@ -103,17 +103,17 @@ func (b *breaker) RoundTrip(req *http.Request) (*http.Response, error) {
 	defer note(req.Context(), strings.ToLower(req.Method)+" "+kind.String()+" "+object)()
 	res, err := b.next.RoundTrip(req)
 	for _, p := range b.end(q, req, err != nil || res.StatusCode >= http.StatusInternalServerError) {
-		p.Turn()
+		p.Wait()
 	}
 	return res, err
 }
 
-func (b *breaker) begin(q question, req *http.Request) error {
+func (b *circuitBreaker) begin(q question, req *http.Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.kinds[q]
 	if a == nil {
-		a = &answers{unanswered: map[*http.Request]time.Time{}, room: firstLong, called: map[string]bool{}}
+		a = &answers{unanswered: map[*http.Request]time.Time{}, capacity: firstLong, called: map[string]bool{}}
 		b.kinds[q] = a
 	}
 	now, p := b.now(), progressOf(req.Context())
@@ -128,15 +128,15 @@ func (b *breaker) begin(q question, req *http.Request) error {
 // that those before it fail. p may be nil.
 func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
 	long, lost := a.weigh(now)
-	goes = long < a.room && !now.Before(a.rests)
-	if p == nil || p.Turn == nil {
+	goes = long < a.capacity && !now.Before(a.rests)
+	if p == nil || p.Wait == nil {
 		return goes, lost
 	}
 	called := a.called[p.Key]
 	delete(a.called, p.Key)
-	behind := !lost && len(a.line) > 0 && len(a.unanswered) > 0 && !called // else no answer may call anything
+	behind := !lost && len(a.queue) > 0 && len(a.unanswered) > 0 && !called // else no answer may call anything
 	goes = goes && !behind
-	a.place(p, goes, called)
+	a.enqueue(p, goes, called)
 	return goes, lost
 }
 
@@ -153,51 +153,51 @@ func (a *answers) weigh(now time.Time) (long int, lost bool) {
 	return long, lost
 }
 
-// place gives p its place in line, the first if it was called before, or takes it out if it goes.
-func (a *answers) place(p *Progress, goes, called bool) {
-	at := slices.IndexFunc(a.line, func(w *Progress) bool { return w.Key == p.Key })
+// enqueue gives p its place in line, the first if it was called before, or takes it out if it goes.
+func (a *answers) enqueue(p *Progress, goes, called bool) {
+	at := slices.IndexFunc(a.queue, func(w *Progress) bool { return w.Key == p.Key })
 	switch {
 	case goes && at >= 0:
-		a.line = slices.Delete(a.line, at, at+1)
+		a.queue = slices.Delete(a.queue, at, at+1)
 	case goes:
 	case at >= 0:
-		a.line[at] = p // its place stays
+		a.queue[at] = p // its place stays
 	case called:
-		a.line = slices.Insert(a.line, 0, p)
+		a.queue = slices.Insert(a.queue, 0, p)
 	default:
-		a.line = append(a.line, p)
+		a.queue = append(a.queue, p)
 	}
 }
 
 // end notes an answer, and returns those whose turn it is.
-func (b *breaker) end(q question, req *http.Request, failed bool) (next []*Progress) {
+func (b *circuitBreaker) end(q question, req *http.Request, failed bool) (next []*Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a, now := b.kinds[q], b.now()
 	took := now.Sub(a.unanswered[req])
 	delete(a.unanswered, req)
 	switch {
-	case failed && took >= lostTime, took >= longestAnswer:
-		a.rests, a.room = now.Add(restTime), firstLong
+	case failed && took >= timeoutTime, took >= longestAnswer:
+		a.rests, a.capacity = now.Add(restTime), firstLong
 		return nil
 	case !failed && took >= longRequest:
-		a.room = min(a.room+1, mostLong)
+		a.capacity = min(a.capacity+1, mostLong)
 	}
 	n := letGo
 	if len(a.unanswered) == 0 {
-		n = a.room // no other answer will call them
+		n = a.capacity // no other answer will call them
 	}
 	if !failed {
 		a.rests = time.Time{}
 	}
 	if !now.Before(a.rests) {
-		n = min(n, len(a.line))
-		next, a.line = slices.Clone(a.line[:n]), slices.Delete(a.line, 0, n)
+		n = min(n, len(a.queue))
+		next, a.queue = slices.Clone(a.queue[:n]), slices.Delete(a.queue, 0, n)
 	}
 	for _, p := range next {
 		a.called[p.Key] = true
 	}
-	if len(a.unanswered) == 0 && len(a.line) == 0 && !now.Before(a.rests) {
+	if len(a.unanswered) == 0 && len(a.queue) == 0 && !now.Before(a.rests) {
 		delete(b.kinds, q)
 	}
 	return next
@@ -228,7 +228,7 @@ type Progress struct {
 	// Key is the same for all that ask for one thing. Turn is called when a request that was
 	// not sent because others came first can be sent. It must not block; nil: nothing is called.
 	Key  string
-	Turn func()
+	Wait func()
 }
 
 // Waits returns the request that is under way, "" if there is none.

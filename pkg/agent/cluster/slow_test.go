@@ -47,14 +47,14 @@ func TestRequested(t *testing.T) {
 
 // server answers for Deployments when it is let go, and for all else at once.
 type server struct {
-	free   chan struct{}
-	status int
-	asked  int
+	free     chan struct{}
+	status   int
+	requests int
 }
 
 func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 	if kind, _, _ := requested(req); kind.Resource == "deployments" {
-		s.asked++
+		s.requests++
 		select {
 		case <-s.free:
 		case <-req.Context().Done():
@@ -110,17 +110,17 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 				t.Errorf("%s: %v", other, err)
 			}
 		}
-		<-time.After(lostTime)
+		<-time.After(timeoutTime)
 		close(s.free) // with an error, after long
 		synctest.Wait()
-		before := s.asked
-		if err := ask(deployment); !errors.As(err, &slow) || !slow.Fails || s.asked != before {
+		before := s.requests
+		if err := ask(deployment); !errors.As(err, &slow) || !slow.Fails || s.requests != before {
 			t.Errorf("after a failure: %v", err)
 		}
 		<-time.After(restTime)
 		s.status = http.StatusOK
-		if err := ask(deployment); err != nil || len(b.(*breaker).kinds) != 0 {
-			t.Errorf("after a rest: %v, and of %d kinds something is remembered", err, len(b.(*breaker).kinds))
+		if err := ask(deployment); err != nil || len(b.(*circuitBreaker).kinds) != 0 {
+			t.Errorf("after a rest: %v, and of %d kinds something is remembered", err, len(b.(*circuitBreaker).kinds))
 		}
 	})
 }
@@ -128,7 +128,7 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 // slowly answers each POST after four seconds and all else at once.
 type slowly struct{}
 
-func (b *breaker) remembered() int {
+func (b *circuitBreaker) remembered() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.kinds)
@@ -151,7 +151,7 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 		var called atomic.Int32
 		var done sync.WaitGroup
 		ask := func(i int, method string) error {
-			p := &Progress{Key: strconv.Itoa(i), Turn: func() { called.Add(1); queue <- i }}
+			p := &Progress{Key: strconv.Itoa(i), Wait: func() { called.Add(1); queue <- i }}
 			req, err := http.NewRequestWithContext(WithProgress(t.Context(), p), method, "https://c/api/v1/namespaces/n/configmaps/a", nil)
 			if err != nil {
 				return err
@@ -193,7 +193,7 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 		close(queue)
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if n := b.(*breaker).remembered(); n != 0 {
+		if n := b.(*circuitBreaker).remembered(); n != 0 {
 			t.Errorf("of %d kinds something is remembered", n)
 		}
 	})
@@ -202,9 +202,9 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 // Only those that were called go before others that wait, and a place in line stays.
 func TestAnswers_Line(t *testing.T) {
 	now := time.Now()
-	turn := func(key string) *Progress { return &Progress{Key: key, Turn: func() {}} }
+	turn := func(key string) *Progress { return &Progress{Key: key, Wait: func() {}} }
 	old := &http.Request{}
-	a := &answers{unanswered: map[*http.Request]time.Time{old: now.Add(-longRequest)}, room: 1, called: map[string]bool{}}
+	a := &answers{unanswered: map[*http.Request]time.Time{old: now.Add(-longRequest)}, capacity: 1, called: map[string]bool{}}
 	for _, key := range []string{"a", "b", "a", "c"} {
 		if goes, fails := a.admit(turn(key), now); goes || fails {
 			t.Errorf("%s: goes %v, fails %v", key, goes, fails)
@@ -213,17 +213,17 @@ func TestAnswers_Line(t *testing.T) {
 	if goes, _ := a.admit(nil, now); goes {
 		t.Error("a request without a turn goes")
 	}
-	a.called["c"], a.line = true, a.line[:2]
-	if goes, _ := a.admit(turn("c"), now); goes || a.line[0].Key != "c" {
-		t.Errorf("the one that was called is not the first: %v", a.line)
+	a.called["c"], a.queue = true, a.queue[:2]
+	if goes, _ := a.admit(turn("c"), now); goes || a.queue[0].Key != "c" {
+		t.Errorf("the one that was called is not the first: %v", a.queue)
 	}
-	a.room = 2
+	a.capacity = 2
 	if goes, _ := a.admit(turn("d"), now); goes {
 		t.Error("d goes before those that wait")
 	}
 	a.called["b"] = true
-	if goes, _ := a.admit(turn("b"), now); !goes || len(a.line) != 3 {
-		t.Errorf("b goes: %v, line %v", goes, a.line)
+	if goes, _ := a.admit(turn("b"), now); !goes || len(a.queue) != 3 {
+		t.Errorf("b goes: %v, line %v", goes, a.queue)
 	}
 	a.unanswered[old] = now.Add(-longestAnswer)
 	if goes, fails := a.admit(turn("d"), now); !goes || !fails {

@@ -33,19 +33,19 @@ const formatTruncated = "The status would be larger than %d bytes. Of the %d man
 const messageValuesLeftOut = "The status of the work would be too large with these values: split the work, or ask for fewer"
 
 const (
-	longestKept  = 16 << 10 // messages are shortened to that, to a quarter of it, and so on
-	shortestKept = 64       // and are left out below
-	roomToSay    = 1 << 10  // for the condition StatusTruncated
+	longestKept    = 16 << 10 // messages are shortened to that, to a quarter of it, and so on
+	shortestKept   = 64       // and are left out below
+	messageReserve = 1 << 10  // for the condition StatusTruncated
 )
 
 // bounded is a status that is made smaller, and by how much.
 type bounded struct {
 	workv1.ManifestWorkStatus
-	last  history
-	sizes []int // of the entries, in bytes of JSON
-	over  int   // bytes that still have to go
-	lost  []loss
-	gone  int
+	last    history
+	sizes   []int // of the entries, in bytes of JSON
+	over    int   // bytes that still have to go
+	dropped []loss
+	gone    int
 }
 
 // loss is what is left out of the entry of a manifest.
@@ -61,14 +61,14 @@ type loss struct{ messages, values, conditions bool }
 // time. Neither is modified.
 func Bound(last, status workv1.ManifestWorkStatus, generation int64) workv1.ManifestWorkStatus {
 	if over := kubeerror.SizeOf(status) - MaxStatus; over > 0 {
-		return truncate(last, status, generation, over+roomToSay)
+		return truncate(last, status, generation, over+messageReserve)
 	}
 	return status
 }
 
 func truncate(last, status workv1.ManifestWorkStatus, generation int64, over int) workv1.ManifestWorkStatus {
 	n := len(status.ResourceStatus.Manifests)
-	b := &bounded{ManifestWorkStatus: *status.DeepCopy(), last: indexHistory(last.ResourceStatus.Manifests), over: over, sizes: make([]int, n), lost: make([]loss, n)}
+	b := &bounded{ManifestWorkStatus: *status.DeepCopy(), last: indexHistory(last.ResourceStatus.Manifests), over: over, sizes: make([]int, n), dropped: make([]loss, n)}
 	for i, e := range b.ResourceStatus.Manifests {
 		b.sizes[i] = kubeerror.SizeOf(e)
 	}
@@ -87,7 +87,7 @@ func truncate(last, status workv1.ManifestWorkStatus, generation int64, over int
 	b.each(func(e *workv1.ManifestCondition, l *loss) bool { return good(e.Conditions) && leaveConditions(e, l) })
 	b.each(leaveConditions)
 	b.leaveEntries()
-	b.say(last, generation)
+	b.setBoundedCondition(last, generation)
 	return b.ManifestWorkStatus
 }
 
@@ -95,7 +95,7 @@ func truncate(last, status workv1.ManifestWorkStatus, generation int64, over int
 func (b *bounded) each(smaller func(*workv1.ManifestCondition, *loss) bool) {
 	for i := len(b.sizes) - 1; i >= 0 && b.over > 0; i-- {
 		e := &b.ResourceStatus.Manifests[i]
-		if smaller(e, &b.lost[i]) {
+		if smaller(e, &b.dropped[i]) {
 			size := kubeerror.SizeOf(*e)
 			b.over -= b.sizes[i] - size
 			b.sizes[i] = size
@@ -177,7 +177,7 @@ func (b *bounded) leaveEntries() {
 		b.over -= b.sizes[n-1] + 1
 	}
 	b.gone = len(b.sizes) - n
-	b.ResourceStatus.Manifests, b.lost = b.ResourceStatus.Manifests[:n], b.lost[:n]
+	b.ResourceStatus.Manifests, b.dropped = b.ResourceStatus.Manifests[:n], b.dropped[:n]
 	for i := len(b.Conditions) - 1; i >= 0 && b.over > 0; i-- {
 		if fromRule(b.Conditions[i]) {
 			b.over -= kubeerror.SizeOf(b.Conditions[i]) + 1
@@ -186,11 +186,11 @@ func (b *bounded) leaveEntries() {
 	}
 }
 
-// say adds the condition that says what is left out. It began at the latest change of the status,
+// setBoundedCondition adds the condition that says what is left out. It began at the latest change of the status,
 // unless it was there before.
-func (b *bounded) say(last workv1.ManifestWorkStatus, generation int64) {
+func (b *bounded) setBoundedCondition(last workv1.ManifestWorkStatus, generation int64) {
 	var messages, values, conditions int
-	for _, l := range b.lost {
+	for _, l := range b.dropped {
 		messages, values, conditions = messages+count(l.messages), values+count(l.values), conditions+count(l.conditions)
 	}
 	c := metav1.Condition{

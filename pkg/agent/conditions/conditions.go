@@ -156,9 +156,9 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	if len(manifests) > 0 && !held && (failed || !unsent) {
 		apimeta.SetStatusCondition(&next.Conditions, workApplied(entries, generation, stamp(now)))
 	}
-	sayContested(&next.Conditions, entries, generation, stamp(now))
+	addContested(&next.Conditions, entries, generation, stamp(now))
 	available := workAvailable(entries, generation, stamp(now))
-	sayFirstMissing(&available, entries)
+	setFirstMissing(&available, entries)
 	if unsent && available.Status != metav1.ConditionFalse { // not all objects are known
 		available = metav1.Condition{Type: available.Type}
 	}
@@ -313,7 +313,7 @@ func workApplied(entries []workv1.ManifestCondition, generation int64, now metav
 		return apimeta.IsStatusConditionFalse(e.Conditions, workv1.ManifestApplied)
 	}) {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonWorkApplyFailed, ""
-		sayFirst(&c, entries)
+		setFirst(&c, entries)
 	}
 	return c
 }

@@ -102,8 +102,8 @@ func fieldsOfOthers(fields []ForeignField) string {
 	return format(formatFieldsOfOthers, strings.Join(named, ", "))
 }
 
-// sayContested sums up for the work which objects are changed after each repair.
-func sayContested(list *[]metav1.Condition, entries []workv1.ManifestCondition, generation int64, now metav1.Time) {
+// addContested sums up for the work which objects are changed after each repair.
+func addContested(list *[]metav1.Condition, entries []workv1.ManifestCondition, generation int64, now metav1.Time) {
 	contested, message := 0, ""
 	for _, e := range entries {
 		c := apimeta.FindStatusCondition(e.Conditions, TypeContested)

@@ -13,8 +13,8 @@ import (
 // an Event.
 const maxSummary = 1 << 10
 
-// sayFirst says in a work's condition about applying it why the first manifest failed.
-func sayFirst(c *metav1.Condition, entries []workv1.ManifestCondition) {
+// setFirst says in a work's condition about applying it why the first manifest failed.
+func setFirst(c *metav1.Condition, entries []workv1.ManifestCondition) {
 	failed := 0
 	var first *workv1.ManifestCondition
 	for i, e := range entries {
@@ -27,13 +27,13 @@ func sayFirst(c *metav1.Condition, entries []workv1.ManifestCondition) {
 	}
 	if first != nil {
 		a := apimeta.FindStatusCondition(first.Conditions, workv1.ManifestApplied)
-		c.Message = sayFailed(first.ResourceMeta, *a, fmt.Sprintf(formatManifestsFailed, failed, len(entries)))
+		c.Message = messageOfFailed(first.ResourceMeta, *a, fmt.Sprintf(formatManifestsFailed, failed, len(entries)))
 	}
 }
 
-// sayFirstMissing does the same for the condition about availability: the first manifest whose
+// setFirstMissing does the same for the condition about availability: the first manifest whose
 // own condition has the status of the work's.
-func sayFirstMissing(c *metav1.Condition, entries []workv1.ManifestCondition) {
+func setFirstMissing(c *metav1.Condition, entries []workv1.ManifestCondition) {
 	for _, e := range entries {
 		a := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestAvailable)
 		if a == nil || a.Status == metav1.ConditionTrue || a.Status != c.Status {
@@ -42,19 +42,19 @@ func sayFirstMissing(c *metav1.Condition, entries []workv1.ManifestCondition) {
 		failed := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestApplied)
 		switch {
 		case failed != nil && failed.Status == metav1.ConditionFalse:
-			c.Message = sayFailed(e.ResourceMeta, *failed, c.Message)
+			c.Message = messageOfFailed(e.ResourceMeta, *failed, c.Message)
 		case a.Reason == ReasonResourceNotAvailable:
 			c.Message = reasonFirst("not found", e.ResourceMeta, "", c.Message)
 		default:
 			text := strings.TrimPrefix(a.Message, fmt.Sprintf(formatFetchingFailed, ""))
-			c.Message = sayWhy(e.ResourceMeta, text, "unknown", c.Message)
+			c.Message = messageOf(e.ResourceMeta, text, "unknown", c.Message)
 		}
 		return
 	}
 }
 
-// sayFailed is what a work says of a manifest that is not applied.
-func sayFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count string) string {
+// messageOfFailed is what a work says of a manifest that is not applied.
+func messageOfFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count string) string {
 	switch c.Reason {
 	case workv1.AppliedManifestSSAIgnoreFieldError:
 		return reasonFirst("ignoreFields", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatIgnoreFieldsFailed, "")), count)
@@ -62,7 +62,7 @@ func sayFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count string) 
 		return reasonFirst("refuses the agent", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, "")), count)
 	}
 	text := strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, ""))
-	return sayWhy(m, text, "failed", count)
+	return messageOf(m, text, "failed", count)
 }
 
 // nameOf is what people call the object of a manifest; its place in the spec where it has no name.

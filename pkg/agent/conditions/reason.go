@@ -12,34 +12,34 @@ import (
 // to do where the text does not. The first that fits counts. They go by the text and not by the error,
 // since what is said of a manifest that was left alone is known from its condition only.
 var reasons = []struct {
-	word string
+	name string
 	in   *regexp.Regexp
 	next string
 }{
-	{word: "unknown kind", in: regexp.MustCompile(`^the server doesn't have a resource type |^the server does not serve `)},
-	{word: "unknown fields", in: regexp.MustCompile(`^the cluster does not know .* dropped what it does not know`)},
-	{word: "namespace missing", in: regexp.MustCompile(`^namespaces "[^"]*" not found`)},
-	{word: "namespace ends", in: regexp.MustCompile(`because it is being terminated`)},
-	{word: "definition ends", in: regexp.MustCompile(`while custom resource definition is terminating`)},
-	{word: "webhook failed", in: regexp.MustCompile(`failed calling webhook "`), next: "see that what serves this webhook runs on the cluster"},
-	{word: "denied", in: regexp.MustCompile(`admission webhook "[^"]*" denied the request| denied request: |violates PodSecurity `)},
-	{word: "over quota", in: regexp.MustCompile(` exceeded quota: `)},
-	{word: "protected", in: regexp.MustCompile(`is one of the objects that agents on this cluster live by`)},
-	{word: "forbidden", in: regexp.MustCompile(` is forbidden: |^forbidden: |^not allowed to apply |^the owner of this cluster does not let |^the executor is not allowed to `)},
-	{word: "conflict", in: regexp.MustCompile(`^Apply failed with \d+ conflict`), next: "take the field out of the manifest, or set force in its update strategy"},
-	{word: "conflict", in: regexp.MustCompile(`the object has been modified`)},
-	{word: "immutable", in: regexp.MustCompile(`\b(is|are) immutable\b|may not change|cannot be changed|updates to .* are forbidden|cannot change roleRef`)},
-	{word: "invalid", in: regexp.MustCompile(` is invalid: |\(this does not pass by itself: |an empty namespace may not be set`)},
-	{word: "too large", in: regexp.MustCompile(`(?i)request entity too large|is too large`)},
-	{word: "not found", in: regexp.MustCompile(` not found`)},
-	{word: "no answer", in: regexp.MustCompile(`connection refused|connection reset|connection lost|deadline exceeded|i/o timeout|handshake timeout|Client\.Timeout|no such host|unexpected EOF|currently unable to handle the request|does not answer|cannot be reached`)},
+	{name: "unknown kind", in: regexp.MustCompile(`^the server doesn't have a resource type |^the server does not serve `)},
+	{name: "unknown fields", in: regexp.MustCompile(`^the cluster does not know .* dropped what it does not know`)},
+	{name: "namespace missing", in: regexp.MustCompile(`^namespaces "[^"]*" not found`)},
+	{name: "namespace ends", in: regexp.MustCompile(`because it is being terminated`)},
+	{name: "definition ends", in: regexp.MustCompile(`while custom resource definition is terminating`)},
+	{name: "webhook failed", in: regexp.MustCompile(`failed calling webhook "`), next: "see that what serves this webhook runs on the cluster"},
+	{name: "denied", in: regexp.MustCompile(`admission webhook "[^"]*" denied the request| denied request: |violates PodSecurity `)},
+	{name: "over quota", in: regexp.MustCompile(` exceeded quota: `)},
+	{name: "protected", in: regexp.MustCompile(`is one of the objects that agents on this cluster live by`)},
+	{name: "forbidden", in: regexp.MustCompile(` is forbidden: |^forbidden: |^not allowed to apply |^the owner of this cluster does not let |^the executor is not allowed to `)},
+	{name: "conflict", in: regexp.MustCompile(`^Apply failed with \d+ conflict`), next: "take the field out of the manifest, or set force in its update strategy"},
+	{name: "conflict", in: regexp.MustCompile(`the object has been modified`)},
+	{name: "immutable", in: regexp.MustCompile(`\b(is|are) immutable\b|may not change|cannot be changed|updates to .* are forbidden|cannot change roleRef`)},
+	{name: "invalid", in: regexp.MustCompile(` is invalid: |\(this does not pass by itself: |an empty namespace may not be set`)},
+	{name: "too large", in: regexp.MustCompile(`(?i)request entity too large|is too large`)},
+	{name: "not found", in: regexp.MustCompile(` not found`)},
+	{name: "no answer", in: regexp.MustCompile(`connection refused|connection reset|connection lost|deadline exceeded|i/o timeout|handshake timeout|Client\.Timeout|no such host|unexpected EOF|currently unable to handle the request|does not answer|cannot be reached`)},
 }
 
 // reasonOf is the word for the text of an error, otherwise if there is none, and what to do.
 func reasonOf(text, otherwise string) (word, next string) {
 	for _, r := range reasons {
 		if r.in.MatchString(text) {
-			return r.word, r.next
+			return r.name, r.next
 		}
 	}
 	return otherwise, ""
@@ -80,8 +80,8 @@ const (
 	maxAdvice = 400
 )
 
-// sayWhy is what a work says of an object about which the server, or the agent, has this text.
-func sayWhy(m workv1.ManifestResourceMeta, text, otherwise, count string) string {
+// messageOf is what a work says of an object about which the server, or the agent, has this text.
+func messageOf(m workv1.ManifestResourceMeta, text, otherwise, count string) string {
 	text = oneLine(text)
 	word, next := reasonOf(strings.ReplaceAll(text, strconv.Quote(m.Name), `""`), otherwise) // its name is no reason
 	if next != "" {

@@ -134,17 +134,17 @@ type AcceptResult struct {
 	Replaced string
 }
 
-// Judge says what Accept would make of a spec, and which other work would be held
+// Classify says what Accept would make of a spec, and which other work would be held
 // then: nil if none. Of a Duplicate it is what is held with another revision: its
 // source had something else in between, and wants to hear of it again.
-func (s *Set) Judge(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
+func (s *Set) Classify(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
 	held := s.works[spec.ResourceID]
 	// A work that an operator gave to another source comes again as it was.
-	adopted := held != nil && held.Source != spec.Source && (s.hawser || s.doubtful(held) && !spec.Deleting)
+	adopted := held != nil && held.Source != spec.Source && (s.hawser || s.isUnconfirmed(held) && !spec.Deleting)
 	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting && !adopted {
 		return Duplicate, s.renewed(held, spec)
 	}
-	if outcome := s.judge(held, spec); outcome != Accepted {
+	if outcome := s.classify(held, spec); outcome != Accepted {
 		return outcome, nil
 	}
 	return Accepted, next(held.work(), spec, problem)
@@ -154,7 +154,7 @@ func (s *Set) Judge(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
 // it can.
 func (s *Set) Accept(spec *manifestwork.Spec, problem string) AcceptResult {
 	held := s.works[spec.ResourceID]
-	outcome, w := s.Judge(spec, problem)
+	outcome, w := s.Classify(spec, problem)
 	d := AcceptResult{Outcome: outcome}
 	switch outcome {
 	case Duplicate:

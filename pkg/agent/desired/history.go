@@ -47,9 +47,9 @@ type sourceSession struct {
 	forgotten uint64
 }
 
-// Line begins another session of a source that numbers its events itself: behind a broker
+// Session begins another session of a source that numbers its events itself: behind a broker
 // that keeps nothing. The numbers are in Revision.
-func (s *Set) Line(source string) {
+func (s *Set) Session(source string) {
 	s.history++
 	s.lines[source] = sourceSession{history: s.history}
 }
@@ -95,13 +95,13 @@ func (s *Set) renewed(held *entry, spec *manifestwork.Spec) *Work {
 	return &w
 }
 
-// judge compares a spec with what is held of the same work, or of its name.
-func (s *Set) judge(held *entry, spec *manifestwork.Spec) Outcome {
+// classify compares a spec with what is held of the same work, or of its name.
+func (s *Set) classify(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {
 	case s.numbered(spec):
-		return s.judgeByNumber(held, spec)
+		return s.classifyByNumber(held, spec)
 	case !s.hawser:
-		return s.judgeByVersion(held, spec)
+		return s.classifyByVersion(held, spec)
 	case held == nil:
 		return Accepted
 	case held.history == s.history:
@@ -135,27 +135,27 @@ func (s *Set) Finished(w *Work) {
 	}
 }
 
-// judgeByNumber compares where the source numbers its events. Of what is held from another
+// classifyByNumber compares where the source numbers its events. Of what is held from another
 // session of it, or from an earlier process, only the version tells.
-func (s *Set) judgeByNumber(held *entry, spec *manifestwork.Spec) Outcome {
+func (s *Set) classifyByNumber(held *entry, spec *manifestwork.Spec) Outcome {
 	l := s.lines[spec.Source]
 	switch {
 	case held == nil && spec.Revision <= l.forgotten:
 		return Stale
 	case held == nil, held.history != l.history, held.unconfirmed, held.Source != spec.Source:
-		return s.judgeByVersion(held, spec)
+		return s.classifyByVersion(held, spec)
 	case spec.Revision <= held.revision:
 		return Stale
 	}
 	return Accepted
 }
 
-// judgeByVersion compares where there are no revisions.
-func (s *Set) judgeByVersion(held *entry, spec *manifestwork.Spec) Outcome {
+// classifyByVersion compares where there are no revisions.
+func (s *Set) classifyByVersion(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {
 	case held == nil:
-		return s.judgeName(spec)
-	case s.doubtful(held) && !spec.Deleting:
+		return s.classifyName(spec)
+	case s.isUnconfirmed(held) && !spec.Deleting:
 		// It may be of another life: the hub may have gone back, the work may have been
 		// made anew under this id. Who remembers nothing would take it too.
 		return Accepted
@@ -171,24 +171,24 @@ func (s *Set) judgeByVersion(held *entry, spec *manifestwork.Spec) Outcome {
 	return Accepted
 }
 
-// judgeName compares a spec of an unknown id with who has its name.
-func (s *Set) judgeName(spec *manifestwork.Spec) Outcome {
+// classifyName compares a spec of an unknown id with who has its name.
+func (s *Set) classifyName(spec *manifestwork.Spec) Outcome {
 	if n := s.names[spec.Name]; n != nil && n.live != "" && !spec.Deleting && s.works[n.live].Source != spec.Source {
 		return Foreign
 	}
 	return Accepted
 }
 
-// doubtful reports whether what is held of a work says nothing about what a stock
+// isUnconfirmed reports whether what is held of a work says nothing about what a stock
 // broker sends: it was loaded, and no revision says which of the two came later.
-func (s *Set) doubtful(held *entry) bool { return !s.hawser && held.unconfirmed }
+func (s *Set) isUnconfirmed(held *entry) bool { return !s.hawser && held.unconfirmed }
 
 // Clock returns a mark for Lacks.
 func (s *Set) Clock() uint64 { return s.clock }
 
-// Lacks reports which of these works, in the same order, are held, live, and
+// Missing reports which of these works, in the same order, are held, live, and
 // were not received since the mark.
-func (s *Set) Lacks(ids []string, mark uint64) []string {
+func (s *Set) Missing(ids []string, mark uint64) []string {
 	var list []string
 	for _, id := range ids {
 		if e := s.works[id]; e != nil && !e.Deleting && e.received <= mark {

@@ -15,7 +15,7 @@ import (
 
 func expectOutcome(t *testing.T, s *desired.Set, in spec, want desired.Outcome) {
 	t.Helper()
-	outcome, w := s.Judge(in.received(), "")
+	outcome, w := s.Classify(in.received(), "")
 	if got := s.Accept(in.received(), ""); got.Outcome != want || outcome != want {
 		t.Fatalf("got %s, judged %s, want %s", got.Outcome, outcome, want)
 	}
@@ -267,11 +267,11 @@ func TestSet_WorksThatAListLacks(t *testing.T) {
 	}
 	mark := s.Clock()
 	expectOutcome(t, s, spec{id: "2", name: "w2", revision: 9, content: "new"}, desired.Accepted)
-	if got := s.Lacks([]string{"1", "2", "3", "4"}, mark); !slices.Equal(got, []string{"1"}) {
+	if got := s.Missing([]string{"1", "2", "3", "4"}, mark); !slices.Equal(got, []string{"1"}) {
 		t.Fatalf("got %v", got)
 	}
 	s.Drop("1")
-	if got := s.Lacks([]string{"1"}, mark); got != nil || s.Get("1") != nil || !s.ByName("w1").Empty() {
+	if got := s.Missing([]string{"1"}, mark); got != nil || s.Get("1") != nil || !s.ByName("w1").Empty() {
 		t.Fatalf("got %v", got)
 	}
 	s.Drop("1") // twice does no harm
@@ -335,7 +335,7 @@ func TestSet_NumbersOfASource(t *testing.T) {
 	const accepted, dup, stale, foreign = desired.Accepted, desired.Duplicate, desired.Stale, desired.Foreign
 	s := desired.New()
 	s.Subscribed(false)
-	s.Line("hub")
+	s.Session("hub")
 	expectOutcome(t, s, spec{id: "1", version: 5, revision: 10, content: "a"}, accepted)
 	expectOutcome(t, s, spec{id: "1", version: 5, revision: 12, content: "b"}, accepted)
 	expectOutcome(t, s, spec{id: "1", version: 5, revision: 11, content: "a"}, stale) // its labels as they were
@@ -355,10 +355,10 @@ func TestSet_NumbersOfASource(t *testing.T) {
 
 	// Another session: an informer that lags has an older version; one without a version counts.
 	s.Subscribed(false)
-	s.Line("hub")
+	s.Session("hub")
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 0, revision: 1, content: "g"}, accepted)
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 7, revision: 2, content: "h"}, accepted)
-	s.Line("hub")
+	s.Session("hub")
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 6, revision: 1, content: "i"}, stale)
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 7, revision: 1, content: "h"}, dup)
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 6, revision: 2, content: "i"}, accepted)

@@ -56,15 +56,15 @@ var (
 	roles       = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}
 )
 
-// asked answers reviews by verb, and records what they ask.
-type asked struct {
+// requested answers reviews by verb, and records what they ask.
+type requested struct {
 	answer func(verb string) (authorizationv1.SubjectAccessReviewStatus, error)
 
 	mu    sync.Mutex
 	specs []authorizationv1.SubjectAccessReviewSpec
 }
 
-func (a *asked) Create(_ context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (a *requested) Create(_ context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if gvr != authorizationv1.SchemeGroupVersion.WithResource("subjectaccessreviews") || obj.GetKind() != "SubjectAccessReview" || obj.GetAPIVersion() != "authorization.k8s.io/v1" {
 		return nil, errors.New("not a review: " + gvr.String())
 	}
@@ -90,7 +90,7 @@ func yes(reason string) authorizationv1.SubjectAccessReviewStatus {
 func TestChecker_AsksExactly(t *testing.T) {
 	ref := cluster.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
 	for _, owned := range []bool{true, false} { // one is applied, the other is not
-		a := &asked{answer: func(string) (authorizationv1.SubjectAccessReviewStatus, error) { return yes("RBAC: allowed by x"), nil }}
+		a := &requested{answer: func(string) (authorizationv1.SubjectAccessReviewStatus, error) { return yes("RBAC: allowed by x"), nil }}
 		byRoles, err := executor.Checker{Cluster: a}.MayApply(t.Context(), account, executor.Object{Ref: ref, Owned: owned, Applied: owned})
 		if err != nil || !byRoles {
 			t.Fatalf("got %t, %v", byRoles, err)
@@ -141,7 +141,7 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 		"an error":               {namespaced, map[string]any{"get": away}, nil, false, "ask what the executor may do: away"},
 		"a denial beside errors": {namespaced, map[string]any{"get": away, "patch": status{}}, []string{"patch"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
 	} {
-		a := &asked{answer: func(verb string) (status, error) {
+		a := &requested{answer: func(verb string) (status, error) {
 			switch v := c.answers[verb].(type) {
 			case status:
 				return v, nil
@@ -274,7 +274,7 @@ func TestWriter_ObjectChangesInBetween(t *testing.T) {
 			ManifestConfigs: []workv1.ManifestConfigOption{{ResourceIdentifier: workv1.ResourceIdentifier{Group: roles.Group, Resource: "roles", Namespace: "*", Name: "*"}, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply}}},
 		})[0]
 		rehearsed := 0
-		after := between{Rehearser: f, then: func() {
+		after := between{DryRunner: f, then: func() {
 			if rehearsed++; rehearsed == 1 {
 				put("Role", "r", "rules", rule("secrets"))
 			}
@@ -293,11 +293,11 @@ func TestWriter_ObjectChangesInBetween(t *testing.T) {
 
 // between does something after each rehearsal of an apply.
 type between struct {
-	cluster.Rehearser
+	cluster.DryRunner
 	then func()
 }
 
-func (b between) As(user string) cluster.Objects { return betweenObjects{b.Rehearser.As(user), b.then} }
+func (b between) As(user string) cluster.Objects { return betweenObjects{b.DryRunner.As(user), b.then} }
 
 type betweenObjects struct {
 	cluster.Objects

@@ -30,7 +30,7 @@ import (
 type Writer struct {
 	// Objects does the writes.
 	cluster.Objects
-	Cluster cluster.Rehearser
+	Cluster cluster.DryRunner
 	Account Account
 	// Kept: permissions are kept, so that only what gives rights away is gone through.
 	Kept bool

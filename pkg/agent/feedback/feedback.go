@@ -82,7 +82,7 @@ func (r Reader) value(obj *unstructured.Unstructured, p workv1.JsonPath, limit *
 	}
 	first := results[0]
 	if r.Raw && (len(results) > 1 || len(first) > 1) {
-		return r.raw(p.Name, plain(first...))
+		return r.raw(p.Name, values(first...))
 	}
-	return r.field(p.Name, plain(first[0])[0])
+	return r.field(p.Name, values(first[0])[0])
 }

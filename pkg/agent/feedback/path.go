@@ -70,8 +70,8 @@ func recovered(err *error) {
 	}
 }
 
-// plain takes values out of their reflection; nil for what has none.
-func plain(values ...reflect.Value) []any {
+// values takes values out of their reflection; nil for what has none.
+func values(values ...reflect.Value) []any {
 	list := make([]any, 0, len(values))
 	for _, v := range values {
 		var o any

@@ -21,14 +21,14 @@ const formerBook = "testdata/former/hawser-agent-identities.json"
 
 var (
 	formerSince   = time.Date(2026, 5, 1, 8, 30, 0, 0, time.UTC)
-	formerThrough = hub.Through{Cluster: "cluster1", Broker: "a:8090", Roots: []string{"ca1", "ca2"}, Epoch: "e1"}
-	formerRefused = hub.Through{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, Epoch: "e2"}
-	formerStock   = hub.Through{Cluster: "cluster2", Broker: "c:1883"} // without TLS, and its store has no identity
+	formerThrough = hub.BrokerRef{Cluster: "cluster1", Broker: "a:8090", Roots: []string{"ca1", "ca2"}, Epoch: "e1"}
+	formerRefused = hub.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, Epoch: "e2"}
+	formerStock   = hub.BrokerRef{Cluster: "cluster2", Broker: "c:1883"} // without TLS, and its store has no identity
 )
 
 // book returns that ConfigMap, nil if it is not there.
 func (w *world) book() *unstructured.Unstructured {
-	return w.f.Look(w.f.Ref("v1", "ConfigMap", "hawser", hub.BookName))
+	return w.f.Look(w.f.Ref("v1", "ConfigMap", "hawser", hub.ClaimsName))
 }
 
 // TestFormer_Write writes formerBook again, with HAWSER_FORMER=1. It is for the commit above only:
@@ -43,7 +43,7 @@ func TestFormer_Write(t *testing.T) {
 	var refused *hub.RefusedError
 	for _, c := range []struct {
 		identity string
-		through  hub.Through
+		through  hub.BrokerRef
 		refused  bool
 	}{{"hub1", formerThrough, false}, {"hub2", formerStock, false}, {"hub1", formerRefused, true}} {
 		if _, err := w.mover.Registry.Admit(t.Context(), c.identity, c.through, nil); errors.As(err, &refused) != c.refused {
@@ -82,13 +82,13 @@ func formerWorld(t *testing.T) *world {
 // TestFormer_Book: what former agents wrote of hubs is read, and counts.
 func TestFormer_Book(t *testing.T) {
 	w := formerWorld(t)
-	got, err := w.mover.Registry.Book(t.Context())
+	got, err := w.mover.Registry.Claims(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := hub.Book{
-		inventory.HubHash("hub1"): {Identity: "hub1", Since: formerSince, Through: formerThrough, Refused: []hub.Refused{{Identity: "hub1", Since: formerSince, Through: formerRefused}}},
-		inventory.HubHash("hub2"): {Identity: "hub2", Since: formerSince, Through: formerStock},
+	want := hub.Claims{
+		inventory.HubHash("hub1"): {Identity: "hub1", Since: formerSince, BrokerRef: formerThrough, Refused: []hub.Refused{{Identity: "hub1", Since: formerSince, BrokerRef: formerRefused}}},
+		inventory.HubHash("hub2"): {Identity: "hub2", Since: formerSince, BrokerRef: formerStock},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -108,7 +108,7 @@ func TestFormer_Book(t *testing.T) {
 func TestFormer_Claims(t *testing.T) {
 	w := formerWorld(t)
 	before := w.book().GetResourceVersion()
-	admit := func(identity string, through hub.Through) error {
+	admit := func(identity string, through hub.BrokerRef) error {
 		_, err := w.mover.Registry.Admit(t.Context(), identity, through, []string{"ca1", "ca2"})
 		return err
 	}
@@ -122,16 +122,16 @@ func TestFormer_Claims(t *testing.T) {
 	if w.book().GetResourceVersion() != before {
 		t.Errorf("it was written once more: %v", w.book())
 	}
-	sameStore := hub.Through{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, Epoch: "e1"}
+	sameStore := hub.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, Epoch: "e1"}
 	if err := admit("hub3", sameStore); !errors.As(err, &refused) || refused.Claim.Identity != "hub1" {
 		t.Errorf("another identity through the same store: %v", err)
 	}
-	for identity, through := range map[string]hub.Through{"hub1": sameStore, "hub4": {Cluster: "cluster1", Broker: "d:8090", Epoch: "e4"}} {
+	for identity, through := range map[string]hub.BrokerRef{"hub1": sameStore, "hub4": {Cluster: "cluster1", Broker: "d:8090", Epoch: "e4"}} {
 		if err := admit(identity, through); err != nil {
 			t.Errorf("%s: %v", identity, err)
 		}
 	}
-	b, err := w.mover.Registry.Book(t.Context())
+	b, err := w.mover.Registry.Claims(t.Context())
 	if err != nil || len(b) != 3 || b[inventory.HubHash("hub1")].Broker != "b:8090" || b[inventory.HubHash("hub2")].Broker != "c:1883" {
 		t.Errorf("%+v, %v", b, err)
 	}

@@ -3,11 +3,11 @@
 // A hub has an identity, whose hash is in the names of the AppliedManifestWorks
 // of its works. Whoever acts under an identity can change and delete what these
 // own. So an identity is claimed once per cluster: a [Claim] says through which
-// broker, and [Book] is where the claims of a cluster stand. An identity comes
+// broker, and [Claims] is where the claims of a cluster stand. An identity comes
 // from the flags of an agent and from the Book, never from a broker. What a
 // broker says can only show that it is not the one of the claim.
 //
-// [Book.Decide] and [Book.Identify] are pure; [Registry] reads and writes the
+// [Claims.Decide] and [Claims.Identify] are pure; [Registry] reads and writes the
 // Book, and moves objects from one identity to another.
 package hub
 
@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
-// Through is the way from an agent to a broker, as it is now.
-type Through struct {
+// BrokerRef is the way from an agent to a broker, as it is now.
+type BrokerRef struct {
 	// Cluster is the name of the cluster on the hub, Broker the host:port that was
 	// dialled.
 	Cluster string `json:"cluster"`
@@ -39,7 +39,7 @@ type Through struct {
 type Claim struct {
 	Identity string    `json:"identity"`
 	Since    time.Time `json:"since"`
-	Through
+	BrokerRef
 	// Refused are the latest that came and were not let in: under this identity, or
 	// under another one through the broker of this claim.
 	Refused []Refused `json:"refused,omitempty"`
@@ -49,14 +49,14 @@ type Claim struct {
 type Refused struct {
 	Identity string    `json:"identity"`
 	Since    time.Time `json:"since"`
-	Through
+	BrokerRef
 }
 
 // maxRefused bounds Claim.Refused: who asks more often pushes out the oldest.
 const maxRefused = 8
 
-// Book has the claims of a cluster by the hash of their identity.
-type Book map[string]Claim
+// Claims has the claims of a cluster by the hash of their identity.
+type Claims map[string]Claim
 
 // RefusedError says that an agent may not act under its identity through the
 // broker that it has come to.
@@ -111,7 +111,7 @@ func intersect(a, b []string) bool {
 // The rule: the address and the store of a broker may each become another one,
 // but not both at once, and never behind the back of the CA. What two claimants
 // have in common besides is no proof: everybody can have everything else.
-func (b Book) Decide(identity string, t Through, trusted []string, now time.Time) (next Book, changed bool, err error) {
+func (b Claims) Decide(identity string, t BrokerRef, trusted []string, now time.Time) (next Claims, changed bool, err error) {
 	hash := inventory.HubHash(identity)
 	old, claimed := b[hash]
 	against, stands := b.against(hash, old, t)
@@ -119,7 +119,7 @@ func (b Book) Decide(identity string, t Through, trusted []string, now time.Time
 	case stands:
 		return b.refuse(against, identity, t, now)
 	case !claimed:
-		return b.with(hash, Claim{Identity: identity, Since: now, Through: t}), true, nil
+		return b.with(hash, Claim{Identity: identity, Since: now, BrokerRef: t}), true, nil
 	case !old.admits(t, trusted):
 		return b.refuse(hash, identity, t, now)
 	}
@@ -132,7 +132,7 @@ func (b Book) Decide(identity string, t Through, trusted []string, now time.Time
 
 // against returns the claim of another identity that the broker of t belongs to.
 // What it has for this cluster was applied under that identity.
-func (b Book) against(hash string, own Claim, t Through) (other string, counts bool) {
+func (b Claims) against(hash string, own Claim, t BrokerRef) (other string, counts bool) {
 	for _, h := range slices.Sorted(maps.Keys(b)) {
 		c := b[h]
 		if h == hash || c.Cluster != t.Cluster {
@@ -147,7 +147,7 @@ func (b Book) against(hash string, own Claim, t Through) (other string, counts b
 }
 
 // admits is the rule of Decide for an identity that is claimed.
-func (c Claim) admits(t Through, trusted []string) bool {
+func (c Claim) admits(t BrokerRef, trusted []string) bool {
 	sameStore := t.Epoch != "" && c.Epoch == t.Epoch
 	if covers(c.Roots, t.Roots) {
 		return c.Broker == t.Broker || sameStore
@@ -158,7 +158,7 @@ func (c Claim) admits(t Through, trusted []string) bool {
 
 // follow returns the claim as it is once t was admitted. What verified the
 // broker before counts on for as long as the owner trusts it.
-func (c Claim) follow(t Through, trusted []string) Claim {
+func (c Claim) follow(t BrokerRef, trusted []string) Claim {
 	before := c.Roots
 	c.Cluster, c.Broker, c.Roots = t.Cluster, t.Broker, slices.Clone(t.Roots)
 	for _, r := range before {
@@ -173,19 +173,19 @@ func (c Claim) follow(t Through, trusted []string) Claim {
 }
 
 func (c Claim) equal(o Claim) bool {
-	return c.Identity == o.Identity && c.Cluster == o.Cluster && c.same(o.Through) && len(c.Refused) == len(o.Refused)
+	return c.Identity == o.Identity && c.Cluster == o.Cluster && c.same(o.BrokerRef) && len(c.Refused) == len(o.Refused)
 }
 
 // same compares ways to a broker, the name of the cluster aside.
-func (t Through) same(o Through) bool {
+func (t BrokerRef) same(o BrokerRef) bool {
 	a, b := slices.Sorted(slices.Values(t.Roots)), slices.Sorted(slices.Values(o.Roots))
 	return t.Broker == o.Broker && t.Epoch == o.Epoch && slices.Equal(a, b)
 }
 
 // refuse notes with a claim who was refused.
-func (b Book) refuse(hash, identity string, t Through, now time.Time) (next Book, changed bool, err error) {
+func (b Claims) refuse(hash, identity string, t BrokerRef, now time.Time) (next Claims, changed bool, err error) {
 	c := b[hash]
-	by := Refused{Identity: identity, Since: now, Through: t}
+	by := Refused{Identity: identity, Since: now, BrokerRef: t}
 	for _, r := range c.Refused {
 		if r.Identity == identity && r.Cluster == t.Cluster && r.same(t) {
 			return b, false, &RefusedError{Claim: c, By: r}
@@ -198,10 +198,10 @@ func (b Book) refuse(hash, identity string, t Through, now time.Time) (next Book
 	return b.with(hash, c), true, &RefusedError{Claim: c, By: by}
 }
 
-func (b Book) with(hash string, c Claim) Book {
+func (b Claims) with(hash string, c Claim) Claims {
 	next := maps.Clone(b)
 	if next == nil {
-		next = Book{}
+		next = Claims{}
 	}
 	next[hash] = c
 	return next
@@ -214,8 +214,8 @@ type AmbiguousError struct {
 	Broker, Cluster string
 	// Claims are those of this cluster, Strays the hubs that are not written down
 	// and have AppliedManifestWorks, by hash, with how many.
-	Claims []Claim
-	Strays map[string]int
+	Claims    []Claim
+	Unclaimed map[string]int
 }
 
 // Error lists what there is, and says what to do.
@@ -224,8 +224,8 @@ func (e *AmbiguousError) Error() string {
 	for _, c := range e.Claims {
 		list = append(list, fmt.Sprintf("identity %q through broker %s", c.Identity, c.Broker))
 	}
-	for _, h := range slices.Sorted(maps.Keys(e.Strays)) {
-		list = append(list, fmt.Sprintf("a hub whose identity has the hash %s, with %d AppliedManifestWorks", h, e.Strays[h]))
+	for _, h := range slices.Sorted(maps.Keys(e.Unclaimed)) {
+		list = append(list, fmt.Sprintf("a hub whose identity has the hash %s, with %d AppliedManifestWorks", h, e.Unclaimed[h]))
 	}
 	return fmt.Sprintf("no --hub-identity is given, and which hub broker %s is to be on cluster %s is not certain: the cluster has %s; nothing is applied or deleted. "+
 		"Start the agent with --hub-identity: the former address of the broker, where nothing else was set, to go on as that hub, or another name to be another one",
@@ -240,7 +240,7 @@ func (e *AmbiguousError) Error() string {
 // broker can show that it is the right one. records says how many
 // AppliedManifestWorks of Hawser's agents each hash has. The error is an
 // *AmbiguousError.
-func (b Book) Identify(cluster, broker string, records map[string]int) (identity string, certain bool, err error) {
+func (b Claims) Identify(cluster, broker string, records map[string]int) (identity string, certain bool, err error) {
 	var claims []Claim
 	for _, h := range slices.Sorted(maps.Keys(b)) {
 		switch c := b[h]; {
@@ -257,20 +257,20 @@ func (b Book) Identify(cluster, broker string, records map[string]int) (identity
 	}
 	switch len(claims) {
 	case 0:
-		strays := b.Strays(records)
+		strays := b.Unclaimed(records)
 		delete(strays, own)
 		if len(strays) == 0 {
 			return broker, true, nil
 		}
-		return "", false, &AmbiguousError{Broker: broker, Cluster: cluster, Strays: strays}
+		return "", false, &AmbiguousError{Broker: broker, Cluster: cluster, Unclaimed: strays}
 	case 1:
 		return claims[0].Identity, false, nil
 	}
 	return "", false, &AmbiguousError{Broker: broker, Cluster: cluster, Claims: claims}
 }
 
-// Strays returns of records those whose hash nobody has claimed.
-func (b Book) Strays(records map[string]int) map[string]int {
+// Unclaimed returns of records those whose hash nobody has claimed.
+func (b Claims) Unclaimed(records map[string]int) map[string]int {
 	strays := maps.Clone(records)
 	maps.DeleteFunc(strays, func(h string, _ int) bool { _, claimed := b[h]; return claimed })
 	return strays

@@ -12,50 +12,50 @@ import (
 
 var now = time.Unix(1_800_000_000, 0).UTC()
 
-func through(broker, epoch string, roots ...string) Through {
-	return Through{Cluster: "cluster1", Broker: broker, Roots: roots, Epoch: epoch}
+func through(broker, epoch string, roots ...string) BrokerRef {
+	return BrokerRef{Cluster: "cluster1", Broker: broker, Roots: roots, Epoch: epoch}
 }
 
-// book has one hub, claimed through a:8090 with the store e1, verified by ca1.
-func book() Book {
-	return Book{inventory.HubHash("hub1"): {Identity: "hub1", Since: now, Through: through("a:8090", "e1", "ca1")}}
+// claimsFixture has one hub, claimed through a:8090 with the store e1, verified by ca1.
+func claimsFixture() Claims {
+	return Claims{inventory.HubHash("hub1"): {Identity: "hub1", Since: now, BrokerRef: through("a:8090", "e1", "ca1")}}
 }
 
 func TestBook_Decide(t *testing.T) {
 	for name, c := range map[string]struct {
-		book     Book
+		claims   Claims
 		identity string
-		t        Through
+		t        BrokerRef
 		trusted  []string
 		// admitted: the claim afterwards; else against is the identity that stands
 		// against it.
-		admitted *Through
+		admitted *BrokerRef
 		against  string
 	}{
-		"first claim":                               {Book{}, "hub1", through("a:8090", "e1", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
-		"first claim, stock broker":                 {Book{}, "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "", "ca1")), ""},
-		"same name":                                 {book(), "hub1", through("a:8090", "e1", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
-		"new name, same store":                      {book(), "hub1", through("b:8090", "e1", "ca1"), nil, ptr(through("b:8090", "e1", "ca1")), ""},
-		"same name, other store":                    {book(), "hub1", through("a:8090", "e2", "ca1"), nil, ptr(through("a:8090", "e2", "ca1")), ""},
-		"same name, a broker that says no store":    {book(), "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
-		"other name, other store":                   {book(), "hub1", through("b:8090", "e2", "ca1"), nil, nil, "hub1"},
-		"other name, a broker that says no store":   {book(), "hub1", through("b:8090", "", "ca1"), nil, nil, "hub1"},
-		"other CA":                                  {book(), "hub1", through("a:8090", "e1", "ca2"), nil, nil, "hub1"},
-		"other CA that knows the store":             {book(), "hub1", through("b:8090", "e1", "ca2"), []string{"ca1", "ca2"}, nil, "hub1"},
-		"other CA, other store":                     {book(), "hub1", through("a:8090", "e2", "ca2"), []string{"ca1", "ca2"}, nil, "hub1"},
-		"no TLS any more":                           {book(), "hub1", through("a:8090", "e1"), nil, nil, "hub1"},
-		"CA that is being replaced":                 {book(), "hub1", through("a:8090", "e1", "ca2"), []string{"ca1", "ca2"}, ptr(through("a:8090", "e1", "ca1", "ca2")), ""},
-		"two chains":                                {book(), "hub1", through("a:8090", "e1", "ca0", "ca1"), nil, ptr(through("a:8090", "e1", "ca0", "ca1")), ""},
-		"explicit flag changed":                     {book(), "hub2", through("a:8090", "e1", "ca1"), nil, nil, "hub1"},
-		"explicit flag changed, new name":           {book(), "hub2", through("b:8090", "e1", "ca1"), nil, nil, "hub1"},
-		"explicit flag changed when the store went": {book(), "hub2", through("a:8090", "e2", "ca1"), nil, nil, "hub1"},
-		"two hubs side by side":                     {book(), "hub2", through("b:8090", "e2", "ca2"), nil, ptr(through("b:8090", "e2", "ca2")), ""},
-		"two hubs of one CA side by side":           {book(), "hub2", through("b:8090", "e2", "ca1"), nil, ptr(through("b:8090", "e2", "ca1")), ""},
-		"the same cluster under a second name":      {book(), "hub2", Through{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, Epoch: "e1"}, nil, &Through{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, Epoch: "e1"}, ""},
-		"a second hub that says it has this store":  {book().with("x", Claim{Identity: "hub2", Through: through("b:8090", "e2", "ca2")}), "hub1", through("a:8090", "e2", "ca1"), nil, nil, "hub2"},
+		"first claim":                               {Claims{}, "hub1", through("a:8090", "e1", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
+		"first claim, stock broker":                 {Claims{}, "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "", "ca1")), ""},
+		"same name":                                 {claimsFixture(), "hub1", through("a:8090", "e1", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
+		"new name, same store":                      {claimsFixture(), "hub1", through("b:8090", "e1", "ca1"), nil, ptr(through("b:8090", "e1", "ca1")), ""},
+		"same name, other store":                    {claimsFixture(), "hub1", through("a:8090", "e2", "ca1"), nil, ptr(through("a:8090", "e2", "ca1")), ""},
+		"same name, a broker that says no store":    {claimsFixture(), "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
+		"other name, other store":                   {claimsFixture(), "hub1", through("b:8090", "e2", "ca1"), nil, nil, "hub1"},
+		"other name, a broker that says no store":   {claimsFixture(), "hub1", through("b:8090", "", "ca1"), nil, nil, "hub1"},
+		"other CA":                                  {claimsFixture(), "hub1", through("a:8090", "e1", "ca2"), nil, nil, "hub1"},
+		"other CA that knows the store":             {claimsFixture(), "hub1", through("b:8090", "e1", "ca2"), []string{"ca1", "ca2"}, nil, "hub1"},
+		"other CA, other store":                     {claimsFixture(), "hub1", through("a:8090", "e2", "ca2"), []string{"ca1", "ca2"}, nil, "hub1"},
+		"no TLS any more":                           {claimsFixture(), "hub1", through("a:8090", "e1"), nil, nil, "hub1"},
+		"CA that is being replaced":                 {claimsFixture(), "hub1", through("a:8090", "e1", "ca2"), []string{"ca1", "ca2"}, ptr(through("a:8090", "e1", "ca1", "ca2")), ""},
+		"two chains":                                {claimsFixture(), "hub1", through("a:8090", "e1", "ca0", "ca1"), nil, ptr(through("a:8090", "e1", "ca0", "ca1")), ""},
+		"explicit flag changed":                     {claimsFixture(), "hub2", through("a:8090", "e1", "ca1"), nil, nil, "hub1"},
+		"explicit flag changed, new name":           {claimsFixture(), "hub2", through("b:8090", "e1", "ca1"), nil, nil, "hub1"},
+		"explicit flag changed when the store went": {claimsFixture(), "hub2", through("a:8090", "e2", "ca1"), nil, nil, "hub1"},
+		"two hubs side by side":                     {claimsFixture(), "hub2", through("b:8090", "e2", "ca2"), nil, ptr(through("b:8090", "e2", "ca2")), ""},
+		"two hubs of one CA side by side":           {claimsFixture(), "hub2", through("b:8090", "e2", "ca1"), nil, ptr(through("b:8090", "e2", "ca1")), ""},
+		"the same cluster under a second name":      {claimsFixture(), "hub2", BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, Epoch: "e1"}, nil, &BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, Epoch: "e1"}, ""},
+		"a second hub that says it has this store":  {claimsFixture().with("x", Claim{Identity: "hub2", BrokerRef: through("b:8090", "e2", "ca2")}), "hub1", through("a:8090", "e2", "ca1"), nil, nil, "hub2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			next, changed, err := c.book.Decide(c.identity, c.t, c.trusted, now)
+			next, changed, err := c.claims.Decide(c.identity, c.t, c.trusted, now)
 			if c.admitted != nil {
 				got := next[inventory.HubHash(c.identity)]
 				if err != nil || got.Identity != c.identity || got.Cluster != c.admitted.Cluster || !got.same(*c.admitted) {
@@ -77,8 +77,8 @@ func TestBook_Decide(t *testing.T) {
 			if len(stands.Refused) != 1 || stands.Refused[0].Identity != c.identity || !stands.Refused[0].same(c.t) {
 				t.Errorf("it is not listed: %+v", stands)
 			}
-			if len(next) != len(c.book) {
-				t.Errorf("%d claims, had %d", len(next), len(c.book))
+			if len(next) != len(c.claims) {
+				t.Errorf("%d claims, had %d", len(next), len(c.claims))
 			}
 			if _, changed, err := next.Decide(c.identity, c.t, c.trusted, now); changed || err == nil {
 				t.Errorf("asked again: %t, %v", changed, err)
@@ -87,11 +87,11 @@ func TestBook_Decide(t *testing.T) {
 	}
 }
 
-func ptr(t Through) *Through { return &t }
+func ptr(t BrokerRef) *BrokerRef { return &t }
 
 // A CA is replaced in three steps, and the claim goes with them.
 func TestBook_CAIsReplaced(t *testing.T) {
-	b := book()
+	b := claimsFixture()
 	for _, step := range []struct {
 		root    string
 		trusted []string
@@ -107,7 +107,7 @@ func TestBook_CAIsReplaced(t *testing.T) {
 }
 
 func TestBook_RefusedAreBounded(t *testing.T) {
-	b := book()
+	b := claimsFixture()
 	for i := range 3 * maxRefused {
 		b, _, _ = b.Decide("hub1", through("b:8090", strings.Repeat("e", i+2), "ca1"), nil, now)
 	}
@@ -118,25 +118,25 @@ func TestBook_RefusedAreBounded(t *testing.T) {
 
 func TestBook_Identify(t *testing.T) {
 	own, other := inventory.HubHash("a:8090"), inventory.HubHash("gone:8090")
-	two := book().with(inventory.HubHash("hub2"), Claim{Identity: "hub2", Through: through("b:8090", "e2", "ca2")})
-	foreign := Through{Cluster: "cluster9", Broker: "a:8090"}
+	two := claimsFixture().with(inventory.HubHash("hub2"), Claim{Identity: "hub2", BrokerRef: through("b:8090", "e2", "ca2")})
+	foreign := BrokerRef{Cluster: "cluster9", Broker: "a:8090"}
 	for name, c := range map[string]struct {
-		book     Book
+		claims   Claims
 		broker   string
 		records  map[string]int
 		identity string
 		certain  bool
 	}{
-		"nothing is written down, nothing is there":       {Book{}, "a:8090", nil, "a:8090", true},
-		"nothing is written down, it has works":           {Book{}, "a:8090", map[string]int{own: 2, other: 3}, "a:8090", true},
-		"nothing is written down, only another has works": {Book{}, "a:8090", map[string]int{other: 3}, "", false},
-		"the other one is claimed for another cluster":    {Book{other: {Identity: "gone:8090", Through: foreign}}, "b:8090", map[string]int{other: 3}, "b:8090", true},
+		"nothing is written down, nothing is there":       {Claims{}, "a:8090", nil, "a:8090", true},
+		"nothing is written down, it has works":           {Claims{}, "a:8090", map[string]int{own: 2, other: 3}, "a:8090", true},
+		"nothing is written down, only another has works": {Claims{}, "a:8090", map[string]int{other: 3}, "", false},
+		"the other one is claimed for another cluster":    {Claims{other: {Identity: "gone:8090", BrokerRef: foreign}}, "b:8090", map[string]int{other: 3}, "b:8090", true},
 		"it was claimed through this address":             {two, "a:8090", map[string]int{other: 3}, "hub1", true},
-		"another address":                                 {book(), "c:8090", nil, "hub1", false},
-		"another address, and it has works of before":     {book(), "c:8090", map[string]int{inventory.HubHash("c:8090"): 1}, "c:8090", true},
+		"another address":                                 {claimsFixture(), "c:8090", nil, "hub1", false},
+		"another address, and it has works of before":     {claimsFixture(), "c:8090", map[string]int{inventory.HubHash("c:8090"): 1}, "c:8090", true},
 		"another address, and several hubs":               {two, "c:8090", nil, "", false},
 	} {
-		got, certain, err := c.book.Identify("cluster1", c.broker, c.records)
+		got, certain, err := c.claims.Identify("cluster1", c.broker, c.records)
 		var ambiguous *AmbiguousError
 		if got != c.identity || certain != c.certain || (c.identity == "") != errors.As(err, &ambiguous) {
 			t.Errorf("%s: got %q, %t, %v", name, got, certain, err)
@@ -161,7 +161,7 @@ func TestSplit(t *testing.T) {
 
 // Whatever stands in the ConfigMap is refused, or is written as it was read.
 func FuzzBook(f *testing.F) {
-	data, err := book().data()
+	data, err := claimsFixture().data()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func FuzzBook(f *testing.F) {
 	f.Add("x", `{"identity":"hub1"}`)
 	f.Add(inventory.HubHash("hub1"), `{"identity":"hub1","refused":[{"roots":null}],"since":"x"}`)
 	f.Fuzz(func(t *testing.T, key, value string) {
-		b, err := parseBook(map[string]string{key: value})
+		b, err := parseClaims(map[string]string{key: value})
 		if err != nil {
 			return
 		}
@@ -186,7 +186,7 @@ func FuzzBook(f *testing.F) {
 		for k, v := range data {
 			again[k] = v.(string)
 		}
-		if _, err := parseBook(again); err != nil {
+		if _, err := parseClaims(again); err != nil {
 			t.Fatalf("%q is written as %q: %v", value, again, err)
 		}
 		_, _, _ = b.Decide(b[key].Identity, through("a:8090", "e1", "ca1"), nil, now)

@@ -21,17 +21,17 @@ import (
 // ErrNothing says that there is nothing to hand over.
 var ErrNothing = errors.New("there is nothing to move")
 
-// Mover hands the objects of one hub over to another, in the name of the owner
+// Migration hands the objects of one hub over to another, in the name of the owner
 // of the cluster. It deletes no object: what it writes to objects are owner
 // references, and the only things that go are AppliedManifestWorks whose place
 // others have taken. It may be interrupted, and then run again.
-type Mover struct {
+type Migration struct {
 	Registry
 	// Abandon removes an AppliedManifestWork with this uid and nothing that it
 	// owns.
 	Abandon func(ctx context.Context, ref cluster.Ref, uid types.UID) error
-	// Say hears of each step, for people.
-	Say func(format string, args ...any) error
+	// Printf hears of each step, for people.
+	Printf func(format string, args ...any) error
 }
 
 // Move hands over what the hub with the identity from has to the one with the
@@ -39,7 +39,7 @@ type Mover struct {
 // more. Where both are the same, the identity goes to a broker that was refused
 // it: the one with this address, or the only one. The error is ErrNothing if
 // there is nothing to move.
-func (m Mover) Move(ctx context.Context, from, to, broker string) error {
+func (m Migration) Move(ctx context.Context, from, to, broker string) error {
 	if from == to {
 		return m.admit(ctx, to, broker)
 	}
@@ -48,7 +48,7 @@ func (m Mover) Move(ctx context.Context, from, to, broker string) error {
 	if err != nil {
 		return err
 	}
-	book, err := m.Book(ctx)
+	book, err := m.Claims(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (m Mover) Move(ctx context.Context, from, to, broker string) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%d of %d AppliedManifestWorks were handed over; run this again for the rest: %w", moved, len(names), err)
 	}
-	return m.Say("hub %s has what hub %s had: %d AppliedManifestWorks\n", to, from, moved)
+	return m.Printf("hub %s has what hub %s had: %d AppliedManifestWorks\n", to, from, moved)
 }
 
 func hashOf(identity string) string {
@@ -82,10 +82,10 @@ func hashOf(identity string) string {
 }
 
 // moveClaim makes the claim of one identity that of another, unless that has one.
-func (m Mover) moveClaim(ctx context.Context, fromHash, to string) error {
+func (m Migration) moveClaim(ctx context.Context, fromHash, to string) error {
 	toHash := inventory.HubHash(to)
 	var said []any
-	err := m.change(ctx, func(b Book) (Book, bool, error) {
+	err := m.change(ctx, func(b Claims) (Claims, bool, error) {
 		old, claimed := b[fromHash]
 		if said = nil; !claimed {
 			return b, false, nil
@@ -94,7 +94,7 @@ func (m Mover) moveClaim(ctx context.Context, fromHash, to string) error {
 		delete(next, fromHash)
 		c, has := next[toHash]
 		if !has {
-			c = Claim{Identity: to, Since: m.Now(), Through: old.Through, Refused: old.Refused}
+			c = Claim{Identity: to, Since: m.Now(), BrokerRef: old.BrokerRef, Refused: old.Refused}
 		}
 		c.Refused = slices.DeleteFunc(slices.Clone(c.Refused), func(r Refused) bool { return r.Identity == old.Identity || r.Identity == to })
 		next[toHash] = c
@@ -104,14 +104,14 @@ func (m Mover) moveClaim(ctx context.Context, fromHash, to string) error {
 	if err != nil || said == nil {
 		return err
 	}
-	return m.Say("identity %s is now %s, through broker %s\n", said...)
+	return m.Printf("identity %s is now %s, through broker %s\n", said...)
 }
 
 // admit gives an identity to a broker that was refused it.
-func (m Mover) admit(ctx context.Context, identity, broker string) error {
+func (m Migration) admit(ctx context.Context, identity, broker string) error {
 	hash := inventory.HubHash(identity)
-	var before, after Through
-	err := m.change(ctx, func(b Book) (Book, bool, error) {
+	var before, after BrokerRef
+	err := m.change(ctx, func(b Claims) (Claims, bool, error) {
 		c := b[hash]
 		var waiting []Refused
 		for _, r := range c.Refused {
@@ -126,20 +126,20 @@ func (m Mover) admit(ctx context.Context, identity, broker string) error {
 		if i := slices.IndexFunc(waiting, func(r Refused) bool { return r.Broker != last.Broker }); i >= 0 {
 			return b, false, fmt.Errorf("several brokers were refused the identity %s, among them %s and %s: name one with --to-broker", identity, waiting[i].Broker, last.Broker)
 		}
-		before, after = c.Through, last.Through
-		c.Through, c.Since = after, m.Now()
+		before, after = c.BrokerRef, last.BrokerRef
+		c.BrokerRef, c.Since = after, m.Now()
 		c.Refused = slices.DeleteFunc(slices.Clone(c.Refused), func(r Refused) bool { return r.Identity == identity })
 		return b.with(hash, c), true, nil
 	})
 	if err != nil {
 		return err
 	}
-	return m.Say("identity %s, and what was applied under it, goes from broker %s to broker %s\n", identity, before.Broker, after.Broker)
+	return m.Printf("identity %s, and what was applied under it, goes from broker %s to broker %s\n", identity, before.Broker, after.Broker)
 }
 
 // recordsOf lists the AppliedManifestWorks of a hub, and returns the agent id
 // that those of another one have; "" if it has none, or several.
-func (m Mover) recordsOf(ctx context.Context, hash, other string) (names []string, agentID string, err error) {
+func (m Migration) recordsOf(ctx context.Context, hash, other string) (names []string, agentID string, err error) {
 	sample := ""
 	err = m.each(ctx, func(o *metav1.PartialObjectMetadata) {
 		switch h, _, ok := Split(o.Name); {
@@ -160,7 +160,7 @@ func (m Mover) recordsOf(ctx context.Context, hash, other string) (names []strin
 	return names, rec.AgentID(), nil
 }
 
-func (m Mover) store(hash string) inventory.Store {
+func (m Migration) store(hash string) inventory.Store {
 	return inventory.Store{Objects: m.Objects, HubHash: hash}
 }
 
@@ -174,7 +174,7 @@ func (m Mover) store(hash string) inventory.Store {
 //	t5  the old one goes
 //
 // Until t3 the objects have the old mark, and after it the new owner knows them.
-func (m Mover) moveRecord(ctx context.Context, name, toHash, agentID string) error {
+func (m Migration) moveRecord(ctx context.Context, name, toHash, agentID string) error {
 	_, work, _ := Split(name)
 	store := m.store(toHash)
 	from, err := store.Load(ctx, name)
@@ -203,17 +203,17 @@ func (m Mover) moveRecord(ctx context.Context, name, toHash, agentID string) err
 	if err != nil {
 		return err
 	}
-	if err := m.Say("work %s: %d objects belong to %s\n", work, len(to.Entries()), to.Owner().Name); err != nil {
+	if err := m.Printf("work %s: %d objects belong to %s\n", work, len(to.Entries()), to.Owner().Name); err != nil {
 		return err
 	}
 	if len(left) == 0 {
 		return nil
 	}
-	return m.Say("work %s: nobody has these objects any more, they stay as they are: %s\n", work, strings.Join(left, ", "))
+	return m.Printf("work %s: nobody has these objects any more, they stay as they are: %s\n", work, strings.Join(left, ", "))
 }
 
 // hand does t2 and t3 for what only the old AppliedManifestWork has.
-func (m Mover) hand(ctx context.Context, from, to *inventory.Record) (*inventory.Record, error) {
+func (m Migration) hand(ctx context.Context, from, to *inventory.Record) (*inventory.Record, error) {
 	remover := inventory.Remover{Client: m.Objects}
 	list := to.Entries()
 	has := map[workv1.ResourceIdentifier]bool{}
@@ -236,7 +236,7 @@ func (m Mover) hand(ctx context.Context, from, to *inventory.Record) (*inventory
 }
 
 // disown does t4, and returns which objects belong to nobody then.
-func (m Mover) disown(ctx context.Context, from, to *inventory.Record) (left []string, err error) {
+func (m Migration) disown(ctx context.Context, from, to *inventory.Record) (left []string, err error) {
 	remover := inventory.Remover{Client: m.Objects}
 	listed := to.Entries()
 	for _, e := range from.Entries() {
@@ -253,7 +253,7 @@ func (m Mover) disown(ctx context.Context, from, to *inventory.Record) (left []s
 
 // copyRecord makes an AppliedManifestWork of the other hub that says the same of
 // its work, and has nothing yet.
-func (m Mover) copyRecord(ctx context.Context, from *inventory.Record, toHash, agentID string) (*inventory.Record, error) {
+func (m Migration) copyRecord(ctx context.Context, from *inventory.Record, toHash, agentID string) (*inventory.Record, error) {
 	fromHash, work, _ := Split(from.Owner().Name)
 	if agentID == "" {
 		// An agent that was given an id keeps it; else the id is the hash.
@@ -281,7 +281,7 @@ func (m Mover) copyRecord(ctx context.Context, from *inventory.Record, toHash, a
 }
 
 // removeRecord removes an AppliedManifestWork that has nothing any more.
-func (m Mover) removeRecord(ctx context.Context, rec *inventory.Record) error {
+func (m Migration) removeRecord(ctx context.Context, rec *inventory.Record) error {
 	store := inventory.Store{Objects: m.Objects}
 	err := m.Abandon(ctx, inventory.Ref(rec.Owner().Name), rec.Owner().UID)
 	if err != nil {

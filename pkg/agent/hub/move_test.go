@@ -28,15 +28,15 @@ const before, after = "a:8090", "b:8090"
 // world is a cluster with AppliedManifestWorks of several hubs.
 type world struct {
 	*testing.T
-	f     *clustertest.Fake
-	said  strings.Builder
-	mover hub.Mover
+	f      *clustertest.Fake
+	output strings.Builder
+	mover  hub.Migration
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{T: t, f: clustertest.New()}
 	w.f.Put(clustertest.Object("v1", "Namespace", "", "hawser"))
-	w.mover = hub.Mover{
+	w.mover = hub.Migration{
 		Registry: hub.Registry{Objects: w.f, Records: hub.RecordsOf(w.f.Metadata), Namespace: "hawser", Now: time.Now},
 		Abandon: func(ctx context.Context, ref cluster.Ref, uid types.UID) error {
 			for _, r := range w.f.Refs() { // as the garbage collector does it
@@ -46,8 +46,8 @@ func newWorld(t *testing.T) *world {
 			}
 			return w.f.Delete(ctx, ref, uid)
 		},
-		Say: func(format string, args ...any) error {
-			_, err := fmt.Fprintf(&w.said, format, args...)
+		Printf: func(format string, args ...any) error {
+			_, err := fmt.Fprintf(&w.output, format, args...)
 			return err
 		},
 	}
@@ -131,9 +131,9 @@ func (w *world) uids() map[string]types.UID {
 	return uids
 }
 
-// trap is a cluster whose agent was moved to another address before identities
+// duplicateOwners is a cluster whose agent was moved to another address before identities
 // were written down: everything has a former owner besides.
-func (w *world) trap() {
+func (w *world) duplicateOwners() {
 	w.record(before, "web", "id-web", "both", "dropped")
 	w.record(after, "web", "id-web", "both", "new")
 	w.record(before, "left", "id-left", "left-a", "left-b")
@@ -177,13 +177,13 @@ func (w *world) wantMoved(uids map[string]types.UID) {
 
 func TestMove_RepairsTheTrap(t *testing.T) {
 	w := newWorld(t)
-	w.trap()
+	w.duplicateOwners()
 	uids := w.uids()
 	if err := w.mover.Move(t.Context(), before, after, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.wantMoved(uids)
-	if said := w.said.String(); !strings.Contains(said, "configmaps default/y") || !strings.Contains(said, "3 AppliedManifestWorks") {
+	if said := w.output.String(); !strings.Contains(said, "configmaps default/y") || !strings.Contains(said, "3 AppliedManifestWorks") {
 		t.Errorf("it said\n%s", said)
 	}
 	if err := w.mover.Move(t.Context(), before, after, ""); !errors.Is(err, hub.ErrNothing) {
@@ -197,7 +197,7 @@ func TestMove_RepairsTheTrap(t *testing.T) {
 func TestMove_AnyInterruption(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t)
-		w.trap()
+		w.duplicateOwners()
 		uids := w.uids()
 		writes, failed := 0, false
 		w.f.Refuse = func(c clustertest.Call) error {
@@ -237,8 +237,8 @@ func TestMove_AnyInterruption(t *testing.T) {
 func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	a := hub.Through{Cluster: "c", Broker: "a:8090", Epoch: "e1", Roots: []string{"ca"}}
-	b := hub.Through{Cluster: "c", Broker: "b:8090", Epoch: "e2", Roots: []string{"ca"}}
+	a := hub.BrokerRef{Cluster: "c", Broker: "a:8090", Epoch: "e1", Roots: []string{"ca"}}
+	b := hub.BrokerRef{Cluster: "c", Broker: "b:8090", Epoch: "e2", Roots: []string{"ca"}}
 	w.record("former", "web", "id", "one")
 	strays, err := w.mover.Admit(ctx, "hub1", a, nil)
 	if err != nil || strays[inventory.HubHash("former")] != 1 {
@@ -271,7 +271,7 @@ func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 	if _, err := w.mover.Admit(ctx, "hub2", b, nil); err != nil {
 		t.Errorf("the flag after the move: %v", err)
 	}
-	book, err := w.mover.Book(ctx)
+	book, err := w.mover.Claims(ctx)
 	if err != nil || len(book) != 1 || book[inventory.HubHash("hub2")].Broker != "b:8090" || len(book[inventory.HubHash("hub2")].Refused) != 0 {
 		t.Errorf("got %+v, %v", book, err)
 	}
@@ -290,22 +290,22 @@ func TestRegistry_WritesAreConditional(t *testing.T) {
 	w := newWorld(t)
 	raced := false
 	w.f.Refuse = func(c clustertest.Call) error {
-		if c.Write() && c.Ref.Name == hub.BookName && !raced {
+		if c.Write() && c.Ref.Name == hub.ClaimsName && !raced {
 			raced = true
 			return apierrors.NewConflict(c.Ref.GroupResource(), c.Ref.Name, errors.New("another one was first"))
 		}
 		return nil
 	}
-	if _, err := w.mover.Admit(t.Context(), "hub1", hub.Through{Cluster: "c", Broker: "a:8090"}, nil); err != nil || !raced {
+	if _, err := w.mover.Admit(t.Context(), "hub1", hub.BrokerRef{Cluster: "c", Broker: "a:8090"}, nil); err != nil || !raced {
 		t.Fatalf("got %v", err)
 	}
 	w.f.Refuse = func(c clustertest.Call) error {
-		if c.Ref.Name == hub.BookName {
+		if c.Ref.Name == hub.ClaimsName {
 			return apierrors.NewForbidden(c.Ref.GroupResource(), c.Ref.Name, errors.New("no"))
 		}
 		return nil
 	}
-	_, err := w.mover.Admit(t.Context(), "hub1", hub.Through{Cluster: "c", Broker: "b:8090"}, nil)
+	_, err := w.mover.Admit(t.Context(), "hub1", hub.BrokerRef{Cluster: "c", Broker: "b:8090"}, nil)
 	var refused *hub.RefusedError
 	if err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), "deploy/agent/rbac.yaml") {
 		t.Errorf("got %v", err)

@@ -24,8 +24,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
 
-// BookName is the name of the ConfigMap that the Book of a cluster is kept in.
-const BookName = protect.BookName
+// ClaimsName is the name of the ConfigMap that the Book of a cluster is kept in.
+const ClaimsName = protect.ClaimsName
 
 // configMaps is where that lives.
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -48,48 +48,48 @@ func RecordsOf(metadata func(drift.Scope) drift.Source) drift.Source {
 }
 
 func (r Registry) ref() cluster.Ref {
-	return cluster.Ref{GroupVersionResource: configMaps, Namespace: r.Namespace, Name: BookName}
+	return cluster.Ref{GroupVersionResource: configMaps, Namespace: r.Namespace, Name: ClaimsName}
 }
 
 // attempts bounds how often a write is tried that others got ahead of.
 const attempts = 10
 
-// Book reads the Book.
-func (r Registry) Book(ctx context.Context) (Book, error) {
+// Claims reads the Claims.
+func (r Registry) Claims(ctx context.Context) (Claims, error) {
 	b, _, err := r.load(ctx)
 	return b, err
 }
 
 // load reads the Book and the ConfigMap that it is in; nil if there is none.
-func (r Registry) load(ctx context.Context) (Book, *unstructured.Unstructured, error) {
+func (r Registry) load(ctx context.Context) (Claims, *unstructured.Unstructured, error) {
 	o, err := r.Objects.Get(ctx, r.ref())
 	if apierrors.IsNotFound(err) {
-		return Book{}, nil, nil
+		return Claims{}, nil, nil
 	}
 	if err != nil {
 		return nil, nil, r.explain("read", err)
 	}
 	data, _, err := unstructured.NestedStringMap(o.Object, "data")
 	if err != nil {
-		return nil, nil, fmt.Errorf("ConfigMap %s/%s: %w", r.Namespace, BookName, err)
+		return nil, nil, fmt.Errorf("ConfigMap %s/%s: %w", r.Namespace, ClaimsName, err)
 	}
-	b, err := parseBook(data)
+	b, err := parseClaims(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("ConfigMap %s/%s: %w; mend it, or remove the key: then the next agent of that hub claims the identity", r.Namespace, BookName, err)
+		return nil, nil, fmt.Errorf("ConfigMap %s/%s: %w; mend it, or remove the key: then the next agent of that hub claims the identity", r.Namespace, ClaimsName, err)
 	}
 	return b, o, nil
 }
 
 func (r Registry) explain(verb string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("the cluster does not let this service account %s the ConfigMap %s/%s, which says which hub is which (deploy/agent/rbac.yaml grants it): %w", verb, r.Namespace, BookName, err)
+		return fmt.Errorf("the cluster does not let this service account %s the ConfigMap %s/%s, which says which hub is which (deploy/agent/rbac.yaml grants it): %w", verb, r.Namespace, ClaimsName, err)
 	}
-	return fmt.Errorf("%s the ConfigMap %s/%s, which says which hub is which: %w", verb, r.Namespace, BookName, err)
+	return fmt.Errorf("%s the ConfigMap %s/%s, which says which hub is which: %w", verb, r.Namespace, ClaimsName, err)
 }
 
-// parseBook reads the data of a ConfigMap.
-func parseBook(data map[string]string) (Book, error) {
-	b := Book{}
+// parseClaims reads the data of a ConfigMap.
+func parseClaims(data map[string]string) (Claims, error) {
+	b := Claims{}
 	for key, value := range data {
 		var c Claim
 		if err := json.Unmarshal([]byte(value), &c); err != nil {
@@ -103,8 +103,8 @@ func parseBook(data map[string]string) (Book, error) {
 	return b, nil
 }
 
-// data is the opposite of parseBook.
-func (b Book) data() (map[string]any, error) {
+// data is the opposite of parseClaims.
+func (b Claims) data() (map[string]any, error) {
 	data := map[string]any{}
 	for key, c := range b {
 		value, err := json.Marshal(c)
@@ -117,7 +117,7 @@ func (b Book) data() (map[string]any, error) {
 }
 
 // save writes the Book if its ConfigMap still is what was read.
-func (r Registry) save(ctx context.Context, b Book, read *unstructured.Unstructured) error {
+func (r Registry) save(ctx context.Context, b Claims, read *unstructured.Unstructured) error {
 	data, err := b.data()
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (r Registry) save(ctx context.Context, b Book, read *unstructured.Unstructu
 	if read == nil {
 		o := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap",
-			"metadata": map[string]any{"namespace": r.Namespace, "name": BookName, "labels": map[string]any{"app.kubernetes.io/managed-by": "hawser-agent"}},
+			"metadata": map[string]any{"namespace": r.Namespace, "name": ClaimsName, "labels": map[string]any{"app.kubernetes.io/managed-by": "hawser-agent"}},
 			"data":     data,
 		}}
 		_, err = r.Objects.Create(ctx, configMaps, o)
@@ -140,7 +140,7 @@ func (r Registry) save(ctx context.Context, b Book, read *unstructured.Unstructu
 // change writes what f makes of the Book, again if somebody else wrote
 // meanwhile. f says whether there is anything to write; its error is returned
 // once that is written.
-func (r Registry) change(ctx context.Context, f func(Book) (next Book, changed bool, err error)) error {
+func (r Registry) change(ctx context.Context, f func(Claims) (next Claims, changed bool, err error)) error {
 	for n := 1; ; n++ {
 		b, read, err := r.load(ctx)
 		if err != nil {
@@ -162,12 +162,12 @@ func (r Registry) change(ctx context.Context, f func(Book) (next Book, changed b
 }
 
 // Admit lets an agent act under an identity through a broker, or not: the error
-// is a *RefusedError then; see [Book.Decide]. Any other error says that it could
+// is a *RefusedError then; see [Claims.Decide]. Any other error says that it could
 // not be found out. strays are the hubs with AppliedManifestWorks that nobody has
 // claimed, where the identity is used for the first time and has none itself.
-func (r Registry) Admit(ctx context.Context, identity string, t Through, trusted []string) (strays map[string]int, err error) {
+func (r Registry) Admit(ctx context.Context, identity string, t BrokerRef, trusted []string) (strays map[string]int, err error) {
 	first := false
-	err = r.change(ctx, func(b Book) (Book, bool, error) {
+	err = r.change(ctx, func(b Claims) (Claims, bool, error) {
 		next, changed, err := b.Decide(identity, t, trusted, r.Now())
 		first = err == nil && len(next) > len(b)
 		return next, changed, err
@@ -179,13 +179,13 @@ func (r Registry) Admit(ctx context.Context, identity string, t Through, trusted
 	if err != nil || records[inventory.HubHash(identity)] > 0 {
 		return nil, err
 	}
-	b, err := r.Book(ctx)
-	return b.Strays(records), err
+	b, err := r.Claims(ctx)
+	return b.Unclaimed(records), err
 }
 
-// Identify is [Book.Identify] with what is on the cluster.
+// Identify is [Claims.Identify] with what is on the cluster.
 func (r Registry) Identify(ctx context.Context, clusterName, broker string) (identity string, certain bool, err error) {
-	b, err := r.Book(ctx)
+	b, err := r.Claims(ctx)
 	if err != nil {
 		return "", false, err
 	}
@@ -254,7 +254,7 @@ func LeaseName(hash, agentID string) string {
 }
 
 // Fingerprints returns the hashes of the certificates in a PEM file, in the form
-// of Through.Roots. What is no certificate is left out.
+// of BrokerRef.Roots. What is no certificate is left out.
 func Fingerprints(pemFile []byte) []string {
 	var prints []string
 	for block, rest := pem.Decode(pemFile); block != nil; block, rest = pem.Decode(rest) {

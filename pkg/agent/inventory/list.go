@@ -41,9 +41,9 @@ func Sort(entries []Entry) []Entry {
 	return out
 }
 
-// Unheard returns which manifests are about objects that are not on a list, in
+// Unreported returns which manifests are about objects that are not on a list, in
 // any version: they are likely not to exist.
-func Unheard(recorded []Entry) func(apply.Manifest) bool {
+func Unreported(recorded []Entry) func(apply.Manifest) bool {
 	known := byIdentity(recorded)
 	return func(m apply.Manifest) bool {
 		_, has := known[m.ID()]

@@ -81,7 +81,7 @@ func BenchmarkJournal_Load(b *testing.B) {
 					b.Fatal(len(works))
 				}
 				if checkpoint {
-					must(b, j.Renew(Content{Works: func(yield func(codec.Event, error) bool) {
+					must(b, j.Compact(Content{Works: func(yield func(codec.Event, error) bool) {
 						for _, e := range works {
 							if !yield(e, nil) {
 								return

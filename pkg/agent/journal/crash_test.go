@@ -74,7 +74,7 @@ func (s *script) run() bool {
 		return true
 	}
 	renew := func() bool {
-		if j.Renew(content(s.t, h, state)) != nil {
+		if j.Compact(content(s.t, h, state)) != nil {
 			return false
 		}
 		s.stable = s.now()
@@ -104,7 +104,7 @@ func (s *script) check(at string, lost bool) {
 			s.t.Fatalf("%s: work %s is %d, want one of %v (%+v)", at, id, h[id], past[max(from[id], covered[id]):], state)
 		}
 	}
-	must(s.t, j.Renew(content(s.t, h, state)))
+	must(s.t, j.Compact(content(s.t, h, state)))
 	must(s.t, j.Close())
 }
 
@@ -154,7 +154,7 @@ func TestJournal_CrashAnywhere(t *testing.T) {
 						(&model{}).survive(func() { s.run() })
 						d.fault, reached = nil, reached || n > total
 						if remains < 6 {
-							d.losePower(func(n int) int { return min(remains, n-1) })
+							d.powerLoss(func(n int) int { return min(remains, n-1) })
 						}
 						d.endProcess()
 						s.check(fmt.Sprintf("operation %d, effect %d, remains %d", total, kind, remains), remains < 6)

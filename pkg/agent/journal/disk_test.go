@@ -77,7 +77,7 @@ func TestJournal_OrderOfUse(t *testing.T) {
 		t.Helper()
 		for name, err := range map[string]error{
 			"Put": j.Put(spec(t, "a", 1)), "Remove": j.Remove("a"), "Checkpoint": j.Checkpoint(cursor(1)),
-			"Note": j.Note(Reported{}, nil), "Reserve": j.Reserve("1"), "Renew": j.Renew(Content{}),
+			"Note": j.Note(Reported{}, nil), "Reserve": j.Reserve("1"), "Renew": j.Compact(Content{}),
 		} {
 			if !errors.Is(err, errNotLoaded) && !errors.Is(err, errClosed) {
 				t.Errorf("%s %s: %v", name, when, err)
@@ -132,19 +132,19 @@ func TestJournal_FullAndBroken(t *testing.T) {
 			if !errors.As(err, &failed) || Reason(err) != c.reason {
 				t.Fatalf("got %v", err)
 			}
-			for _, err := range []error{j.Renew(content(t, holding{"a": 2}, LoadResult{})), j.Put(spec(t, "b", 1)), j.Checkpoint(cursor(2)), j.Reserve("1")} {
+			for _, err := range []error{j.Compact(content(t, holding{"a": 2}, LoadResult{})), j.Put(spec(t, "b", 1)), j.Checkpoint(cursor(2)), j.Reserve("1")} {
 				if Reason(err) != c.reason {
 					t.Errorf("got %v", err)
 				}
 			}
 			d.fault = nil
-			if err := j.Checkpoint(cursor(2)); Reason(err) != c.reason || !j.Due() {
+			if err := j.Checkpoint(cursor(2)); Reason(err) != c.reason || !j.NeedsCompaction() {
 				t.Errorf("before Renew: %v", err)
 			}
 			if len(d.files) != 1 {
 				t.Errorf("half of a log is left: %v", slices.Sorted(maps.Keys(d.files)))
 			}
-			must(t, j.Renew(content(t, holding{"a": 2}, LoadResult{})))
+			must(t, j.Compact(content(t, holding{"a": 2}, LoadResult{})))
 			must(t, j.Checkpoint(cursor(2)))
 			must(t, j.Close())
 			_, s, h := open(t, Config{Dir: "state", disk: d})
@@ -163,7 +163,7 @@ func TestRenew_NoRoom(t *testing.T) {
 	must(t, j.Put(spec(t, "a", 1)))
 	must(t, j.Close())
 	j, s, h := open(t, Config{Dir: "state", disk: d})
-	if !j.Due() {
+	if !j.NeedsCompaction() {
 		t.Error("what an earlier process left is to be renewed")
 	}
 	d.fault = func(op, name string) effect {
@@ -172,7 +172,7 @@ func TestRenew_NoRoom(t *testing.T) {
 		}
 		return well
 	}
-	if err := j.Renew(content(t, h, s)); Reason(err) != ReasonFull || !j.Due() {
+	if err := j.Compact(content(t, h, s)); Reason(err) != ReasonFull || !j.NeedsCompaction() {
 		t.Errorf("got %v", err)
 	}
 	must(t, j.Put(spec(t, "b", 1)))
@@ -195,7 +195,7 @@ func TestRenew_WorkThatCannotBeWritten(t *testing.T) {
 		e   codec.Event
 		err error
 	}{{codec.Event{}, errWork}, {codec.Event{}, nil}} {
-		err := j.Renew(Content{Works: func(yield func(codec.Event, error) bool) {
+		err := j.Compact(Content{Works: func(yield func(codec.Event, error) bool) {
 			if yield(yielded.e, yielded.err) {
 				t.Error("it goes on")
 			}
@@ -225,7 +225,7 @@ func TestJournal_FullAtTheStart(t *testing.T) {
 		}
 	}
 	d.fault = nil
-	must(t, j.Renew(content(t, nil, LoadResult{})))
+	must(t, j.Compact(content(t, nil, LoadResult{})))
 	must(t, j.Put(spec(t, "a", 1)))
 	must(t, j.Checkpoint(cursor(1)))
 }
@@ -238,7 +238,7 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 	first, _, _ := open(t, Config{Dir: "state", disk: d})
 	must(t, first.Put(spec(t, "a", 1)))
 	must(t, first.Reserve("7"))
-	must(t, first.Renew(content(t, holding{"a": 1}, LoadResult{})))
+	must(t, first.Compact(content(t, holding{"a": 1}, LoadResult{})))
 	must(t, first.Checkpoint(cursor(1)))
 	must(t, first.Close())
 
@@ -263,7 +263,7 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 		}
 	}
 	d.fault = nil
-	must(t, j.Renew(content(t, holding{"b": 1}, LoadResult{})))
+	must(t, j.Compact(content(t, holding{"b": 1}, LoadResult{})))
 	must(t, j.Checkpoint(cursor(3)))
 	must(t, j.Close())
 	_, s, h = open(t, Config{Dir: "state", disk: d})
@@ -290,7 +290,7 @@ func TestJournal_UnusableAtTheStartAndNotOurs(t *testing.T) {
 			d.fault = nil
 			change(d)
 			before := len(d.files)
-			for _, err := range []error{j.Renew(content(t, nil, LoadResult{})), j.Put(spec(t, "a", 1))} {
+			for _, err := range []error{j.Compact(content(t, nil, LoadResult{})), j.Put(spec(t, "a", 1))} {
 				if err == nil || Reason(err) != ReasonFailed {
 					t.Errorf("got %v", err)
 				}
@@ -320,7 +320,7 @@ func TestCheckpoint_OrderOfOperations(t *testing.T) {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}
 	ops = nil
-	must(t, j.Renew(content(t, holding{"a": 1}, LoadResult{})))
+	must(t, j.Compact(content(t, holding{"a": 1}, LoadResult{})))
 	want = []string{"remove log.new", "write log.new", "append log.new", "sync log.new", "rename log.new", "sync ."}
 	if diff := cmp.Diff(want, ops[:len(want)]); diff != "" {
 		t.Errorf("operations of Renew (-want +got):\n%s", diff)
@@ -358,7 +358,7 @@ func TestJournal_TellsNoSecret(t *testing.T) {
 		if s.Damaged != 1 {
 			t.Errorf("got %+v", s)
 		}
-		must(t, j.Renew(content(t, h, s)))
+		must(t, j.Compact(content(t, h, s)))
 		must(t, j.Close())
 	}
 	if strings.Contains(log.String(), secret) || log.Len() == 0 {

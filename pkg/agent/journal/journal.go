@@ -312,18 +312,18 @@ func (j *Journal) Instance() string {
 	return j.head.Instance
 }
 
-// Due reports whether Renew is to be called: at the start, after a failure, and when
+// NeedsCompaction reports whether Renew is to be called: at the start, after a failure, and when
 // half of the log may not count.
-func (j *Journal) Due() bool {
+func (j *Journal) NeedsCompaction() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.log.due()
 }
 
-// Renew replaces the log by a new one with this content: whatever was put and not
+// Compact replaces the log by a new one with this content: whatever was put and not
 // removed is in it. That is the end of what failed before, and of what removed works
 // said. The error is an *Error; the former log or this one is there then.
-func (j *Journal) Renew(c Content) error {
+func (j *Journal) Compact(c Content) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if errors.Is(j.log.err, errNotLoaded) || errors.Is(j.log.err, errClosed) {

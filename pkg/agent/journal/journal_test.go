@@ -90,7 +90,7 @@ func content(t testing.TB, h holding, s LoadResult) Content {
 func renewed(t testing.TB, c Config) (*Journal, LoadResult, holding) {
 	t.Helper()
 	j, s, h := open(t, c)
-	must(t, j.Renew(content(t, h, s)))
+	must(t, j.Compact(content(t, h, s)))
 	return j, s, h
 }
 
@@ -182,8 +182,8 @@ func TestJournal_LogIsBoundedAndForgets(t *testing.T) {
 		if limit := int64(2*20*each + waste + each); info.Size() > limit {
 			t.Fatalf("after %d writes the log has %d bytes, want at most %d", n, info.Size(), limit)
 		}
-		if j.Due() {
-			must(t, j.Renew(all))
+		if j.NeedsCompaction() {
+			must(t, j.Compact(all))
 			renewals++
 		}
 	}
@@ -200,8 +200,8 @@ func TestJournal_LogIsBoundedAndForgets(t *testing.T) {
 		}
 		return err
 	}))
-	if j.Due() {
-		must(t, j.Renew(all))
+	if j.NeedsCompaction() {
+		must(t, j.Compact(all))
 	}
 	must(t, j.Close())
 	_, s, h := open(t, Config{Dir: dir})

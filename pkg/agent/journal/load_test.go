@@ -202,7 +202,7 @@ func TestLoad_WorkThatTheCallerCannotUse(t *testing.T) {
 	if err != nil || s.Damaged != 1 || s.Cursor != (codec.Cursor{}) || len(h) != 1 {
 		t.Fatalf("got %+v, %v, %v", s, h, err)
 	}
-	must(t, j.Renew(content(t, h, s)))
+	must(t, j.Compact(content(t, h, s)))
 	must(t, j.Close())
 	_, s, h = open(t, Config{Dir: dir})
 	if len(h) != 1 || s.Damaged != 0 {
@@ -331,7 +331,7 @@ func TestLoad_FormerVersion(t *testing.T) {
 		if diff := cmp.Diff(formerState, s) + cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" || j.Instance() != formerInstance {
 			t.Fatalf("instance %s (-want +got):\n%s", j.Instance(), diff)
 		}
-		if !j.Due() {
+		if !j.NeedsCompaction() {
 			t.Error("it is not to be renewed")
 		}
 		must(t, j.Close())
@@ -398,7 +398,7 @@ func TestLoad_FormerVersionLeavesStrangersAlone(t *testing.T) {
 	if diff := cmp.Diff(formerState, s); diff != "" || len(h) != 2 {
 		t.Errorf("%d works (-want +got):\n%s", len(h), diff)
 	}
-	must(t, j.Renew(content(t, h, s)))
+	must(t, j.Compact(content(t, h, s)))
 	if files, err := os.ReadDir(filepath.Join(dir, formerWorks)); err != nil || len(files) != 1 {
 		t.Errorf("left: %v, %v", files, err)
 	}

@@ -35,9 +35,9 @@ type inode struct {
 	data []byte
 	// stable is what is on the medium for certain.
 	stable []byte
-	// lost: a sync failed. Later ones succeed and do nothing, until the file is
+	// unlinked: a sync failed. Later ones succeed and do nothing, until the file is
 	// written anew.
-	lost bool
+	unlinked bool
 }
 
 // effect is what happens to an operation.
@@ -192,9 +192,9 @@ func (d *memDisk) sync(name string) error {
 	case f == nil:
 		return fs.ErrNotExist
 	case err != nil:
-		f.lost = true
+		f.unlinked = true
 	case half: // the process ends, the disk goes on
-	case !f.lost:
+	case !f.unlinked:
 		f.stable = f.data
 	}
 	return end(half, err)
@@ -238,13 +238,13 @@ func (d *memDisk) remove(name string) error {
 func (d *memDisk) endProcess() {
 	d.locked = false
 	for _, f := range d.files {
-		d.forgotten = d.forgotten || f.lost
+		d.forgotten = d.forgotten || f.unlinked
 	}
 }
 
-// losePower ends the process and forgets what was not stable, as choose says,
+// powerLoss ends the process and forgets what was not stable, as choose says,
 // which returns a number below n.
-func (d *memDisk) losePower(choose func(n int) int) {
+func (d *memDisk) powerLoss(choose func(n int) int) {
 	d.endProcess()
 	for _, name := range slices.Sorted(maps.Keys(d.past)) {
 		delete(d.files, name)

@@ -45,7 +45,7 @@ func playAny(tb testing.TB, t *rapid.T) {
 		"renew":      m.act(m.renew),
 		"report":     m.act(m.report),
 		"restart":    m.act(m.restart),
-		"power loss": func(t *rapid.T) { m.t = t; m.losePower() },
+		"power loss": func(t *rapid.T) { m.t = t; m.powerLoss() },
 		"bit flip":   m.flip,
 	})
 	m.t = t
@@ -111,9 +111,9 @@ type model struct {
 // attempt is a call of Checkpoint: by whom, and how long each track was. Once it
 // is void its cursor may not be there any more.
 type attempt struct {
-	owner int
-	has   map[work]int
-	void  bool
+	owner     int
+	has       map[work]int
+	discarded bool
 }
 
 var modelIDs = []string{"a", "b", "c"}
@@ -156,7 +156,7 @@ func (m *model) act(f func()) func(*rapid.T) {
 		}
 		m.disk.fault, m.wounded = nil, true // the last line may be cut off
 		if rapid.Bool().Draw(t, "and power loss") {
-			m.losePower()
+			m.powerLoss()
 			return
 		}
 		m.disk.endProcess()
@@ -197,12 +197,12 @@ func (m *model) bound() {
 			other.all()
 		}
 	}
-	m.void(func(a attempt) bool { return a.owner != m.owner })
+	m.discard(func(a attempt) bool { return a.owner != m.owner })
 }
 
-func (m *model) void(which func(attempt) bool) {
+func (m *model) discard(which func(attempt) bool) {
 	for i, a := range m.given {
-		m.given[i].void = a.void || which(a)
+		m.given[i].discarded = a.discarded || which(a)
 	}
 }
 
@@ -237,7 +237,7 @@ func (m *model) typed(err error) error {
 		m.t.Fatalf("an error without a type: %v", err)
 	}
 	m.failed, m.wounded = m.failed || err != nil, m.wounded || err != nil
-	if err != nil && !m.j.Due() {
+	if err != nil && !m.j.NeedsCompaction() {
 		m.t.Fatalf("something failed, but Renew is not due: %v", err)
 	}
 	return err
@@ -253,8 +253,8 @@ func (m *model) renew() {
 		}
 	}}
 	c.Reported, c.Left = m.known, leftOf(m.known)
-	err := m.j.Renew(c)
-	if err != nil && m.j.Due() {
+	err := m.j.Compact(c)
+	if err != nil && m.j.NeedsCompaction() {
 		_ = m.typed(err)
 	} else if err == nil {
 		m.failed, m.wounded = false, false
@@ -296,7 +296,7 @@ func (m *model) checkpoint() {
 func (m *model) dropCursor() {
 	m.kept = 0
 	if m.typed(m.j.Checkpoint(codec.Cursor{})) == nil {
-		m.void(func(attempt) bool { return true })
+		m.discard(func(attempt) bool { return true })
 	}
 }
 
@@ -321,8 +321,8 @@ func (m *model) restart() {
 	m.start(owner)
 }
 
-func (m *model) losePower() {
-	m.disk.losePower(func(n int) int { return rapid.IntRange(0, n-1).Draw(m.t, "what remains") })
+func (m *model) powerLoss() {
+	m.disk.powerLoss(func(n int) int { return rapid.IntRange(0, n-1).Draw(m.t, "what remains") })
 	m.lossy = true
 	m.again()
 }
@@ -439,7 +439,7 @@ func (m *model) covered(s LoadResult) map[work]int {
 	if n == 0 {
 		return nil
 	}
-	if n > len(m.given) || m.given[n-1].void || m.given[n-1].owner != m.owner {
+	if n > len(m.given) || m.given[n-1].discarded || m.given[n-1].owner != m.owner {
 		m.t.Fatalf("the cursor %v is not one that may be there", s.Cursor)
 	}
 	return m.given[n-1].has
@@ -467,7 +467,7 @@ func (m *model) heal() {
 		}
 	}
 	forgotten := m.disk.forgotten
-	m.disk.losePower(func(n int) int { return rapid.IntRange(0, n-1).Draw(m.t, "what remains") })
+	m.disk.powerLoss(func(n int) int { return rapid.IntRange(0, n-1).Draw(m.t, "what remains") })
 	j, err := Open(Config{Dir: "state", disk: m.disk})
 	if err != nil {
 		m.t.Fatal(err)

@@ -128,7 +128,7 @@ func FuzzLog(f *testing.F) {
 			if n > 0 && s.Damaged > 0 {
 				t.Fatalf("what was written new is damaged: %+v", s)
 			}
-			must(t, j.Renew(content(t, h, s)))
+			must(t, j.Compact(content(t, h, s)))
 			must(t, j.Checkpoint(cursor(n+1)))
 			must(t, j.Close())
 		}

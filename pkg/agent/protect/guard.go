@@ -55,7 +55,7 @@ func (g *Guard) Object(ctx context.Context, id workv1.ResourceIdentifier, live *
 	if err := g.Manifest(id, live); err != nil || !isNamespace(id) {
 		return err
 	}
-	at := cluster.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Namespace: id.Name, Name: BookName}
+	at := cluster.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Namespace: id.Name, Name: ClaimsName}
 	_, err := g.Objects.Get(ctx, at)
 	switch {
 	case err == nil:

@@ -17,8 +17,8 @@ const Label = "hawser.io/agent"
 // agentName begins the names of the objects of agents: alone, or with "-" and more.
 const agentName = "hawser-agent"
 
-// BookName is the name of the ConfigMap that agents keep in their namespace; see package hub.
-const BookName = agentName + "-identities"
+// ClaimsName is the name of the ConfigMap that agents keep in their namespace; see package hub.
+const ClaimsName = agentName + "-identities"
 
 // LeaseName is the name of a Lease of agents that ends in suffix.
 func LeaseName(suffix string) string { return agentName + "-" + suffix }

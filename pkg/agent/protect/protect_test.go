@@ -69,12 +69,12 @@ func TestGuard_KnowsAgentsByTheirNames(t *testing.T) {
 
 // objects answers each question for an object with err, or with one that is empty.
 type objects struct {
-	err   error
-	asked []string
+	err       error
+	requested []string
 }
 
 func (o *objects) Get(_ context.Context, ref cluster.Ref) (*unstructured.Unstructured, error) {
-	o.asked = append(o.asked, ref.String())
+	o.requested = append(o.requested, ref.String())
 	return &unstructured.Unstructured{}, o.err
 }
 
@@ -103,7 +103,7 @@ func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
 		if (protect.Refused(err) != nil) != c.refused || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		for _, asked := range there.asked {
+		for _, asked := range there.requested {
 			if asked != "configmaps a/hawser-agent-identities" {
 				t.Errorf("%s: asked for %s", name, asked)
 			}

@@ -36,8 +36,8 @@ const source = "hub1"
 
 // hubSource is the source that serves registration, with a fakeHub behind it.
 type hubSource struct {
-	t    *testing.T
-	link *session.Session
+	t       *testing.T
+	session *session.Session
 
 	mu      sync.Mutex
 	hub     *fakeHub
@@ -48,7 +48,7 @@ type hubSource struct {
 func newHubSource(t *testing.T, h *fakeHub, d transport.Dialer) *hubSource {
 	s := &hubSource{t: t, hub: h, names: map[types.UID]string{}}
 	h.changed = func(k Kind, o runtime.Object, gone types.UID) { s.pending = append(s.pending, s.object(k, o, gone)) }
-	s.link = session.New(session.Config{Dialer: d, Filter: transport.Filter{Source: source, DataType: codec.Registrations}, Handler: s, Log: slog.New(slog.DiscardHandler)})
+	s.session = session.New(session.Config{Dialer: d, Filter: transport.Filter{Source: source, DataType: codec.Registrations}, Handler: s, Log: slog.New(slog.DiscardHandler)})
 	return s
 }
 
@@ -93,7 +93,7 @@ func (s *hubSource) with(f func(h *fakeHub)) {
 
 func (s *hubSource) publish(e codec.Event, err error) {
 	if err == nil {
-		_, err = s.link.Publish(context.Background(), e)
+		_, err = s.session.Publish(context.Background(), e)
 	}
 	if err != nil && transport.CodeOf(err) != transport.CodeUnavailable { // a cut
 		s.t.Error(err)
@@ -149,7 +149,7 @@ func (s *hubSource) do(h *fakeHub, ask *hawserv1.RegistrationAsk) []byte {
 		s.t.Error(err)
 		return nil
 	}
-	for w, a := range asked {
+	for w, a := range subscriptions {
 		if (codec.EventType{DataType: dataTypes[a.kind], Subresource: a.sub, Action: a.act}).String() != e.Type() {
 			continue
 		}
@@ -195,7 +195,7 @@ func TestBroker_JoinAndStay(t *testing.T) {
 		s := newHubSource(t, newFakeHub(t, time.Now), link)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- s.link.Run(ctx) }()
+		go func() { done <- s.session.Run(ctx) }()
 		p.dialers["bootstrap"] = mem.New(b.Broker, transport.Peer{Role: "bootstrap", Name: "boot", User: "boot", Groups: []string{"system:bootstrappers:managedcluster"}})
 		p.dialers["agent"] = mem.New(b.Broker, transport.Peer{Role: "agent", Name: cluster1, User: "system:open-cluster-management:cluster1:a"})
 		p.start()
@@ -282,7 +282,7 @@ func TestBroker_AnotherSignerOfTheSameName(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newProgram(t)
-	p.secret.data = Kept{Cluster: cluster1, Agent: who.Agent, Hub: "hub1", Bootstrap: "file0", Credential: &Credential{
+	p.secret.data = SavedState{Cluster: cluster1, Agent: who.Agent, Hub: "hub1", Bootstrap: "file0", Credential: &Credential{
 		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.Certificate[0]}),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	}}.Data()

@@ -43,37 +43,37 @@ func (w What) String() string {
 	return [...]string{"create_cluster", "create_request", "report_status", "renew_lease"}[w]
 }
 
-// Effect is one of [Connect], [Save], [Use], [Move], [Publish] and [Tell].
+// Effect is one of [Connect], [Save], [ActivateCertificate], [MigrateConnections], [Publish] and [NotifyAccepted].
 type Effect interface{ effect() }
 
 // Connect ends the sessions that there are, and begins others.
-type Connect struct{ As As }
+type Connect struct{ As CredentialKind }
 
 // Save writes the Secret. The result goes to [Core.Saved].
-type Save struct{ Kept Kept }
+type Save struct{ Kept SavedState }
 
-// Use has new connections use a certificate; nil: there is none.
-type Use struct{ Credential *Credential }
+// ActivateCertificate has new connections use a certificate; nil: there is none.
+type ActivateCertificate struct{ Credential *Credential }
 
-// Move has connections with the former certificate give way to ones with the present one.
-type Move struct{}
+// MigrateConnections has connections with the former certificate give way to ones with the present one.
+type MigrateConnections struct{}
 
 // Publish asks the hub for something. The result goes to [Core.Published] with Life.
 type Publish struct {
 	What   What
 	Object runtime.Object
-	Life   int
+	Epoch  int
 }
 
-// Tell says that the hub accepted the cluster: works may flow now.
-type Tell struct{}
+// NotifyAccepted says that the hub accepted the cluster: works may flow now.
+type NotifyAccepted struct{}
 
-func (Connect) effect() {}
-func (Save) effect()    {}
-func (Use) effect()     {}
-func (Move) effect()    {}
-func (Publish) effect() {}
-func (Tell) effect()    {}
+func (Connect) effect()             {}
+func (Save) effect()                {}
+func (ActivateCertificate) effect() {}
+func (MigrateConnections) effect()  {}
+func (Publish) effect()             {}
+func (NotifyAccepted) effect()      {}
 
 // CoreConfig is what a Core needs; everything is required.
 type CoreConfig struct {
@@ -94,17 +94,17 @@ type CoreConfig struct {
 type Core struct {
 	c CoreConfig
 
-	kept, saved Kept
+	kept, saved SavedState
 	// bootstrap says which bootstrap file there is now.
 	bootstrap string
 	// as is how the sessions connect, "" before the first Step; life counts those changes.
-	as   As
-	life int
-	// anew: a registration begins although there is a certificate. trial.until is how long that may
-	// take before the certificate is tried again, and when the next may begin; doubted: it began
+	as    CredentialKind
+	epoch int
+	// reregister: a registration begins although there is a certificate. trial.until is how long that may
+	// take before the certificate is tried again, and when the next may begin; certificateRefused: it began
 	// because the broker refused the certificate.
-	anew, doubted bool
-	trial         retry
+	reregister, certificateRefused bool
+	certificateRetry               retry
 	// used is the certificate that the last Use named; inUse: there was one.
 	used  *Credential
 	inUse bool
@@ -128,13 +128,13 @@ type Core struct {
 	lease    *coordinationv1.Lease
 	requests map[types.UID]*certificatesv1.CertificateSigningRequest
 
-	facts    Facts
-	known    bool      // facts are
-	silent   time.Time // since when the managed cluster does not answer, zero if it does
-	reported reported
-	leaseDue time.Time
+	facts         Facts
+	known         bool      // facts are
+	noAnswerSince time.Time // since when the managed cluster does not answer, zero if it does
+	reported      reported
+	leaseDue      time.Time
 
-	secret, create, ask, renew retry
+	secret, create, publishRetry, renew retry
 	// sent is when the hub took the pending request, or said that it has it.
 	sent time.Time
 
@@ -173,17 +173,17 @@ const (
 	// MaxPending is how many requests of this cluster may wait on the hub for this agent to
 	// make one.
 	MaxPending = 5
-	// nobody is in the list of ManagedClusters of an agent that has none: that the hub says it is
+	// noUID is in the list of ManagedClusters of an agent that has none: that the hub says it is
 	// gone is the only sign that it has compared the list. A broker that does not know yet what
 	// there is takes the list as well.
-	nobody types.UID = "nobody"
+	noUID types.UID = "nobody"
 )
 
 // NewCore returns a Core that begins with what the Secret keeps.
-func NewCore(c CoreConfig, k Kept, bootstrap string) *Core {
+func NewCore(c CoreConfig, k SavedState, bootstrap string) *Core {
 	core := &Core{c: c, kept: k, saved: k, bootstrap: bootstrap, requests: map[types.UID]*certificatesv1.CertificateSigningRequest{}}
 	if k.Agent == "" {
-		core.kept = Kept{Agent: c.Name()}
+		core.kept = SavedState{Agent: c.Name()}
 	}
 	if bootstrap == "" {
 		core.bootstrap = k.Bootstrap
@@ -198,7 +198,7 @@ func NewCore(c CoreConfig, k Kept, bootstrap string) *Core {
 // ManagedCluster.
 func (c *Core) Bootstrap(id string) {
 	if id != "" && id != c.bootstrap {
-		c.bootstrap, c.create, c.renew, c.trial, c.anew = id, retry{}, retry{}, retry{}, false
+		c.bootstrap, c.create, c.renew, c.certificateRetry, c.reregister = id, retry{}, retry{}, retry{}, false
 	}
 }
 
@@ -207,9 +207,9 @@ func (c *Core) Bootstrap(id string) {
 func (c *Core) Learned(now time.Time, f Facts) {
 	switch {
 	case f.Healthy:
-		c.silent = time.Time{}
-	case c.silent.IsZero():
-		c.silent = now
+		c.noAnswerSince = time.Time{}
+	case c.noAnswerSince.IsZero():
+		c.noAnswerSince = now
 	}
 	c.facts, c.known = f.over(c.facts), true
 }
@@ -270,7 +270,7 @@ func (c *Core) Saw(o runtime.Object) {
 
 func (c *Core) sawCluster(o *clusterv1.ManagedCluster) {
 	if c.cluster == nil || c.cluster.UID != o.UID || c.cluster.ResourceVersion != o.ResourceVersion {
-		c.reported.heard()
+		c.reported.noteAnswer()
 	}
 	c.cluster, c.gone = o, false
 }
@@ -278,7 +278,7 @@ func (c *Core) sawCluster(o *clusterv1.ManagedCluster) {
 // Gone says that the hub has an object no more.
 func (c *Core) Gone(now time.Time, k Kind, uid types.UID) {
 	switch {
-	case k == Clusters && uid == nobody:
+	case k == Clusters && uid == noUID:
 		c.streams[Clusters].listed = now
 	case k == Clusters && c.cluster != nil && c.cluster.UID == uid:
 		c.cluster, c.gone = nil, true
@@ -298,7 +298,7 @@ func (c *Core) Gone(now time.Time, k Kind, uid types.UID) {
 func (c *Core) Held(k Kind) (all []types.UID) {
 	switch {
 	case k == Clusters && c.cluster == nil:
-		all = append(all, nobody)
+		all = append(all, noUID)
 	case k == Clusters:
 		all = append(all, c.cluster.UID)
 	case k == Leases && c.lease != nil:
@@ -312,7 +312,7 @@ func (c *Core) Held(k Kind) (all []types.UID) {
 }
 
 // Saved says what became of a Save.
-func (c *Core) Saved(now time.Time, k Kept, err error) {
+func (c *Core) Saved(now time.Time, k SavedState, err error) {
 	c.saving = false
 	if err != nil {
 		c.secret.failed(now, c.c.Random(), firstRetry, lastRetry, err)
@@ -323,7 +323,7 @@ func (c *Core) Saved(now time.Time, k Kept, err error) {
 
 // Published says what became of a Publish.
 func (c *Core) Published(now time.Time, p Publish, err error) {
-	if p.Life != c.life {
+	if p.Epoch != c.epoch {
 		return // of sessions that are no more
 	}
 	c.flight[p.What] = false
@@ -361,14 +361,14 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 	c.choose()
 	if c.used != c.kept.Credential || !c.inUse {
 		c.used, c.inUse = c.kept.Credential, true
-		effects = append(effects, Use{c.used})
+		effects = append(effects, ActivateCertificate{c.used})
 	}
 	if !c.move.IsZero() && c.due(c.move) {
 		c.move = time.Time{}
-		effects = append(effects, Move{})
+		effects = append(effects, MigrateConnections{})
 	}
 	if as := c.way(); as != c.as {
-		c.turn(as)
+		c.connectAs(as)
 		effects = append(effects, Connect{as})
 	}
 	c.prepare()
@@ -378,13 +378,13 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 	}
 	for _, p := range []*Publish{c.creation(), c.request(), c.report(), c.renewal()} {
 		if p != nil {
-			p.Life, c.flight[p.What] = c.life, true
+			p.Epoch, c.flight[p.What] = c.epoch, true
 			effects = append(effects, *p)
 		}
 	}
 	if accepted := c.isAccepted(); accepted != c.accepted {
 		if c.accepted = accepted; accepted {
-			effects = append(effects, Tell{})
+			effects = append(effects, NotifyAccepted{})
 		}
 	}
 	return effects
@@ -399,23 +399,23 @@ func (c *Core) choose() {
 	if c.kept.Credential == nil {
 		return
 	}
-	over, another := c.due(c.trial.until), c.bootstrap != c.kept.Bootstrap
-	if c.anew {
+	over, another := c.due(c.certificateRetry.until), c.bootstrap != c.kept.Bootstrap
+	if c.reregister {
 		// t1 the broker refuses the certificate for a moment, t2 it refuses the token too, which has
 		// ended long ago, t3 it takes the certificate again.
 		if c.refused() {
-			c.anew, c.trial.why = false, c.streams[Clusters].err
-		} else if over && (c.doubted || !c.connected(Clusters)) {
-			c.anew = false
+			c.reregister, c.certificateRetry.why = false, c.streams[Clusters].err
+		} else if over && (c.certificateRefused || !c.connected(Clusters)) {
+			c.reregister = false
 		}
 		return
 	}
 	if !over || !another && !c.ended() && !c.outdated() {
 		return
 	}
-	c.doubted = c.refused()
-	if c.anew = c.doubted || another && c.missing(); c.anew {
-		c.trial.failed(c.now, c.c.Random(), firstTrial, lastTrial, nil)
+	c.certificateRefused = c.refused()
+	if c.reregister = c.certificateRefused || another && c.missing(); c.reregister {
+		c.certificateRetry.failed(c.now, c.c.Random(), firstTrial, lastTrial, nil)
 	}
 }
 
@@ -429,21 +429,21 @@ func (c *Core) missing() bool {
 // ended reports whether the certificate has ended by the local clock.
 func (c *Core) ended() bool { return c.kept.Credential != nil && c.due(c.kept.Credential.NotAfter) }
 
-func (c *Core) way() As {
-	if c.kept.Credential == nil || c.anew {
+func (c *Core) way() CredentialKind {
+	if c.kept.Credential == nil || c.reregister {
 		return Bootstrapping
 	}
 	return Registered
 }
 
-// turn forgets what the sessions of another identity have shown.
-func (c *Core) turn(as As) {
+// connectAs forgets what the sessions of another identity have shown.
+func (c *Core) connectAs(as CredentialKind) {
 	c.as = as
-	c.life++
+	c.epoch++
 	c.streams, c.flight = [kinds]stream{}, [whats]bool{}
 	c.cluster, c.gone, c.lease = nil, false, nil
 	clear(c.requests)
-	c.reported, c.create, c.ask, c.sent = reported{}, retry{}, retry{}, time.Time{}
+	c.reported, c.create, c.publishRetry, c.sent = reported{}, retry{}, retry{}, time.Time{}
 	c.leaseDue = time.Time{}
 }
 

@@ -30,20 +30,20 @@ type rig struct {
 	file   string // the bootstrap file
 	names  int
 
-	as      As
-	down    [kinds]bool // streams that do not come up
-	out     map[As]bool // whom the broker refuses
-	away    bool        // the broker does not know what the hub has
-	saveErr error
-	used    *Credential
-	told    int
-	moves   []time.Time
-	seen    []string // effects
-	random  func() float64
+	as       CredentialKind
+	down     [kinds]bool             // streams that do not come up
+	out      map[CredentialKind]bool // whom the broker refuses
+	away     bool                    // the broker does not know what the hub has
+	saveErr  error
+	used     *Credential
+	notified int
+	moves    []time.Time
+	seen     []string // effects
+	random   func() float64
 }
 
 func newRig(t testing.TB) *rig {
-	r := &rig{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), file: "file1", out: map[As]bool{}, random: func() float64 { return 0.5 }}
+	r := &rig{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), file: "file1", out: map[CredentialKind]bool{}, random: func() float64 { return 0.5 }}
 	r.hub = newFakeHub(t, func() time.Time { return r.now })
 	r.hub.changed = r.show
 	r.start()
@@ -99,7 +99,7 @@ func (r *rig) connect() {
 }
 
 // keepOut has the broker refuse somebody, or not any longer.
-func (r *rig) keepOut(as As, yes bool) {
+func (r *rig) keepOut(as CredentialKind, yes bool) {
 	if r.out[as] = yes; yes && r.as == as {
 		r.core.streams = [kinds]stream{}
 	}
@@ -143,7 +143,7 @@ func (r *rig) perform(e Effect) {
 	case Connect:
 		r.as = e.As
 		r.seen = append(r.seen, "connect "+string(e.As))
-	case Use:
+	case ActivateCertificate:
 		r.used = e.Credential
 		if e.Credential != nil {
 			if _, err := ReadCredential(e.Credential.Cert, e.Credential.Key, r.core.subject()); err != nil {
@@ -156,20 +156,20 @@ func (r *rig) perform(e Effect) {
 			r.secret = e.Kept.Data()
 		}
 		r.core.Saved(r.now, e.Kept, r.saveErr)
-	case Tell:
-		r.told++
-	case Move:
+	case NotifyAccepted:
+		r.notified++
+	case MigrateConnections:
 		r.moves = append(r.moves, r.now)
 	case Publish:
 		r.seen = append(r.seen, e.What.String())
-		r.ask(e)
+		r.publish(e)
 	}
 }
 
-// ask checks what must hold whenever the hub is asked for something.
-func (r *rig) ask(p Publish) {
+// publish checks what must hold whenever the hub is asked for something.
+func (r *rig) publish(p Publish) {
 	r.t.Helper()
-	if k := asked[p.What].kind; !r.core.connected(k) {
+	if k := subscriptions[p.What].kind; !r.core.connected(k) {
 		r.t.Fatalf("%s without a connection", p.What)
 	}
 	switch p.What {
@@ -228,14 +228,14 @@ func TestCore_Join(t *testing.T) {
 		t.Fatalf("as %s, uses %v, keeps %v", r.as, r.used, r.secret)
 	}
 	r.wantWaits("the hub has not accepted the cluster: hawser accept cluster1 does")
-	if r.told != 0 || r.hub.renewals != 0 {
-		t.Errorf("told %d times, %d renewals before the acceptance", r.told, r.hub.renewals)
+	if r.notified != 0 || r.hub.renewals != 0 {
+		t.Errorf("told %d times, %d renewals before the acceptance", r.notified, r.hub.renewals)
 	}
 	r.hub.accept(true)
 	r.pass(time.Second)
 	r.wantWaits("")
-	if r.told != 1 || !r.hub.available() || r.hub.renewals != 1 || r.hub.cluster.Status.Version.Kubernetes != "v1.36.0" {
-		t.Errorf("told %d, %d renewals, status %+v", r.told, r.hub.renewals, r.hub.cluster.Status)
+	if r.notified != 1 || !r.hub.available() || r.hub.renewals != 1 || r.hub.cluster.Status.Version.Kubernetes != "v1.36.0" {
+		t.Errorf("told %d, %d renewals, status %+v", r.notified, r.hub.renewals, r.hub.cluster.Status)
 	}
 	r.pass(10 * time.Minute)
 	if r.hub.reports != 1 || r.hub.renewals < 8 || r.hub.renewals > 11 {
@@ -277,7 +277,7 @@ func joined(t testing.TB) *rig {
 // TestCore_Renewal: at 75 to 80 % of its life, over the hub connection, again and again.
 func TestCore_Renewal(t *testing.T) {
 	r := joined(t)
-	r.hub.life = time.Minute
+	r.hub.lifetime = time.Minute
 	for range 30 {
 		before, at := r.used, r.core.RenewAt()
 		life := before.NotAfter.Sub(r.core.obtained)
@@ -303,7 +303,7 @@ func TestCore_Renewal(t *testing.T) {
 func TestCore_RenewalOfALongLife(t *testing.T) {
 	for years := range 100 {
 		r := newRig(t)
-		r.hub.approving, r.hub.life = true, time.Duration(years+1)*365*24*time.Hour
+		r.hub.approving, r.hub.lifetime = true, time.Duration(years+1)*365*24*time.Hour
 		r.pass(10 * time.Second)
 		life := r.used.NotAfter.Sub(r.core.obtained)
 		if part := r.core.RenewAt().Sub(r.core.obtained); part.Hours() < 0.75*life.Hours() || part.Hours() > 0.80*life.Hours() {
@@ -345,8 +345,8 @@ func TestCore_WithdrawnAndGiven(t *testing.T) {
 	}
 	r.hub.accept(true)
 	r.pass(2 * time.Second)
-	if r.wantWaits(""); !slices.Contains(r.seen, "use") || r.told != 2 {
-		t.Errorf("saw %v, told %d", r.seen, r.told)
+	if r.wantWaits(""); !slices.Contains(r.seen, "use") || r.notified != 2 {
+		t.Errorf("saw %v, told %d", r.seen, r.notified)
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // dataTypes are those of the streams.
 var dataTypes = [kinds]codec.DataType{Clusters: codec.ManagedClusters, Requests: codec.SigningRequests, Leases: codec.Leases}
 
-// asked is how each thing is asked for.
-var asked = [whats]struct {
+// subscriptions is how each thing is asked for.
+var subscriptions = [whats]struct {
 	kind Kind
 	sub  codec.Subresource
 	act  codec.Action
@@ -55,7 +55,7 @@ func (n envelope) event(p Publish) (codec.Event, error) {
 	if o.GetResourceVersion() != "" {
 		ext[codec.ExtResourceVersion] = o.GetResourceVersion()
 	}
-	a := asked[p.What]
+	a := subscriptions[p.What]
 	return codec.Builder{
 		ID: n.id, Time: n.time, Source: n.cluster, Cluster: n.cluster,
 		Type:       codec.EventType{DataType: dataTypes[a.kind], Subresource: a.sub, Action: a.act}.String(),

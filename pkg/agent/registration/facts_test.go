@@ -11,8 +11,8 @@ import (
 
 // starting is a cluster that denies what it is asked until a time, and counts the questions.
 type starting struct {
-	until time.Time
-	asked int
+	until    time.Time
+	requests int
 }
 
 // Healthy implements Reader.
@@ -20,7 +20,7 @@ func (*starting) Healthy(context.Context) error { return nil }
 
 // Facts implements Reader.
 func (s *starting) Facts(context.Context) (Facts, error) {
-	if s.asked++; time.Now().Before(s.until) {
+	if s.requests++; time.Now().Before(s.until) {
 		return Facts{}, errors.New("nodes is forbidden")
 	}
 	return Facts{Version: "v1.36.3"}, nil
@@ -29,9 +29,9 @@ func (s *starting) Facts(context.Context) (Facts, error) {
 // TestRead_FactsThatAreDeniedForAMoment are asked for again soon, and less and less often.
 func TestRead_FactsThatAreDeniedForAMoment(t *testing.T) {
 	for name, c := range map[string]struct {
-		denied time.Duration
-		known  bool // after 15 s
-		asked  int  // in ten minutes, at most
+		denied   time.Duration
+		known    bool // after 15 s
+		requests int  // in ten minutes, at most
 	}{
 		"a moment": {5 * time.Second, true, 12},
 		"for ever": {time.Hour, false, 14},
@@ -44,7 +44,7 @@ func TestRead_FactsThatAreDeniedForAMoment(t *testing.T) {
 				ended := make(chan error, 1)
 				go func() { ended <- r.read(ctx) }()
 				<-time.After(15 * time.Second)
-				core := NewCore(CoreConfig{Name: func() string { return "x" }, Random: func() float64 { return 0 }}, Kept{}, "")
+				core := NewCore(CoreConfig{Name: func() string { return "x" }, Random: func() float64 { return 0 }}, SavedState{}, "")
 				for len(r.events) > 0 {
 					(<-r.events)(core, time.Now())
 				}
@@ -53,8 +53,8 @@ func TestRead_FactsThatAreDeniedForAMoment(t *testing.T) {
 				}
 				<-time.After(10*time.Minute - 15*time.Second)
 				stop()
-				if err := <-ended; err != nil || s.asked > c.asked {
-					t.Errorf("asked %d times: %v", s.asked, err)
+				if err := <-ended; err != nil || s.requests > c.requests {
+					t.Errorf("asked %d times: %v", s.requests, err)
 				}
 			})
 		})

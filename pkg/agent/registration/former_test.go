@@ -80,7 +80,7 @@ func formerSecret(t *testing.T, file string) *Secret {
 }
 
 // loadFormer is what the Secret in a file keeps.
-func loadFormer(t *testing.T, file string) (map[string][]byte, Kept) {
+func loadFormer(t *testing.T, file string) (map[string][]byte, SavedState) {
 	t.Helper()
 	data, err := formerSecret(t, file).Load(t.Context())
 	if err != nil {

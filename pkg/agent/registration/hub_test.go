@@ -33,13 +33,13 @@ const cluster1 = "cluster1"
 
 // fakeHub is a hub with one cluster: its API, and what its controllers do when they are told to.
 type fakeHub struct {
-	t       testing.TB
-	ca      *x509.Certificate
-	key     *ecdsa.PrivateKey
-	now     func() time.Time
-	life    time.Duration // of certificates
-	version int
-	serial  int64
+	t        testing.TB
+	ca       *x509.Certificate
+	key      *ecdsa.PrivateKey
+	now      func() time.Time
+	lifetime time.Duration // of certificates
+	version  int
+	serial   int64
 
 	cluster *clusterv1.ManagedCluster
 	lease   *coordinationv1.Lease
@@ -69,7 +69,7 @@ func newFakeHub(t testing.TB, now func() time.Time) *fakeHub {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &fakeHub{t: t, ca: ca, key: key, now: now, life: time.Hour, csrs: map[string]*certificatesv1.CertificateSigningRequest{}, changed: func(Kind, runtime.Object, types.UID) {}}
+	return &fakeHub{t: t, ca: ca, key: key, now: now, lifetime: time.Hour, csrs: map[string]*certificatesv1.CertificateSigningRequest{}, changed: func(Kind, runtime.Object, types.UID) {}}
 }
 
 func (h *fakeHub) stamp(m *metav1.ObjectMeta) {
@@ -170,7 +170,7 @@ func (h *fakeHub) accept(yes bool) {
 func (h *fakeHub) approve(name string) {
 	r := h.csrs[name]
 	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
-	r.Status.Certificate = h.sign(r.Spec.Request, h.life)
+	r.Status.Certificate = h.sign(r.Spec.Request, h.lifetime)
 	h.showRequest(r)
 }
 

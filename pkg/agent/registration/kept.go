@@ -6,19 +6,19 @@ import (
 	"fmt"
 )
 
-// As is with what the agent reaches the broker.
-type As string
+// CredentialKind is with what the agent reaches the broker.
+type CredentialKind string
 
 // Both ways.
 const (
 	// Bootstrapping: with the credentials of the bootstrap file.
-	Bootstrapping As = "bootstrap"
+	Bootstrapping CredentialKind = "bootstrap"
 	// Registered: with the certificate that the hub issued.
-	Registered As = "registered"
+	Registered CredentialKind = "registered"
 )
 
-// Kept is what the Secret keeps over restarts.
-type Kept struct {
+// SavedState is what the Secret keeps over restarts.
+type SavedState struct {
 	// Cluster and Agent are who asked; Hub is the identity of the hub.
 	Cluster, Agent, Hub string
 	// Bootstrap says which bootstrap file the registration began with.
@@ -39,7 +39,7 @@ type Pending struct {
 	Key, Request []byte
 	// As is with what it was asked, Bootstrap with which file: another identity might not
 	// be shown the answer.
-	As        As
+	As        CredentialKind
 	Bootstrap string
 }
 
@@ -63,7 +63,7 @@ const (
 )
 
 // Data returns the content of the Secret.
-func (k Kept) Data() map[string][]byte {
+func (k SavedState) Data() map[string][]byte {
 	d := map[string][]byte{
 		keyCluster: []byte(k.Cluster), keyAgent: []byte(k.Agent), keyHub: []byte(k.Hub),
 		keyBootstrap: []byte(k.Bootstrap), keyConfig: k.Config,
@@ -96,21 +96,21 @@ func foreign(d map[string][]byte) error {
 // by the local clock. What is of another one, or
 // cannot be read, is left out, and why says so: then the registration begins again, unless
 // it is [ErrForeign]. why is also nil where there is nothing.
-func ReadKept(d map[string][]byte, cluster, hub string) (k Kept, why error) {
+func ReadKept(d map[string][]byte, cluster, hub string) (k SavedState, why error) {
 	if len(d) == 0 {
-		return Kept{}, nil
+		return SavedState{}, nil
 	}
 	for key, want := range map[string]string{keyCluster: cluster, keyHub: hub} {
 		if have, ok := d[key]; !ok || string(have) != want {
 			if len(d[keyKey]) > 0 {
-				return Kept{}, foreign(d)
+				return SavedState{}, foreign(d)
 			}
-			return Kept{}, fmt.Errorf("%s in it is %.80q, this agent's is %q", key, have, want)
+			return SavedState{}, fmt.Errorf("%s in it is %.80q, this agent's is %q", key, have, want)
 		}
 	}
-	k = Kept{Cluster: cluster, Hub: hub, Agent: string(d[keyAgent]), Bootstrap: string(d[keyBootstrap]), Config: d[keyConfig]}
+	k = SavedState{Cluster: cluster, Hub: hub, Agent: string(d[keyAgent]), Bootstrap: string(d[keyBootstrap]), Config: d[keyConfig]}
 	if !validAgent(k.Agent) {
-		return Kept{}, fmt.Errorf("%s in it is %.80q, which is no name", keyAgent, k.Agent)
+		return SavedState{}, fmt.Errorf("%s in it is %.80q, which is no name", keyAgent, k.Agent)
 	}
 	subject := Subject{k.Cluster, k.Agent}
 	if len(d[keyCert]) > 0 {
@@ -122,7 +122,7 @@ func ReadKept(d map[string][]byte, cluster, hub string) (k Kept, why error) {
 
 // readPending returns nil for what cannot be used: another request is made then.
 func readPending(d map[string][]byte, s Subject) *Pending {
-	p := &Pending{Name: string(d[keyPendingName]), Key: d[keyPendingKey], As: As(d[keyPendingAs]), Bootstrap: string(d[keyPendingBootstrap])}
+	p := &Pending{Name: string(d[keyPendingName]), Key: d[keyPendingKey], As: CredentialKind(d[keyPendingAs]), Bootstrap: string(d[keyPendingBootstrap])}
 	if p.Name == "" || p.As != Bootstrapping && p.As != Registered {
 		return nil
 	}
@@ -147,7 +147,7 @@ func validAgent(name string) bool {
 }
 
 // equal reports whether both would be the same Secret.
-func (k Kept) equal(o Kept) bool {
+func (k SavedState) equal(o SavedState) bool {
 	a, b := k.Data(), o.Data()
 	if len(a) != len(b) {
 		return false

@@ -15,9 +15,9 @@ import (
 // loop owns the core: it is the only goroutine that calls it.
 type loop struct {
 	*Registration
-	ctx  context.Context //nolint:containedctx // of the one run that the loop is for
-	core *Core
-	link *sessions // nil before the first
+	ctx      context.Context //nolint:containedctx // of the one run that the loop is for
+	core     *Core
+	sessions *sessions // nil before the first
 	// work is what is under way besides sessions.
 	work sync.WaitGroup
 	// taken is why the Secret is no longer this process's.
@@ -27,7 +27,7 @@ type loop struct {
 // run drives the core until ctx ends.
 func (l *loop) run(ctx context.Context) error {
 	defer l.work.Wait()
-	defer func() { l.link.end() }()
+	defer func() { l.sessions.end() }()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for l.taken == nil {
@@ -42,7 +42,7 @@ func (l *loop) run(ctx context.Context) error {
 			e(l.core, l.c.Now())
 		case <-l.c.Changed:
 			l.core.Bootstrap(l.bootstrapID(ctx))
-			l.link.hurry()
+			l.sessions.hurry()
 			l.c.Retry()
 		case <-timer.C:
 		case <-ctx.Done():
@@ -58,15 +58,15 @@ func (l *loop) step() {
 		switch e := e.(type) {
 		case Connect:
 			l.connect(e.As)
-		case Use:
+		case ActivateCertificate:
 			l.use(e.Credential)
-		case Move:
+		case MigrateConnections:
 			l.work.Go(l.move)
 		case Save:
 			l.work.Go(func() { l.save(e.Kept) })
 		case Publish:
-			l.link.publish(e)
-		case Tell:
+			l.sessions.publish(e)
+		case NotifyAccepted:
 			l.c.Log.InfoContext(l.ctx, "the hub has accepted the cluster")
 			l.c.Retry()
 		}
@@ -98,11 +98,11 @@ func (l *loop) move() {
 	}
 }
 
-func (l *loop) save(k Kept) {
+func (l *loop) save(k SavedState) {
 	ctx, cancel := context.WithTimeout(l.ctx, storeTimeout)
 	defer cancel()
 	err := l.c.Store.Save(ctx, k.Data())
-	l.tell(l.ctx, func(c *Core, now time.Time) {
+	l.dispatch(l.ctx, func(c *Core, now time.Time) {
 		if errors.Is(err, ErrTaken) {
 			l.taken = err
 		}
@@ -143,25 +143,25 @@ type sessions struct {
 }
 
 // connect replaces the sessions.
-func (l *loop) connect(as As) {
-	l.link.end()
+func (l *loop) connect(as CredentialKind) {
+	l.sessions.end()
 	n := &sessions{loop: l}
 	n.ctx, n.cancel = context.WithCancel(l.ctx)
 	dialer, streams := l.c.Registered, []Kind{Clusters, Requests, Leases}
 	if as == Bootstrapping {
 		dialer, streams = l.c.Bootstrap, []Kind{Clusters, Requests}
 	}
-	l.link = n
+	l.sessions = n
 	for _, k := range streams {
-		p := &sessionHandler{link: n, kind: k}
+		p := &sessionHandler{sessions: n, kind: k}
 		n.hints[k] = run.NewBell()
 		n.sessions[k] = session.New(session.Config{
-			Dialer: telling{dialer, p}, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Handler: p,
+			Dialer: dialErrorReporter{dialer, p}, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Handler: p,
 			Changed: n.hints[k], Backoff: sessionBackoff, Log: l.c.Log,
 		})
 		n.running.Go(func() {
 			if err := n.sessions[k].Run(n.ctx); err != nil { // of the configuration
-				l.tell(n.ctx, func(c *Core, _ time.Time) { c.Disconnected(k, err) })
+				l.dispatch(n.ctx, func(c *Core, _ time.Time) { c.Disconnected(k, err) })
 			}
 		})
 	}
@@ -192,36 +192,36 @@ func (n *sessions) publish(p Publish) {
 		e, err := newEnvelope(l.c.Cluster).event(p)
 		if err == nil {
 			ctx, cancel := context.WithTimeout(n.ctx, publishTimeout)
-			_, err = n.sessions[asked[p.What].kind].Publish(ctx, e)
+			_, err = n.sessions[subscriptions[p.What].kind].Publish(ctx, e)
 			cancel()
 		}
 		if n.ctx.Err() != nil {
 			return
 		}
-		l.metrics.asked(p.What, err)
+		l.metrics.requested(p.What, err)
 		if err != nil {
 			l.c.Log.DebugContext(n.ctx, "the hub did not do what was asked", "what", p.What.String(), "error", err)
 		}
-		l.tell(n.ctx, func(c *Core, now time.Time) { c.Published(now, p, err) })
+		l.dispatch(n.ctx, func(c *Core, now time.Time) { c.Published(now, p, err) })
 	})
 }
 
 // sessionHandler is one stream.
 type sessionHandler struct {
-	link *sessions
-	kind Kind
+	sessions *sessions
+	kind     Kind
 }
 
-func (p *sessionHandler) tell(e event) { p.link.loop.tell(p.link.ctx, e) }
+func (p *sessionHandler) dispatch(e event) { p.sessions.loop.dispatch(p.sessions.ctx, e) }
 
-// telling tells the core why no connection is made, of which a session tells its party nothing.
-type telling struct {
+// dialErrorReporter tells the core why no connection is made, of which a session tells its party nothing.
+type dialErrorReporter struct {
 	transport.Dialer
 	handler *sessionHandler
 }
 
 // Dial implements transport.Dialer.
-func (d telling) Dial(ctx context.Context) (transport.Conn, error) {
+func (d dialErrorReporter) Dial(ctx context.Context) (transport.Conn, error) {
 	c, err := d.Dialer.Dial(ctx)
 	if err != nil && ctx.Err() == nil {
 		d.handler.Disconnected(err)
@@ -236,10 +236,10 @@ func (p *sessionHandler) Hello() transport.Hello { return transport.Hello{} }
 func (p *sessionHandler) Subscribed(ctx context.Context, _ transport.Accepted) ([]codec.Event, error) {
 	answer := make(chan codec.Event, 1)
 	var failed error
-	p.tell(func(c *Core, now time.Time) {
+	p.dispatch(func(c *Core, now time.Time) {
 		c.Connected(now, p.kind)
 		var e codec.Event
-		e, failed = newEnvelope(p.link.loop.c.Cluster).list(p.kind, c.Held(p.kind))
+		e, failed = newEnvelope(p.sessions.loop.c.Cluster).list(p.kind, c.Held(p.kind))
 		answer <- e
 	})
 	select {
@@ -254,10 +254,10 @@ func (p *sessionHandler) Subscribed(ctx context.Context, _ transport.Accepted) (
 func (p *sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	s, err := read(p.kind, e)
 	if err != nil {
-		p.link.loop.c.Log.WarnContext(ctx, "an event of the hub cannot be used", "error", err)
+		p.sessions.loop.c.Log.WarnContext(ctx, "an event of the hub cannot be used", "error", err)
 		return nil
 	}
-	p.tell(func(c *Core, now time.Time) {
+	p.dispatch(func(c *Core, now time.Time) {
 		if s.object == nil {
 			c.Gone(now, p.kind, s.uid)
 			return
@@ -269,5 +269,5 @@ func (p *sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 
 // Disconnected implements session.Handler.
 func (p *sessionHandler) Disconnected(err error) {
-	p.tell(func(c *Core, _ time.Time) { c.Disconnected(p.kind, err) })
+	p.dispatch(func(c *Core, _ time.Time) { c.Disconnected(p.kind, err) })
 }

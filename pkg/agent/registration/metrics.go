@@ -56,7 +56,7 @@ func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics
 	return m, nil
 }
 
-func (m *metrics) asked(w What, err error) {
+func (m *metrics) requested(w What, err error) {
 	result := "done"
 	if err != nil {
 		result = "failed"

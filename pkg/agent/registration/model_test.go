@@ -44,7 +44,7 @@ func TestModel(t *testing.T) {
 				r.disconnect(k, errors.New("cut"))
 			},
 			"keep out": func(rt *rapid.T) {
-				r.keepOut(rapid.SampledFrom([]As{Bootstrapping, Registered}).Draw(rt, "whom"), rapid.Bool().Draw(rt, "out"))
+				r.keepOut(rapid.SampledFrom([]CredentialKind{Bootstrapping, Registered}).Draw(rt, "whom"), rapid.Bool().Draw(rt, "out"))
 			},
 			"hub away":     func(*rapid.T) { r.away = true },
 			"hub back":     func(*rapid.T) { r.back() },
@@ -85,17 +85,17 @@ func (r *rig) decide(rt *rapid.T) {
 	case 1:
 		r.hub.remove(name)
 	case 2:
-		r.hub.life = time.Duration(rapid.IntRange(0, 3600).Draw(rt, "life")) * time.Second
+		r.hub.lifetime = time.Duration(rapid.IntRange(0, 3600).Draw(rt, "life")) * time.Second
 		r.hub.approve(name)
 	default:
-		r.hub.life = time.Hour
+		r.hub.lifetime = time.Hour
 		r.hub.approve(name)
 	}
 }
 
 // calm ends all faults, has the hub agree to everything, and says where that has to end.
 func (r *rig) calm(rt *rapid.T) {
-	r.down, r.saveErr, r.hub.refuse, r.hub.life = [kinds]bool{}, nil, nil, time.Hour
+	r.down, r.saveErr, r.hub.refuse, r.hub.lifetime = [kinds]bool{}, nil, nil, time.Hour
 	r.hub.approving, r.hub.accepting = true, true
 	clear(r.out)
 	r.back()

@@ -87,7 +87,7 @@ type event func(c *Core, now time.Time)
 // Progress is how far the registration is.
 type Progress struct {
 	// As is how the agent reaches the broker.
-	As As
+	As CredentialKind
 	// Waits is what keeps the cluster from being part of the fleet, Trouble what does not
 	// yet; either may be nil.
 	Waits, Trouble error
@@ -158,7 +158,7 @@ func (r *Registration) Run(ctx context.Context) error {
 // certificate must not ask for another. Nor must it take the key of another agent away: t1 two
 // hosted agents in one namespace have the same name of the Secret, t2 the second one writes over
 // what the first one has, therefore both ask for certificates for ever.
-func (r *Registration) load(ctx context.Context) Kept {
+func (r *Registration) load(ctx context.Context) SavedState {
 	for {
 		readCtx, cancel := context.WithTimeout(ctx, storeTimeout)
 		data, err := r.c.Store.Load(readCtx)
@@ -179,7 +179,7 @@ func (r *Registration) load(ctx context.Context) Kept {
 		}
 		r.progress.Store(&Progress{Waits: err})
 		if !run.Sleep(ctx, loadAgain) {
-			return Kept{}
+			return SavedState{}
 		}
 	}
 }
@@ -194,8 +194,8 @@ func (r *Registration) bootstrapID(ctx context.Context) string {
 	return id
 }
 
-// tell hands an event to the loop, until ctx ends.
-func (r *Registration) tell(ctx context.Context, e event) {
+// dispatch hands an event to the loop, until ctx ends.
+func (r *Registration) dispatch(ctx context.Context, e event) {
 	select {
 	case r.events <- e:
 	case <-ctx.Done():
@@ -237,7 +237,7 @@ func (r *Registration) read(ctx context.Context) error {
 			told = ""
 		}
 		now := facts
-		r.tell(ctx, func(c *Core, at time.Time) { c.Learned(at, now) })
+		r.dispatch(ctx, func(c *Core, at time.Time) { c.Learned(at, now) })
 		if !run.Sleep(ctx, healthEvery) {
 			return nil
 		}

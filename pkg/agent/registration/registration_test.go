@@ -130,7 +130,7 @@ func (s *server) Publish(_ context.Context, p transport.Peer, event []byte, _ st
 	if t.Action == codec.ResyncRequest {
 		return transport.Receipt{}, s.answer(p, t, e.Data())
 	}
-	for w, a := range asked {
+	for w, a := range subscriptions {
 		if dataTypes[a.kind] == t.DataType && a.sub == t.Subresource && a.act == t.Action {
 			o := [kinds]runtime.Object{&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{}}[a.kind]
 			if err := json.Unmarshal(e.Data(), o); err != nil {
@@ -536,7 +536,7 @@ func TestRead_Hostile(t *testing.T) {
 	} {
 		c.Saw(o) // of nobody
 	}
-	if held := slices.Concat(c.Held(Clusters), c.Held(Requests), c.Held(Leases)); !slices.Equal(held, []types.UID{nobody}) {
+	if held := slices.Concat(c.Held(Clusters), c.Held(Requests), c.Held(Leases)); !slices.Equal(held, []types.UID{noUID}) {
 		t.Errorf("holds %v", held)
 	}
 }

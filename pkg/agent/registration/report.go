@@ -45,8 +45,8 @@ const (
 	// reportEvery is how often a status is reported in which only quantities have changed,
 	// and after which one is reported again that the hub does not show.
 	reportEvery = time.Minute
-	// silentFor is how long a cluster may be silent before it counts as not available.
-	silentFor = 20 * time.Second
+	// disconnectedAfter is how long a cluster may be silent before it counts as not available.
+	disconnectedAfter = 20 * time.Second
 )
 
 // The reasons of the conditions that the agent sets.
@@ -63,8 +63,8 @@ type reported struct {
 	at     time.Time
 }
 
-// heard says that the hub shows another ManagedCluster.
-func (r *reported) heard() { r.status = nil }
+// noteAnswer says that the hub shows another ManagedCluster.
+func (r *reported) noteAnswer() { r.status = nil }
 
 func (r *reported) answered(now time.Time, random float64, err error) {
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *Core) describe(s *clusterv1.ManagedClusterStatus) {
 			Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionTrue, Reason: reasonAvailable,
 			Message: "The cluster answers", LastTransitionTime: at,
 		})
-	case c.due(c.silent.Add(silentFor)):
+	case c.due(c.noAnswerSince.Add(disconnectedAfter)):
 		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{
 			Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionFalse, Reason: reasonUnavailable,
 			Message: "The API server of the cluster does not answer its agent", LastTransitionTime: at,

@@ -79,14 +79,14 @@ func (c *Core) issued(p *Pending, cert []byte) {
 		c.move = c.now // the one before is to end
 	}
 	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
-	c.anew, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
-	c.renew, c.ask, c.sent = retry{}, retry{}, time.Time{}
+	c.reregister, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
+	c.renew, c.publishRetry, c.sent = retry{}, retry{}, time.Time{}
 	if c.rotates() { // the clocks of the hub differ: the next one is another time
 		c.renew = asked
 		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New("the hub wants one from a later time than it signs: do its clocks agree?"))
 	}
 	if !c.ended() { // the trial, if this was one, has succeeded; the next end of a certificate begins another
-		c.trial = retry{}
+		c.certificateRetry = retry{}
 	}
 }
 
@@ -189,7 +189,7 @@ func (c *Core) request() *Publish {
 	if p == nil || !c.connected(Requests) || c.flight[CreateRequest] || !c.kept.equal(c.saved) || c.pendingState() != nil {
 		return nil
 	}
-	if !c.sent.IsZero() && !c.due(c.sent.Add(unseen)) || !c.due(c.ask.until) {
+	if !c.sent.IsZero() && !c.due(c.sent.Add(unseen)) || !c.due(c.publishRetry.until) {
 		return nil
 	}
 	return &Publish{What: CreateRequest, Object: &certificatesv1.CertificateSigningRequest{
@@ -208,10 +208,10 @@ func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
 		return // of a request that was given up meanwhile
 	}
 	if err != nil && reasonOf(err) != metav1.StatusReasonAlreadyExists {
-		c.ask.failed(now, c.c.Random(), firstRetry, lastRetry, err)
+		c.publishRetry.failed(now, c.c.Random(), firstRetry, lastRetry, err)
 		return
 	}
-	c.ask, c.sent = retry{}, now
+	c.publishRetry, c.sent = retry{}, now
 }
 
 // pendingState is what the hub shows of the pending request, nil if it does not.

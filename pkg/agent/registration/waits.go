@@ -25,8 +25,8 @@ func (c *Core) waitsBootstrapping() error {
 		return fmt.Errorf("not registered: the Secret for key and certificate cannot be written: %w", c.secret.why)
 	case c.create.why != nil:
 		return fmt.Errorf("not registered: the hub does not create the ManagedCluster: %s", plainly(c.create.why))
-	case c.ask.why != nil:
-		return fmt.Errorf("not registered: the hub does not take the request for a certificate: %s", plainly(c.ask.why))
+	case c.publishRetry.why != nil:
+		return fmt.Errorf("not registered: the hub does not take the request for a certificate: %s", plainly(c.publishRetry.why))
 	case p == nil && c.renew.why != nil:
 		return fmt.Errorf("not registered: %w; the next request is made at %s", c.renew.why, c.renew.until.UTC().Format(time.RFC3339))
 	case p == nil:
@@ -40,8 +40,8 @@ func (c *Core) waitsBootstrapping() error {
 
 func (c *Core) waitsRegistered() error {
 	switch {
-	case !c.connected(Clusters) && c.trial.why != nil:
-		return fmt.Errorf("registered, but there is no connection: %w; the bootstrap file does not help: %w", c.down(Clusters), c.trial.why)
+	case !c.connected(Clusters) && c.certificateRetry.why != nil:
+		return fmt.Errorf("registered, but there is no connection: %w; the bootstrap file does not help: %w", c.down(Clusters), c.certificateRetry.why)
 	case !c.connected(Clusters):
 		return fmt.Errorf("registered, but there is no connection: %w", c.down(Clusters))
 	case c.missing():
@@ -64,8 +64,8 @@ func (c *Core) Trouble() error {
 		return fmt.Errorf("the Secret for key and certificate cannot be written: %w", c.secret.why)
 	case c.kept.Pending == nil && c.renew.why != nil:
 		return fmt.Errorf("the certificate is not renewed: %w", c.renew.why)
-	case c.ask.why != nil:
-		return fmt.Errorf("the certificate is not renewed: %s", plainly(c.ask.why))
+	case c.publishRetry.why != nil:
+		return fmt.Errorf("the certificate is not renewed: %s", plainly(c.publishRetry.why))
 	case c.reported.why != nil:
 		return fmt.Errorf("the hub does not take the status of the cluster: %s", plainly(c.reported.why))
 	}

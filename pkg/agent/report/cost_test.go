@@ -28,7 +28,7 @@ func TestOutbox_CostOfAStatus(t *testing.T) {
 			}
 			asked := 0
 			b.Each(func(id, _ string, _ bool) {
-				if b.Ask(id, codec.ResyncResponse) {
+				if b.Request(id, codec.ResyncResponse) {
 					asked++
 				}
 			})

@@ -18,14 +18,14 @@ import (
 // written down, which the broker's next word shows; until then (undecided) a
 // status that would be the same is not sent.
 type memory struct {
-	essences  map[string]string // by resource id; nil if nothing is known
-	undecided bool
+	contentHashes map[string]string // by resource id; nil if nothing is known
+	undecided     bool
 	// sequence is the highest that went with it, highest the highest that the
 	// broker accepted and kept, of this process and of the memory.
 	sequence, highest string
 }
 
-func (m *memory) forget(id string) { delete(m.essences, id) }
+func (m *memory) forget(id string) { delete(m.contentHashes, id) }
 
 func (m *memory) accepted(sequence string) {
 	if newer(m.highest, sequence) {
@@ -61,7 +61,7 @@ func timeless(list []metav1.Condition) {
 // continue above sequence, and above reserved, up to where that process may have
 // used them. The error is that of codec.Sequencer.Observe.
 func (o *Outbox) Restore(sequence, reserved string, accepted map[string]string) error {
-	o.memory = memory{essences: maps.Clone(accepted), undecided: true, sequence: sequence, highest: sequence}
+	o.memory = memory{contentHashes: maps.Clone(accepted), undecided: true, sequence: sequence, highest: sequence}
 	if err := o.sequence.Observe(sequence); err != nil {
 		return err
 	}
@@ -91,9 +91,9 @@ func (o *Outbox) Reserved(limit string) { o.reserved = limit }
 // restored is still right, it is that.
 func (o *Outbox) Reported() (sequence string, accepted map[string]string) {
 	if o.memory.undecided {
-		return o.memory.sequence, maps.Clone(o.memory.essences)
+		return o.memory.sequence, maps.Clone(o.memory.contentHashes)
 	}
-	accepted = maps.Clone(o.memory.essences)
+	accepted = maps.Clone(o.memory.contentHashes)
 	if accepted == nil {
 		accepted = map[string]string{}
 	}
@@ -107,7 +107,7 @@ func (o *Outbox) Reported() (sequence string, accepted map[string]string) {
 
 // Forget gives up what was restored: the broker may not have it.
 func (o *Outbox) Forget() {
-	o.memory.essences, o.memory.undecided = nil, false
+	o.memory.contentHashes, o.memory.undecided = nil, false
 }
 
 // decide compares what was restored with the highest sequence id that the
@@ -133,14 +133,14 @@ func (o *Outbox) decide(highest string) (unknown bool) {
 // case: a work ends with the answer to it, and the earlier process did not get so far.
 func (o *Outbox) recognize(i *item) {
 	m := &o.memory
-	known, has := m.essences[i.work.ResourceID]
+	known, has := m.contentHashes[i.work.ResourceID]
 	if !has || i.underWay || i.deleted {
-		i.maybe = false
+		i.possiblySent = false
 		return
 	}
 	e := i.makeEssence()
-	i.maybe = e == known
-	if i.maybe && !m.undecided {
+	i.possiblySent = e == known
+	if i.possiblySent && !m.undecided {
 		i.accepted, i.essence, i.sequence, i.connection = i.fingerprint(), e, m.sequence, o.connection
 		m.forget(i.work.ResourceID)
 	}

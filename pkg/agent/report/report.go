@@ -60,10 +60,10 @@ type item struct {
 	hash    string
 	deleted bool
 
-	accepted string       // the fingerprint the broker accepted last
-	refused  string       // one that it will never accept
-	asked    codec.Action // somebody wants to hear it again, "" if not
-	underWay bool
+	accepted  string       // the fingerprint the broker accepted last
+	refused   string       // one that it will never accept
+	requested codec.Action // somebody wants to hear it again, "" if not
+	underWay  bool
 	// overtaken: the sequence id was too low; wait for Observe.
 	overtaken bool
 	// sequence is the id under which accepted was accepted, on which connection;
@@ -71,8 +71,8 @@ type item struct {
 	sequence   string
 	connection uint64
 	essence    string
-	// maybe: an earlier process may have sent the same; see memory.
-	maybe bool
+	// possiblySent: an earlier process may have sent the same; see memory.
+	possiblySent bool
 }
 
 // fingerprint says whether two statuses are the same to the receiver. Every
@@ -89,11 +89,11 @@ func (i *item) about(hash string) string {
 // due reports whether the status of a work is to be sent.
 func (o *Outbox) due(i *item) bool {
 	f := i.fingerprint()
-	return !i.overtaken && (i.asked != "" || f != i.accepted && f != i.refused && !(i.maybe && o.memory.undecided))
+	return !i.overtaken && (i.requested != "" || f != i.accepted && f != i.refused && !(i.possiblySent && o.memory.undecided))
 }
 
-// Letter is one status under way.
-type Letter struct {
+// OutgoingStatus is one status under way.
+type OutgoingStatus struct {
 	Event codec.Event
 	// Work is what the status is about; Deleted says that it is the last one.
 	Work    *desired.Work
@@ -101,7 +101,7 @@ type Letter struct {
 
 	fingerprint string
 	essence     string
-	asked       codec.Action
+	requested   codec.Action
 	sequence    string
 	connection  uint64
 }
@@ -154,30 +154,30 @@ func (o *Outbox) Renew(w *desired.Work) {
 	}
 }
 
-// Ask makes the status of a work due although it may have been accepted
+// Request makes the status of a work due although it may have been accepted
 // before. action is that of the event. It returns false if there is no status.
-func (o *Outbox) Ask(id string, action codec.Action) bool {
+func (o *Outbox) Request(id string, action codec.Action) bool {
 	i := o.items[id]
 	if i == nil {
 		return false
 	}
-	i.asked = action
+	i.requested = action
 	return true
 }
 
 // Next returns the status to send for a work; ok is false if none is due, or
 // one is under way.
-func (o *Outbox) Next(id string, now time.Time) (l Letter, ok bool, err error) {
+func (o *Outbox) Next(id string, now time.Time) (l OutgoingStatus, ok bool, err error) {
 	i := o.items[id]
 	if i == nil || i.underWay || !o.due(i) {
-		return Letter{}, false, nil
+		return OutgoingStatus{}, false, nil
 	}
-	action := i.asked
+	action := i.requested
 	if action == "" {
 		action = codec.UpdateRequest
 	}
-	l = Letter{
-		Work: i.work, Deleted: i.deleted, fingerprint: i.fingerprint(), asked: i.asked,
+	l = OutgoingStatus{
+		Work: i.work, Deleted: i.deleted, fingerprint: i.fingerprint(), requested: i.requested,
 		sequence: o.sequence.Next(o.millis(now)), connection: o.connection,
 	}
 	if o.Remember {
@@ -188,11 +188,11 @@ func (o *Outbox) Next(id string, now time.Time) (l Letter, ok bool, err error) {
 		SequenceID: l.sequence, Deleted: i.deleted,
 	})
 	if err != nil {
-		i.refused, i.asked = l.fingerprint, ""
-		return Letter{}, false, err
+		i.refused, i.requested = l.fingerprint, ""
+		return OutgoingStatus{}, false, err
 	}
 	// Until the answer comes nobody knows what the broker has.
-	i.underWay, i.asked, i.accepted, i.sequence, i.essence = true, "", "", "", ""
+	i.underWay, i.requested, i.accepted, i.sequence, i.essence = true, "", "", "", ""
 	o.memory.forget(i.work.ResourceID)
 	return l, true, nil
 }
@@ -200,7 +200,7 @@ func (o *Outbox) Next(id string, now time.Time) (l Letter, ok bool, err error) {
 // Done tells what became of a letter; r is the receipt if err is nil. again
 // says that the work has something to send: at once if err is nil, after a
 // back-off otherwise.
-func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
+func (o *Outbox) Done(l OutgoingStatus, r transport.Receipt, err error) (again bool) {
 	i := o.items[l.Work.ResourceID]
 	if i == nil {
 		return false
@@ -210,7 +210,7 @@ func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 	case err == nil && r.Outcome == codec.OutcomeStale && o.unfollowable:
 		i.refused = l.fingerprint // whatever its id is, it is too low
 	case err == nil && r.Outcome == codec.OutcomeStale:
-		i.lost(l)
+		i.undelivered(l)
 		// Ids follow above what was observed, so nothing is to be waited for unless
 		// the broker has one that it has not said yet.
 		i.overtaken = newer(o.observed, l.sequence)
@@ -225,11 +225,11 @@ func (o *Outbox) Done(l Letter, r transport.Receipt, err error) (again bool) {
 		// those that the broker has. That none can follow them was told when they came.
 		o.sequence = codec.Sequencer{}
 		o.unfollowable = o.sequence.Observe(o.observed) != nil
-		i.lost(l)
+		i.undelivered(l)
 	case !transport.Retryable(err):
 		i.refused = l.fingerprint
 	default:
-		i.lost(l)
+		i.undelivered(l)
 	}
 	return o.due(i)
 }
@@ -257,10 +257,10 @@ func (o *Outbox) Clock(broker, now time.Time) {
 // millis is the time of sequence ids.
 func (o *Outbox) millis(now time.Time) int64 { return now.Add(-o.lead).UnixMilli() }
 
-// lost: the broker does not have the letter.
-func (i *item) lost(l Letter) {
-	if i.asked == "" {
-		i.asked = l.asked
+// undelivered: the broker does not have the letter.
+func (i *item) undelivered(l OutgoingStatus) {
+	if i.requested == "" {
+		i.requested = l.requested
 	}
 }
 

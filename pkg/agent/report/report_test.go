@@ -47,7 +47,7 @@ func (b *bench) put(w *desired.Work, reason string, want bool) {
 	}
 }
 
-func (b *bench) take(id string) report.Letter {
+func (b *bench) take(id string) report.OutgoingStatus {
 	b.t.Helper()
 	l, ok, err := b.Next(id, now)
 	if !ok || err != nil {
@@ -63,7 +63,7 @@ func (b *bench) nothing(id string) {
 	}
 }
 
-func (b *bench) done(l report.Letter, err error, want bool) {
+func (b *bench) done(l report.OutgoingStatus, err error, want bool) {
 	b.t.Helper()
 	if again := b.Done(l, transport.Receipt{}, err); again != want {
 		b.t.Fatalf("again %v, want %v", again, want)
@@ -176,12 +176,12 @@ func TestOutbox_RefusedForGood(t *testing.T) {
 
 func TestOutbox_AnswersWhoAsks(t *testing.T) {
 	b := newBench(t)
-	if b.Ask("1", codec.ResyncResponse) {
+	if b.Request("1", codec.ResyncResponse) {
 		t.Fatal("there is nothing to tell yet")
 	}
 	b.put(work("1", 1), "a", true)
 	b.done(b.take("1"), nil, false)
-	if !b.Ask("1", codec.ResyncResponse) {
+	if !b.Request("1", codec.ResyncResponse) {
 		t.Fatal("a status is there")
 	}
 	l := b.take("1")
@@ -192,7 +192,7 @@ func TestOutbox_AnswersWhoAsks(t *testing.T) {
 	if l = b.take("1"); decode(t, l.Event).Action != codec.ResyncResponse {
 		t.Fatal("a lost answer is an answer still")
 	}
-	b.Ask("1", codec.UpdateRequest) // asked again while under way
+	b.Request("1", codec.UpdateRequest) // asked again while under way
 	b.done(l, nil, true)
 	b.done(b.take("1"), nil, false)
 }
@@ -234,7 +234,7 @@ func TestOutbox_StatusThatCannotBeEncoded(t *testing.T) {
 	b.nothing("1")
 }
 
-func (b *bench) answered(l report.Letter, outcome string, want bool) {
+func (b *bench) answered(l report.OutgoingStatus, outcome string, want bool) {
 	b.t.Helper()
 	if again := b.Done(l, transport.Receipt{Outcome: outcome}, nil); again != want {
 		b.t.Fatalf("again %v, want %v", again, want)
@@ -265,7 +265,7 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(true)
 	b.put(work("1", 1), "a", true)
-	b.Ask("1", codec.ResyncResponse)
+	b.Request("1", codec.ResyncResponse)
 	b.answered(b.take("1"), codec.OutcomeStale, false)
 	b.put(work("1", 1), "b", false) // another status would be too low as well
 	b.nothing("1")
@@ -475,7 +475,7 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 	t.Run("asked all the same", func(t *testing.T) {
 		b := remembering(t, old)
 		b.put(work("1", 1), "a", false)
-		b.Ask("1", codec.ResyncResponse)
+		b.Request("1", codec.ResyncResponse)
 		b.take("1")
 		b.observe(highest)
 		b.put(work("1", 1), "a", true) // nobody knows what became of it
@@ -495,7 +495,7 @@ func TestOutbox_SequenceIDsThatAreTooHigh(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(false)
 	broker := now.Add(-30 * 24 * time.Hour)
-	check := func(l report.Letter) error { return codec.CheckSequence(decode(t, l.Event).SequenceID, broker) }
+	check := func(l report.OutgoingStatus) error { return codec.CheckSequence(decode(t, l.Event).SequenceID, broker) }
 	refused := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: codec.ExtSequenceID, Message: "too far ahead"}
 
 	b.put(work("w", 1), "Applied", true)

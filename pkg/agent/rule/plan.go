@@ -17,7 +17,7 @@ import (
 // keys of a map before its first, and finding a key reads all of it. Where that
 // happens, an expression is given functions that no expression can name.
 const (
-	turnFunction  = "@turn"  // of the condition of a loop, and the units of a turn
+	loopFunction  = "@turn"  // of the condition of a loop, and the units of a turn
 	rangeFunction = "@range" // of what a loop goes through
 	keyFunction   = "@key"   // of an index that is computed
 )
@@ -27,7 +27,7 @@ func hidden() []cel.EnvOption {
 	of := cel.TypeParamType("A")
 	same := cel.UnaryBinding(func(v ref.Val) ref.Val { return v })
 	return []cel.EnvOption{
-		cel.Function(turnFunction, cel.Overload(turnFunction, []*cel.Type{cel.BoolType, cel.IntType}, cel.BoolType, cel.BinaryBinding(func(v, _ ref.Val) ref.Val { return v }))),
+		cel.Function(loopFunction, cel.Overload(loopFunction, []*cel.Type{cel.BoolType, cel.IntType}, cel.BoolType, cel.BinaryBinding(func(v, _ ref.Val) ref.Val { return v }))),
 		cel.Function(rangeFunction, cel.Overload(rangeFunction, []*cel.Type{of}, of, same)),
 		cel.Function(keyFunction, cel.Overload(keyFunction, []*cel.Type{of}, of, same)),
 	}
@@ -107,11 +107,11 @@ func (p *planner) call(e ast.Expr) float64 {
 func (p *planner) loop(e ast.Expr) float64 {
 	l := e.AsComprehension()
 	units := 5 + p.expr(l.IterRange()) + p.expr(l.AccuInit()) + p.expr(l.Result())
-	if isCall(l.LoopCondition(), turnFunction) {
+	if isCall(l.LoopCondition(), loopFunction) {
 		return units
 	}
 	each := p.expr(l.LoopCondition()) + p.expr(l.LoopStep())
-	condition := p.NewCall(p.next(), turnFunction, l.LoopCondition(), p.NewLiteral(p.next(), types.Int(each+1)))
+	condition := p.NewCall(p.next(), loopFunction, l.LoopCondition(), p.NewLiteral(p.next(), types.Int(each+1)))
 	over := p.NewCall(p.next(), rangeFunction, l.IterRange())
 	e.SetKindCase(p.NewComprehensionTwoVar(e.ID(), over, l.IterVar(), l.IterVar2(), l.AccuVar(), l.AccuInit(), condition, l.LoopStep(), l.Result()))
 	return units
@@ -152,7 +152,7 @@ func (g guard) decorate(i interpreter.InterpretableV2) (interpreter.Interpretabl
 	}
 	name, args := c.Function(), c.Args()
 	switch name {
-	case turnFunction:
+	case loopFunction:
 		units, ok := args[1].(interpreter.InterpretableConst)
 		if !ok {
 			return nil, fmt.Errorf("%s without its units", name)

@@ -24,7 +24,7 @@ var prices = map[string]price{
 	operators.NotStrictlyFalse: nil, "__not_strictly_false__": nil, // its old name
 	operators.Index: nil, operators.OptIndex: nil, operators.OptSelect: nil, // keys pay for themselves
 	operators.Negate: nil, operators.Subtract: nil, operators.Multiply: nil, operators.Divide: nil, operators.Modulo: nil,
-	turnFunction: nil, rangeFunction: nil, keyFunction: nil,
+	loopFunction: nil, rangeFunction: nil, keyFunction: nil,
 	"type": nil, "dyn": nil, "hasConditions": nil, "first": nil, "last": nil,
 	"or": nil, "orValue": nil, "hasValue": nil, "value": nil, "optional.of": nil, "optional.none": nil, "optional.ofNonZeroValue": nil,
 	"asApproximateFloat": nil, "asInteger": nil, "isInteger": nil, "sign": nil,
@@ -277,7 +277,7 @@ func (w *weigher) add(v ref.Val, depth int) {
 	case traits.Mapper:
 		w.pairs(v, depth+1)
 	case traits.Lister:
-		if !w.room(v) {
+		if !w.remaining(v) {
 			return
 		}
 		for it := v.Iterator(); w.units <= w.limit && it.HasNext() == types.True; {
@@ -289,7 +289,7 @@ func (w *weigher) add(v ref.Val, depth int) {
 }
 
 func (w *weigher) pairs(v traits.Mapper, depth int) {
-	if !w.room(v) {
+	if !w.remaining(v) {
 		return
 	}
 	for it := v.Iterator(); w.units <= w.limit && it.HasNext() == types.True; {
@@ -301,9 +301,9 @@ func (w *weigher) pairs(v traits.Mapper, depth int) {
 	}
 }
 
-// room tells whether a list or map may fit; if not it is not begun, for that
+// remaining tells whether a list or map may fit; if not it is not begun, for that
 // alone can copy all keys.
-func (w *weigher) room(v traits.Sizer) bool {
+func (w *weigher) remaining(v traits.Sizer) bool {
 	if w.units+size(v) <= w.limit {
 		return true
 	}

@@ -132,7 +132,7 @@ var worstFor = map[string]map[int][]string{
 // written is a call in the syntax of expressions; "" for what cannot be written.
 func written(name string, member bool, args []string) string {
 	switch name {
-	case operators.NotStrictlyFalse, "__not_strictly_false__", operators.OldIn, "in", turnFunction, rangeFunction, keyFunction:
+	case operators.NotStrictlyFalse, "__not_strictly_false__", operators.OldIn, "in", loopFunction, rangeFunction, keyFunction:
 		return ""
 	case operators.In:
 		return args[0] + " in " + args[1]

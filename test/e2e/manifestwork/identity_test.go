@@ -236,7 +236,7 @@ func forget(t *testing.T, identity string) {
 	t.Helper()
 	maps := shared.API[cluster].Kube.CoreV1().ConfigMaps("hawser")
 	harness.Eventually(t, func(ctx context.Context) error {
-		m, err := maps.Get(ctx, hub.BookName, metav1.GetOptions{})
+		m, err := maps.Get(ctx, hub.ClaimsName, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ type Call struct {
 
 // Write reports whether the call changes something.
 func (c Call) Write() bool {
-	return !slices.Contains([]string{"resolve", "locate", "get", "list"}, c.Verb) && !strings.HasPrefix(c.Verb, rehearseVerb) && !strings.HasPrefix(c.Verb, reviewVerb)
+	return !slices.Contains([]string{"resolve", "locate", "get", "list"}, c.Verb) && !strings.HasPrefix(c.Verb, dryRunVerb) && !strings.HasPrefix(c.Verb, reviewVerb)
 }
 
 // String is "verb ref".
@@ -390,13 +390,13 @@ func (f *Fake) Delete(_ context.Context, ref cluster.Ref, uid types.UID) error {
 	return nil
 }
 
-const rehearseVerb = "rehearse "
+const dryRunVerb = "rehearse "
 
-// RehearseOwn implements cluster.OwnRehearser. Only Refuse has a say.
-func (f *Fake) RehearseOwn(_ context.Context, w cluster.Write) error {
+// DryRunOwn implements cluster.OwnDryRunner. Only Refuse has a say.
+func (f *Fake) DryRunOwn(_ context.Context, w cluster.Write) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	verb := rehearseVerb + w.Verb
+	verb := dryRunVerb + w.Verb
 	if w.Subresource != "" {
 		verb += " " + w.Subresource
 	}

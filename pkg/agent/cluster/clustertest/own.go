@@ -16,16 +16,16 @@ func (s suite) own(t *testing.T) {
 	update, remove := cluster.Write{Verb: cluster.Update, Ref: at}, cluster.Write{Verb: cluster.Delete, Ref: at}
 	patch := cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"data":{"k":"w"}}`)}
 	for range 2 { // the first leaves nothing behind
-		if err := s.c.RehearseOwn(t.Context(), create); err != nil {
+		if err := s.c.DryRunOwn(t.Context(), create); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, w := range []cluster.Write{update, patch, remove} {
-		want(t, "NotFound", apierrors.IsNotFound, s.c.RehearseOwn(t.Context(), w))
+		want(t, "NotFound", apierrors.IsNotFound, s.c.DryRunOwn(t.Context(), w))
 	}
 	before := s.mustCreate(t, configMaps, object)
 	for _, w := range []cluster.Write{update, patch, remove} {
-		if err := s.c.RehearseOwn(t.Context(), w); err != nil {
+		if err := s.c.DryRunOwn(t.Context(), w); err != nil {
 			t.Errorf("%s: %v", w.Verb, err)
 		}
 	}

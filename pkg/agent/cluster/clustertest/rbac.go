@@ -51,46 +51,46 @@ func (f *Fake) review(obj *unstructured.Unstructured) (*unstructured.Unstructure
 	return &unstructured.Unstructured{Object: content}, err
 }
 
-// As implements cluster.Rehearser.
-func (f *Fake) As(user string) cluster.Objects { return rehearsal{f, user} }
+// As implements cluster.DryRunner.
+func (f *Fake) As(user string) cluster.Objects { return dryRun{f, user} }
 
-// rehearsal goes through writes on a copy of the cluster.
-type rehearsal struct {
+// dryRun goes through writes on a copy of the cluster.
+type dryRun struct {
 	f    *Fake
 	user string
 }
 
 // Get implements cluster.Objects.
-func (r rehearsal) Get(context.Context, cluster.Ref) (*unstructured.Unstructured, error) {
+func (r dryRun) Get(context.Context, cluster.Ref) (*unstructured.Unstructured, error) {
 	panic("only writes are gone through")
 }
 
 // Create implements cluster.Objects.
-func (r rehearsal) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (r dryRun) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return r.write(cluster.Create, refOf(gvr, obj), obj, func(on *Fake) (*unstructured.Unstructured, error) { return on.Create(ctx, gvr, obj) })
 }
 
 // Update implements cluster.Objects.
-func (r rehearsal) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (r dryRun) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return r.write(cluster.Update, refOf(gvr, obj), nil, func(on *Fake) (*unstructured.Unstructured, error) { return on.Update(ctx, gvr, obj) })
 }
 
 // Patch implements cluster.Objects.
-func (r rehearsal) Patch(ctx context.Context, ref cluster.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
+func (r dryRun) Patch(ctx context.Context, ref cluster.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
 	return r.write(cluster.Patch, ref, nil, func(on *Fake) (*unstructured.Unstructured, error) {
 		return on.Patch(ctx, ref, patch, subresource)
 	})
 }
 
 // ServerSideApply implements cluster.Objects.
-func (r rehearsal) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+func (r dryRun) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
 	return r.write(cluster.Patch, refOf(gvr, obj), nil, func(on *Fake) (*unstructured.Unstructured, error) {
 		return on.ServerSideApply(ctx, gvr, obj, by)
 	})
 }
 
 // Delete implements cluster.Objects.
-func (r rehearsal) Delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
+func (r dryRun) Delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
 	_, err := r.write(cluster.Delete, ref, nil, func(on *Fake) (*unstructured.Unstructured, error) { return nil, on.Delete(ctx, ref, uid) })
 	return err
 }
@@ -102,11 +102,11 @@ func refOf(gvr schema.GroupVersionResource, o *unstructured.Unstructured) cluste
 // write goes through one. As on a real server, a role that the user may not give
 // away is refused before it matters whether the object made exists, and a write of
 // owners and finalizers alone gives nothing.
-func (r rehearsal) write(verb string, ref cluster.Ref, made *unstructured.Unstructured, do func(on *Fake) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
+func (r dryRun) write(verb string, ref cluster.Ref, made *unstructured.Unstructured, do func(on *Fake) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
 	f := r.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.enter(Call{rehearseVerb + verb, ref}); err != nil {
+	if err := f.enter(Call{dryRunVerb + verb, ref}); err != nil {
 		return nil, err
 	}
 	old, groups := f.objects[keyOf(ref)], groupsOf(r.user)
