@@ -265,7 +265,7 @@ func TestDriver_MQTT(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := b.dialer.(*transport.Reread[*transportmqtt.File]); !ok || b.current().addr != "broker.example.com:8883" || !strings.Contains(log.String(), "keys=[broker]") {
+	if _, ok := b.dialer.(*transport.ReloadingDialer[*transportmqtt.File]); !ok || b.current().addr != "broker.example.com:8883" || !strings.Contains(log.String(), "keys=[broker]") {
 		t.Errorf("dialer %T to %s; log %s", b.dialer, b.current().addr, log.String())
 	}
 	if trusted, err := b.trusted(); err != nil || len(trusted) != 1 {

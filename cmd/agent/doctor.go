@@ -46,8 +46,8 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 }
 
 // way is everything that the agent needs to reach.
-func (c *config) way(ctx context.Context, step time.Duration) (doctor.Way, error) {
-	w := doctor.Way{Insecure: c.insecure, Timeout: step}
+func (c *config) way(ctx context.Context, step time.Duration) (doctor.Path, error) {
+	w := doctor.Path{Insecure: c.insecure, Timeout: step}
 	namespace, err := c.ownNamespace(podNamespace)
 	if err != nil {
 		return w, err
@@ -68,7 +68,7 @@ func (c *config) way(ctx context.Context, step time.Duration) (doctor.Way, error
 }
 
 // wayToBroker fills in how the broker is reached, and returns what the agent subscribes to there.
-func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Way) (doctor.Subscriber, error) {
+func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Path) (doctor.Subscriber, error) {
 	asks := doctor.Subscriber{
 		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
 		Denied: fmt.Sprintf("the broker knows who this is, and it may not be cluster %s: use the certificate of that cluster, or correct --spoke-cluster-name", c.clusterName),

@@ -31,7 +31,7 @@ type joining struct {
 	cfg *config
 	// bootstrap and registered reach the broker with the credentials of the file, and with the
 	// certificate.
-	bootstrap, registered *transport.Shared
+	bootstrap, registered *transport.SharedDialer
 	// credential is the certificate, nil while there is none.
 	credential atomic.Pointer[registration.Credential]
 	// changed gets a value when works may flow that could not before.

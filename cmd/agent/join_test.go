@@ -313,9 +313,9 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	look := func() (doctor.Way, doctor.Subscriber) {
+	look := func() (doctor.Path, doctor.Subscriber) {
 		t.Helper()
-		var w doctor.Way
+		var w doctor.Path
 		asks, err := c.wayToBroker(t.Context(), "hawser", &w)
 		if err != nil {
 			t.Fatal(err)

@@ -163,7 +163,7 @@ func TestConfig_MovesToMQTT(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := d.(*transport.Reread[*transportmqtt.File]); !ok || c.Broker != "127.0.0.1:1883" || !strings.Contains(log.String(), "keepalive") {
+	if _, ok := d.(*transport.ReloadingDialer[*transportmqtt.File]); !ok || c.Broker != "127.0.0.1:1883" || !strings.Contains(log.String(), "keepalive") {
 		t.Errorf("dialer %T to %s; log %s", d, c.Broker, log.String())
 	}
 }

@@ -46,8 +46,8 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 }
 
 // ways is everything that hub-source needs to reach.
-func (c *config) ways(step time.Duration) (doctor.Way, error) {
-	w := doctor.Way{Insecure: c.Insecure, Timeout: step}
+func (c *config) ways(step time.Duration) (doctor.Path, error) {
+	w := doctor.Path{Insecure: c.Insecure, Timeout: step}
 	party := transport.Filter{Source: c.SourceID, DataType: codec.ManifestBundles}
 	if c.Transport == transport.MQTT {
 		var err error

@@ -29,7 +29,7 @@ func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.Withhel
 		c.Withheld = append(c.Withheld, codec.WithheldDeletion{ResourceID: id, Name: r.Name, Revision: r.SpecRevision})
 		works = append(works, &hawserv1.WithheldDeletion{ResourceId: id, Name: r.Name, Revision: r.SpecRevision})
 	}
-	s.mustCompare(codec.Compared{Clusters: []codec.ClusterComparison{c}})
+	s.mustCompare(codec.SyncReport{Clusters: []codec.ClusterComparison{c}})
 	return works
 }
 

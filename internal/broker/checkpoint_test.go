@@ -345,7 +345,7 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 		// What only sources say.
 		request, err := codec.NewInventoryRequest(agent.params(), codec.InventoryRequest{})
 		w.wantCode(agent.send(marshal(t, request, err)), transport.CodeDenied)
-		compared, err := codec.NewCompared(agent.params(), codec.Compared{AllClusters: true})
+		compared, err := codec.NewSyncReport(agent.params(), codec.SyncReport{AllClusters: true})
 		w.wantCode(agent.send(marshal(t, compared, err)), transport.CodeDenied)
 		// What only a broker says.
 		for _, kind := range []string{codec.TypeCheckpoint, codec.TypeInventory} {

@@ -19,12 +19,12 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-func (s *tap) compared(c codec.Compared) error {
-	e, err := codec.NewCompared(s.params(), c)
+func (s *tap) compared(c codec.SyncReport) error {
+	e, err := codec.NewSyncReport(s.params(), c)
 	return s.send(marshal(s.w, e, err))
 }
 
-func (s *tap) mustCompare(c codec.Compared) {
+func (s *tap) mustCompare(c codec.SyncReport) {
 	s.w.Helper()
 	if err := s.compared(c); err != nil {
 		s.w.Fatalf("compared: %v", err)
@@ -32,8 +32,8 @@ func (s *tap) mustCompare(c codec.Compared) {
 	synctest.Wait()
 }
 
-func clusters(names ...string) codec.Compared {
-	c := codec.Compared{}
+func clusters(names ...string) codec.SyncReport {
+	c := codec.SyncReport{}
 	for _, n := range names {
 		c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: n})
 	}
@@ -58,7 +58,7 @@ func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
 		w.request(one)
 		w.request(two)
 		a, b := w.open(w.source("a"), hawser), w.open(w.source("b"), hawser)
-		withheld := func(on *tap, id string) codec.Compared {
+		withheld := func(on *tap, id string) codec.SyncReport {
 			w.put(on.peer, work{source: on.peer.Name, id: id, version: 1}.event())
 			r, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: id})
 			if err != nil {
@@ -67,7 +67,7 @@ func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
 			pass(time.Second)
 			one.take()
 			one.checkpoints()
-			return codec.Compared{Clusters: []codec.ClusterComparison{{
+			return codec.SyncReport{Clusters: []codec.ClusterComparison{{
 				Cluster: "c1", Reason: "why", Withheld: []codec.WithheldDeletion{{ResourceID: id, Revision: r.SpecRevision}},
 			}}}
 		}
@@ -90,16 +90,16 @@ func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
 		all.AllClusters = true
 		a.mustCompare(all)
 		expect("a has all", []string{"a", "b"}, []string{"a"})
-		a.mustCompare(codec.Compared{AllClusters: true})
+		a.mustCompare(codec.SyncReport{AllClusters: true})
 		expect("a has all again", nothing, nothing)
 		a.mustCompare(withheld(a, "w"))
 		expect("a withholds", []string{"b"}, nothing)
-		a.mustCompare(codec.Compared{AllClusters: true})
+		a.mustCompare(codec.SyncReport{AllClusters: true})
 		expect("on this connection it does", nothing, nothing)
 		w.put(b.peer, releaseOf(t, "b", "c1"))
 		expect("b releases", none, nothing)
 		again := w.open(w.source("a"), hawser)
-		again.mustCompare(codec.Compared{AllClusters: true})
+		again.mustCompare(codec.SyncReport{AllClusters: true})
 		expect("a does not withhold any more", []string{"a"}, nothing)
 		w.put(a.peer, releaseOf(t, "a", "c2"))
 		expect("a releases", nothing, none)
@@ -115,8 +115,8 @@ func TestCompared_RemembersTheHub(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
 		p := codec.HubPosition{UID: "hub-uid", ResourceVersion: "4711"}
-		source.mustCompare(codec.Compared{Position: &p})
-		source.mustCompare(codec.Compared{})
+		source.mustCompare(codec.SyncReport{Position: &p})
+		source.mustCompare(codec.SyncReport{})
 		again := w.open(w.source("src"), hawser)
 		inv := again.page(codec.InventoryRequest{})
 		if inv.LastPosition == nil || *inv.LastPosition != p {
@@ -137,7 +137,7 @@ func TestCompared_Refuses(t *testing.T) {
 		w.wantCode(source.compared(clusters("a\x00b")), transport.CodeInvalid)
 		w.wantCode(source.compared(clusters(strings.Repeat("x", 2000))), transport.CodeInvalid)
 		w.wantCode(source.compared(clusters("c1", "c2", "c1")), transport.CodeInvalid)
-		many := func(from, n int) (c codec.Compared) {
+		many := func(from, n int) (c codec.SyncReport) {
 			for i := range n {
 				c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: fmt.Sprint("c", from+i)})
 			}
@@ -146,7 +146,7 @@ func TestCompared_Refuses(t *testing.T) {
 		source.mustCompare(many(0, 40_000))
 		source.mustCompare(many(0, 40_000)) // nothing new
 		w.wantCode(source.compared(many(40_000, 40_000)), transport.CodeInvalid)
-		source.mustCompare(codec.Compared{AllClusters: true})
+		source.mustCompare(codec.SyncReport{AllClusters: true})
 		source.mustCompare(many(40_000, 40_000))
 	})
 }
@@ -380,7 +380,7 @@ func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byt
 // Therefore it counts no longer: the agent would take it that nobody wants its works,
 // and evict them.
 func TestCompared_DoesNotOutlastARelease(t *testing.T) {
-	for name, said := range map[string]codec.Compared{
+	for name, said := range map[string]codec.SyncReport{
 		"by name": clusters("c1"),
 		"all":     {AllClusters: true},
 	} {
@@ -434,7 +434,7 @@ func TestCompared_OfWhoWentAwayDoesNotCount(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		w.request(agent)
-		e, err := codec.NewCompared(source.params(), clusters("c1"))
+		e, err := codec.NewSyncReport(source.params(), clusters("c1"))
 		_, err = w.Publish(goneSoon{w.Context(), new(int)}, source.peer, marshal(w, e, err), source.accepted.SubscriptionID)
 		if e := w.refused(err, transport.CodeUnavailable); !transport.Retryable(e) {
 			t.Errorf("%+v", e)

@@ -124,7 +124,7 @@ func writeFormer(w *world, _ *pebble.Store) {
 		}
 	}
 	src, ci := w.open(w.source("src"), hawser), w.source("ci")
-	src.mustCompare(codec.Compared{Position: &formerPosition})
+	src.mustCompare(codec.SyncReport{Position: &formerPosition})
 	a1, a2 := w.hello("c1", "uid-1", codec.Cursor{}), w.subscribe(w.agent("c2"))
 	w.request(a1)
 
@@ -152,7 +152,7 @@ func writeFormer(w *world, _ *pebble.Store) {
 	w.put(src.peer, work{id: "again", version: 2}.event())
 	w.put(src.peer, work{id: "renamed-2", name: "name-of-renamed", version: 1}.event())
 	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1}.event())
-	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1, deleting: true, extensions: map[string]any{codec.ExtReported: "true"}}.event())
+	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1, deleting: true, extensions: map[string]any{codec.ExtNeedsConfirm: "true"}}.event())
 	// Confirmed: by the agent, by an operator, and without either.
 	w.put(a1.peer, w.event(report{id: "gone", version: 1, deleted: true}))
 	if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "forced"}); err != nil {

@@ -29,7 +29,7 @@ func TestPublish_WhatIsDearToReadIsRefusedCheaply(t *testing.T) {
 				codec.ExtResourceID: id, codec.ExtResourceVersion: 1, codec.ExtSequenceID: fmt.Sprint(1<<22 | 1<<12),
 			}, nil, conditions)
 		}
-		compared, err := codec.NewCompared(codec.SyncParams{ID: "1", Time: time.Unix(1, 0), Source: "src", Owner: "src"}, codec.Compared{})
+		compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: time.Unix(1, 0), Source: "src", Owner: "src"}, codec.SyncReport{})
 		if err != nil {
 			t.Fatal(err)
 		}

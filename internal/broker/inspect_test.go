@@ -176,7 +176,7 @@ func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
 		})
 		w.wantCode(<-stranger.ended, transport.CodeDenied)
 		owner := w.open(source, hawser)
-		compared, err := codec.NewCompared(owner.params(), codec.Compared{Clusters: []codec.ClusterComparison{{
+		compared, err := codec.NewSyncReport(owner.params(), codec.SyncReport{Clusters: []codec.ClusterComparison{{
 			Cluster: "c1", Reason: "because", Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Name: "a", Revision: revision}},
 		}}})
 		if err := owner.send(marshal(t, compared, err)); err != nil {

@@ -278,7 +278,7 @@ func TestInventory_TellsAbsentClusters(t *testing.T) {
 			w.Helper()
 			for _, e := range s.takeSync(codec.TypeInventory) {
 				i, err := codec.ParseInventory(e)
-				if err != nil || !i.TellsAbsent || i.RequestID != "" || i.NextPageToken != "" {
+				if err != nil || !i.ListsDisconnected || i.RequestID != "" || i.NextPageToken != "" {
 					t.Errorf("%+v, %v", i, err)
 				}
 				all = append(all, "told")

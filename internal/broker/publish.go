@@ -101,9 +101,9 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 		return "ack", withoutReceipt(b.feed.Acknowledge)
 	case env.RawType == codec.TypeInventoryRequest:
 		return "inventory", withoutReceipt(b.feed.RequestPage)
-	case env.RawType == codec.TypeCompared:
+	case env.RawType == codec.TypeSyncReport:
 		return "compared", withoutReceipt(b.compared)
-	case env.RawType == codec.TypeUnexplained:
+	case env.RawType == codec.TypeOrphanReport:
 		return "unexplained", withoutReceipt(b.feed.OrphanReport)
 	case env.Type.Action == codec.ResyncRequest:
 		return "resync", withoutReceipt(b.feed.Resync)

@@ -17,13 +17,13 @@ import (
 
 // numbered is an event with its place among those of its subscription.
 func numbered(order uint64, event []byte) []byte {
-	return codec.AppendAttributes(event, codec.StringAttr(codec.ExtOrder, codec.FormatRevision(order)))
+	return codec.AppendAttributes(event, codec.StringAttr(codec.ExtFence, codec.FormatRevision(order)))
 }
 
 // sendStale publishes what something later has overtaken.
 func (s *tap) sendStale(event []byte) {
 	s.w.Helper()
-	if e := s.w.refused(s.send(event), transport.CodeUnavailable); e.Attribute != codec.ExtOrder || e.Next != transport.NextBackOff || e.Delay <= 0 {
+	if e := s.w.refused(s.send(event), transport.CodeUnavailable); e.Attribute != codec.ExtFence || e.Next != transport.NextBackOff || e.Delay <= 0 {
 		s.w.Errorf("%+v", e)
 	}
 }
@@ -36,8 +36,8 @@ func (s *tap) mustSend(event []byte) {
 }
 
 // sends is the event by which a source says what it compared.
-func (s *tap) sends(order uint64, c codec.Compared) []byte {
-	e, err := codec.NewCompared(s.params(), c)
+func (s *tap) sends(order uint64, c codec.SyncReport) []byte {
+	e, err := codec.NewSyncReport(s.params(), c)
 	return numbered(order, marshal(s.w, e, err))
 }
 
@@ -68,7 +68,7 @@ func TestOvertaken_ByARelease(t *testing.T) {
 		source.mustSend(numbered(1, work{version: 1}.event()))
 		source.mustSend(numbered(6, releaseOf(t, "src", "c1")))
 		source.sendStale(source.sends(2, clusters("c1")))
-		source.sendStale(source.sends(3, codec.Compared{AllClusters: true}))
+		source.sendStale(source.sends(3, codec.SyncReport{AllClusters: true}))
 		source.sendStale(numbered(4, work{version: 2}.event()))
 		source.sendStale(numbered(5, work{version: 2, deleting: true}.event()))
 		source.mustSend(numbered(4, work{cluster: "c2", id: "w2", version: 1}.event())) // that one was not released
@@ -120,7 +120,7 @@ func TestOvertaken_ByAnotherComparison(t *testing.T) {
 		w.request(agent)
 		source.mustSend(work{version: 1}.event())
 		withheld := source.withhold("c1", "w1")
-		source.mustSend(source.sends(2, codec.Compared{Clusters: []codec.ClusterComparison{{
+		source.mustSend(source.sends(2, codec.SyncReport{Clusters: []codec.ClusterComparison{{
 			Cluster: "c1", Reason: "the hub lacks it",
 			Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Revision: withheld[0].GetRevision()}},
 		}}}))
@@ -153,7 +153,7 @@ func TestOvertaken_WhileItIsWorkedOn(t *testing.T) {
 		synctest.Wait()
 		source.mustSend(source.sends(2, clusters("c2")))
 		slow.hold <- struct{}{}
-		if e := w.refused(<-done, transport.CodeUnavailable); e.Attribute != codec.ExtOrder {
+		if e := w.refused(<-done, transport.CodeUnavailable); e.Attribute != codec.ExtFence {
 			t.Errorf("%+v", e)
 		}
 		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {

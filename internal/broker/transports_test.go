@@ -186,7 +186,7 @@ func TestSync_OverEveryTransport(t *testing.T) {
 			if diff := cmp.Diff(want, page.Clusters); diff != "" || page.RequestID != "digests" {
 				t.Errorf("%s in answer to %q", diff, page.RequestID)
 			}
-			s.publish(codec.NewCompared(own, codec.Compared{AllClusters: true}))
+			s.publish(codec.NewSyncReport(own, codec.SyncReport{AllClusters: true}))
 			a.worksUntil(func(c codec.Checkpoint) bool { return slices.Equal(c.ComparedSources, []string{"src"}) })
 			a.leave()
 			s.publish(codec.NewRelease("release", now, "src", "c1"))

@@ -32,11 +32,11 @@ func TestUnexplained_IsListedAndResolved(t *testing.T) {
 		}
 		w.wantCode(resolve("c1", "u1", false), transport.CodeUnavailable)
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		say := func(s *tap, u codec.Unexplained) error {
-			e, err := codec.NewUnexplained(s.params(), u)
+		say := func(s *tap, u codec.OrphanReport) error {
+			e, err := codec.NewOrphanReport(s.params(), u)
 			return s.send(marshal(s.w, e, err))
 		}
-		u := codec.Unexplained{More: 7, Records: []codec.UnexplainedRecord{
+		u := codec.OrphanReport{More: 7, Records: []codec.OrphanRecord{
 			{UID: "u1", Name: "h-web", Objects: 3, Created: time.Now().Add(-2 * time.Hour)}, {UID: "u2", Name: "o-web", Objects: 1, Shared: true, Outcome: "no"},
 		}}
 		if err := say(agent, u); err != nil {
@@ -60,14 +60,14 @@ func TestUnexplained_IsListedAndResolved(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(time.Second)
-		orders := agent.takeSync(codec.TypeResolve)
+		orders := agent.takeSync(codec.TypeResolveOrphan)
 		if len(orders) != 1 {
 			t.Fatalf("the agent got %d orders", len(orders))
 		}
-		if got, err := codec.ParseResolve(orders[0]); err != nil || got != (codec.Resolve{UID: "u1", Name: "h-web", Adopt: true}) {
+		if got, err := codec.ParseResolveOrphan(orders[0]); err != nil || got != (codec.ResolveOrphan{UID: "u1", Name: "h-web", Adopt: true}) {
 			t.Errorf("the agent got %+v, %v", got, err)
 		}
-		if err := say(agent, codec.Unexplained{}); err != nil || len(list("")) != 0 {
+		if err := say(agent, codec.OrphanReport{}); err != nil || len(list("")) != 0 {
 			t.Errorf("got %q, %v", list(""), err)
 		}
 		if err := say(agent, u); err != nil {

@@ -133,15 +133,15 @@ func fill(t *testing.T, b *testkit.Broker) {
 	list, err := codec.NewSpecResyncRequest(
 		codec.ResyncParams{ID: "1", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1", DataType: codec.ManifestBundles},
 		[]codec.ResourceVersion{{ResourceID: "id-web", ResourceVersion: 4}, {ResourceID: "id-ghost", ResourceVersion: 1}})
-	lost, err2 := codec.NewUnexplained(
+	lost, err2 := codec.NewOrphanReport(
 		codec.SyncParams{ID: "2", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1"},
-		codec.Unexplained{Records: []codec.UnexplainedRecord{{UID: "uid-lost", Name: "hash-lost", Objects: 2, Created: at}}})
+		codec.OrphanReport{Records: []codec.OrphanRecord{{UID: "uid-lost", Name: "hash-lost", Objects: 2, Created: at}}})
 	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, errors.Join(err, err2), list, lost)
 	for _, name := range []string{"hub2", "hub3"} { // connected; hub2 gets works from others, hub3 has none
 		say(t, b, identity.Identity{Role: identity.Source, Name: name}, transport.Filter{Source: name, DataType: codec.ManifestBundles}, nil)
 	}
 	left := b.Store.Head().Revision
-	compared, err := codec.NewCompared(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.Compared{
+	compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.SyncReport{
 		Clusters: []codec.ClusterComparison{{
 			Cluster: "cluster2", Reason: "the hub went back in time",
 			Withheld: []codec.WithheldDeletion{{ResourceID: "id-left", Name: "left", Revision: left}},

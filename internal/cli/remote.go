@@ -210,8 +210,8 @@ func (r *remote) connect(ctx context.Context) (*transportgrpc.Conn, error) {
 const diagnosisStep = 5 * time.Second
 
 // way is the way to the broker, for a walk along it.
-func (r *remote) way(step time.Duration) doctor.Way {
-	return doctor.Way{Transport: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key, ProxyURL: r.proxy.URL, ProxyCAFile: r.proxy.CAFile}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
+func (r *remote) way(step time.Duration) doctor.Path {
+	return doctor.Path{Transport: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key, ProxyURL: r.proxy.URL, ProxyCAFile: r.proxy.CAFile}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
 }
 
 // diagnose finds out at which step a connection fails. Where none does any more, the error

@@ -61,7 +61,7 @@ func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
 	publish(t, b, hub1, work("cluster1", "id-web", "web", 4))
 	says("") // a program that publishes may go
 
-	compared, err := codec.NewCompared(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.Compared{
+	compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.SyncReport{
 		AllClusters: true, Position: &codec.HubPosition{UID: "hub-uid", ResourceVersion: "7"},
 	})
 	end := say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)

@@ -16,10 +16,10 @@ func StampOf(e codec.Event) (m Stamp, err error) {
 	if m.Session, err = codec.SessionExtension(e, codec.ExtSession); err != nil {
 		return Stamp{}, err
 	}
-	if m.PeerSession, err = codec.SessionExtension(e, codec.ExtHeard); err != nil {
+	if m.PeerSession, err = codec.SessionExtension(e, codec.ExtPeerSession); err != nil {
 		return Stamp{}, err
 	}
-	m.Fence, err = codec.RevisionExtension(e, codec.ExtOrder)
+	m.Fence, err = codec.RevisionExtension(e, codec.ExtFence)
 	return m, err
 }
 
@@ -38,10 +38,10 @@ func (m Stamp) Put(e *codec.Event) {
 	}
 	e.SetExtension(codec.ExtSession, m.Session.String())
 	if m.PeerSession != (codec.Session{}) {
-		e.SetExtension(codec.ExtHeard, m.PeerSession.String())
+		e.SetExtension(codec.ExtPeerSession, m.PeerSession.String())
 	}
 	if m.Fence != 0 {
-		e.SetExtension(codec.ExtOrder, codec.FormatRevision(m.Fence))
+		e.SetExtension(codec.ExtFence, codec.FormatRevision(m.Fence))
 	}
 }
 

@@ -150,7 +150,7 @@ func TestMarks_ThereAndBack(t *testing.T) {
 	if got, err := plain.StampOf(bare); err != nil || got != (plain.Stamp{}) || len(bare.Extensions()) != 0 {
 		t.Errorf("a stock party got %+v, %v", got, err)
 	}
-	for _, name := range []string{codec.ExtSession, codec.ExtHeard, codec.ExtOrder} {
+	for _, name := range []string{codec.ExtSession, codec.ExtPeerSession, codec.ExtFence} {
 		bad := event.New()
 		bad.SetTime(time.Unix(1, 0))
 		bad.SetExtension(name, "x")

@@ -172,7 +172,7 @@ func (c *Core) NextSync() (l SyncEvent, ok bool) {
 		found := c.orphans.find()
 		l.orphans = true
 		c.subscription.reportPending(found)
-		l.Event, err = codec.NewUnexplained(codec.SyncParams{
+		l.Event, err = codec.NewOrphanReport(codec.SyncParams{
 			ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster,
 		}, found)
 	case c.subscription.aliveDue:

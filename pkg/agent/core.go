@@ -266,7 +266,7 @@ func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	switch {
 	case e.Type() == codec.TypeCheckpoint:
 		c.checkpoint(ctx, e)
-	case e.Type() == codec.TypeResolve:
+	case e.Type() == codec.TypeResolveOrphan:
 		c.resolve(ctx, e)
 	case err != nil, t.DataType != codec.ManifestBundles:
 		c.drop(ctx, eventIgnored, e)

@@ -49,7 +49,7 @@ func (c *Core) KeepAlive() (next time.Duration) {
 func (c *Core) keepAlive() (codec.Event, error) {
 	c.subscription.alive(false)
 	d := c.set.DigestOf(c.sessions.peer)
-	e, err := codec.NewAlive(codec.SyncParams{
+	e, err := codec.NewKeepalive(codec.SyncParams{
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.sessions.peer,
 	}, d)
 	if err == nil {
@@ -63,7 +63,7 @@ func (c *Core) keepAlive() (codec.Event, error) {
 func (c *Core) Goodbye() (codec.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, err := codec.NewFarewell(codec.SyncParams{
+	e, err := codec.NewGoodbye(codec.SyncParams{
 		ID: c.config.NewID(), Time: c.config.Now(), Source: c.config.ClientID, Cluster: c.config.Cluster, Owner: c.sessions.peer,
 	})
 	if err == nil {

@@ -19,7 +19,7 @@ import (
 func plainly(t *testing.T) (r *rig, hub *plain.Tracker) {
 	r = newRig(t)
 	r.start()
-	events, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "s"})
+	events, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "s"})
 	if err != nil || len(events) != 1 {
 		t.Fatalf("%v, %v", events, err)
 	}
@@ -73,7 +73,7 @@ func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
 func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
 	r := newRig(t)
 	r.start()
-	if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "s"}); err != nil {
+	if _, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "s"}); err != nil {
 		t.Fatal(err)
 	}
 	hub := plain.NewTracker(100, "hub")
@@ -123,7 +123,7 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 
 	before := next.Stamp(testCluster)
 	r.start()
-	if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "t"}); err != nil {
+	if _, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "t"}); err != nil {
 		t.Fatal(err)
 	}
 	r.handle(r.placed(before, hubWork("w-1", "web", 9, configMap("a", "old")), codec.UpdateRequest))
@@ -196,7 +196,7 @@ func TestCore_SaysThatItsListIsTooLargeForTheBroker(t *testing.T) {
 	for limit, want := range map[int]bool{0: false, 20: true, 1 << 10: false} {
 		var said bytes.Buffer
 		r.core.config.Log = slog.New(slog.NewTextHandler(&said, nil))
-		if _, err := r.core.Subscribed(transport.Accepted{Plain: true, SubscriptionID: "t", MaxEventBytes: limit}); err != nil {
+		if _, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "t", MaxEventBytes: limit}); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(said.String(), "works=1 bytes="); got != want {

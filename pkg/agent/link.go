@@ -50,7 +50,7 @@ type subscriptionState struct {
 	// lastOrphanReport is what the broker was told last that no work explains;
 	// orphanReportDue says that there is another to tell. deaf: the broker is older
 	// and does not take that.
-	lastOrphanReport   codec.Unexplained
+	lastOrphanReport   codec.OrphanReport
 	orphanReportDue    bool
 	reportsUnsupported bool
 }
@@ -58,7 +58,7 @@ type subscriptionState struct {
 // begin begins a subscription. resumed says that it goes on from the cursor; else there
 // is none any more, and everything is to be listed.
 func (l *subscriptionState) begin(a transport.Accepted) (resumed bool) {
-	*l = subscriptionState{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, stateless: a.Plain, limit: a.MaxEventBytes}
+	*l = subscriptionState{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, stateless: a.Stateless, limit: a.MaxEventBytes}
 	resumed = l.hawser && a.Resync == codec.ResyncCursor && l.cursor != (codec.Cursor{})
 	if !resumed {
 		l.cursor, l.state = codec.Cursor{}, listed
@@ -160,12 +160,12 @@ func (l *subscriptionState) takeAck() *codec.Ack {
 }
 
 // reportPending says that the broker is about to be told what no work explains.
-func (l *subscriptionState) reportPending(u codec.Unexplained) {
+func (l *subscriptionState) reportPending(u codec.OrphanReport) {
 	l.orphanReportDue, l.lastOrphanReport = false, u
 }
 
 // requeueReport has the broker told that, unless it was told the same.
-func (l *subscriptionState) requeueReport(same func(codec.Unexplained) bool) bool {
+func (l *subscriptionState) requeueReport(same func(codec.OrphanReport) bool) bool {
 	due := l.hawser && !l.reportsUnsupported && !l.orphanReportDue && !same(l.lastOrphanReport)
 	l.orphanReportDue = l.orphanReportDue || due
 	return due

@@ -56,7 +56,7 @@ type rig struct {
 	syncs        bool                    // Core has something about the subscription
 	syncIn       time.Duration           // it has something after that time
 	synced       []agentSync             // what it told
-	orphanReport codec.Unexplained       // that it told last
+	orphanReport codec.OrphanReport      // that it told last
 	statuses     map[string]manifestwork.StatusReport
 	sent         []manifestwork.StatusReport
 	revision     uint64
@@ -262,7 +262,7 @@ func (r *rig) publish(id string) {
 type agentSync struct {
 	ack          *codec.Ack
 	list         []codec.ResourceVersion
-	orphanReport *codec.Unexplained
+	orphanReport *codec.OrphanReport
 	subscription string
 }
 
@@ -277,7 +277,7 @@ func (r *rig) sync() (said agentSync, ok bool) {
 	said.subscription = l.Subscription
 	if a, err := codec.ParseAck(l.Event); err == nil {
 		said.ack = &a
-	} else if u, err := codec.ParseUnexplained(l.Event); err == nil {
+	} else if u, err := codec.ParseOrphanReport(l.Event); err == nil {
 		said.orphanReport = &u
 		r.orphanReport = u
 	} else if said.list, err = codec.DecodeVersions(l.Event.Data()); err != nil {

@@ -12,7 +12,7 @@ type orphan struct {
 	source string // its owner, "" if it says none
 	state  orphanState
 	// Of one that was read and is nobody's: what the broker is told of it.
-	report codec.UnexplainedRecord
+	report codec.OrphanRecord
 }
 
 // orphanState is what is known of a stray, and with that what its eviction waits for.

@@ -21,7 +21,7 @@ func TestStray_EachPair(t *testing.T) {
 	for state := range numOrphanStates {
 		for event := range numOrphanEvents {
 			r := newRig(t)
-			s := orphan{source: "hub", state: state, report: codec.UnexplainedRecord{UID: "u"}}.after(event)
+			s := orphan{source: "hub", state: state, report: codec.OrphanRecord{UID: "u"}}.after(event)
 			if event == discoveredUnowned || event == readUnowned {
 				s.source = ""
 			}

@@ -23,13 +23,13 @@ type orphans struct {
 	// graces are those whose grace period runs.
 	graces map[string]bool
 	// resolves are what operators want of those that are nobody's.
-	resolves map[string]codec.Resolve
+	resolves map[string]codec.ResolveOrphan
 	sharedObjects
 }
 
 func newOrphans(w *works, l *subscriptionState, k *persister) *orphans {
 	return &orphans{
-		works: w, subscription: l, persister: k, found: map[string]orphan{}, graces: map[string]bool{}, resolves: map[string]codec.Resolve{},
+		works: w, subscription: l, persister: k, found: map[string]orphan{}, graces: map[string]bool{}, resolves: map[string]codec.ResolveOrphan{},
 		sharedObjects: sharedObjects{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
 	}
 }

@@ -19,8 +19,8 @@ import (
 // adopted.
 
 // find returns what there is.
-func (s *orphans) find() codec.Unexplained {
-	var found []codec.UnexplainedRecord
+func (s *orphans) find() codec.OrphanReport {
+	var found []codec.OrphanRecord
 	for _, name := range slices.Sorted(maps.Keys(s.found)) {
 		if one := s.found[name]; one.report.UID != "" && one.state == unowned {
 			found = append(found, one.report)
@@ -33,30 +33,30 @@ func (s *orphans) find() codec.Unexplained {
 			found = append(found, r)
 		}
 	}
-	u := codec.Unexplained{Records: found}
-	if n := len(found) - codec.MaxUnexplained; n > 0 {
-		u.Records, u.More = found[:codec.MaxUnexplained], uint64(n)
+	u := codec.OrphanReport{Records: found}
+	if n := len(found) - codec.MaxOrphanReport; n > 0 {
+		u.Records, u.More = found[:codec.MaxOrphanReport], uint64(n)
 	}
 	return u
 }
 
 // reportOf is what the broker is told of an AppliedManifestWork.
-func reportOf(rec *inventory.Record) codec.UnexplainedRecord {
+func reportOf(rec *inventory.Record) codec.OrphanRecord {
 	m := rec.Metadata()
-	return codec.UnexplainedRecord{
+	return codec.OrphanRecord{
 		UID: string(m.GetUID()), Name: m.GetName(), Created: m.GetCreationTimestamp().Time, Objects: uint64(len(rec.Entries())),
 	}
 }
 
 // revise has the broker told if it was told something else last.
 func (s *orphans) revise() {
-	if s.subscription.requeueReport(func(last codec.Unexplained) bool { return reflect.DeepEqual(s.find(), last) }) {
+	if s.subscription.requeueReport(func(last codec.OrphanReport) bool { return reflect.DeepEqual(s.find(), last) }) {
 		s.config.Sync(0)
 	}
 }
 
 // ordered returns what an operator wants of one that was just read, once.
-func (s *orphans) ordered(key, uid string) (order codec.Resolve, ok bool) {
+func (s *orphans) ordered(key, uid string) (order codec.ResolveOrphan, ok bool) {
 	order, ok = s.resolves[key]
 	delete(s.resolves, key)
 	return order, ok && order.UID == uid
@@ -64,7 +64,7 @@ func (s *orphans) ordered(key, uid string) (order codec.Resolve, ok bool) {
 
 // report notes what the broker is told of one. What became of the last order is told
 // until there is another.
-func (s *orphans) report(key string, told codec.UnexplainedRecord, anew bool) {
+func (s *orphans) report(key string, told codec.OrphanRecord, anew bool) {
 	one := s.found[key]
 	if !anew && one.report.UID == told.UID {
 		told.Outcome = one.report.Outcome
@@ -75,7 +75,7 @@ func (s *orphans) report(key string, told codec.UnexplainedRecord, anew bool) {
 
 // resolve takes an operator's word about an AppliedManifestWork.
 func (c *Core) resolve(ctx context.Context, e codec.Event) {
-	r, err := codec.ParseResolve(e)
+	r, err := codec.ParseResolveOrphan(e)
 	if err != nil {
 		c.config.Metrics.event(eventUndecodable)
 		c.config.Log.WarnContext(ctx, "order of an operator that cannot be read", "error", err)

@@ -14,7 +14,7 @@ import (
 
 // leftBehind makes an AppliedManifestWork as the agent of OCM leaves it, with a
 // ConfigMap, and returns what the broker is to be told of it.
-func (r *rig) leftBehind(hash, work, object string) codec.UnexplainedRecord {
+func (r *rig) leftBehind(hash, work, object string) codec.OrphanRecord {
 	r.t.Helper()
 	name := inventory.Name(hash, work)
 	o := clustertest.Object("work.open-cluster-management.io/v1", "AppliedManifestWork", "", name,
@@ -45,7 +45,7 @@ func (r *rig) leftBehind(hash, work, object string) codec.UnexplainedRecord {
 // order is an operator's word, as the broker sends it.
 func (r *rig) order(uid, name string, adopt bool) {
 	r.t.Helper()
-	e, err := codec.NewResolve(codec.SyncParams{ID: "x", Time: r.now, Source: "broker", Cluster: testCluster}, codec.Resolve{UID: uid, Name: name, Adopt: adopt})
+	e, err := codec.NewResolveOrphan(codec.SyncParams{ID: "x", Time: r.now, Source: "broker", Cluster: testCluster}, codec.ResolveOrphan{UID: uid, Name: name, Adopt: adopt})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -174,12 +174,12 @@ func (env *Envelope) setOwn(a *attribute) (err error) {
 		env.Supersedes, err = a.revision()
 	case ExtIfRevision:
 		env.IfRevision, err = a.revision()
-	case ExtOrder:
+	case ExtFence:
 		env.Fence, err = a.revision()
-	case ExtReported:
+	case ExtNeedsConfirm:
 		var s string
 		if s, err = a.text(); err == nil && s != "true" {
-			err = attributeError(ExtReported, s, "must be \"true\" where it is set")
+			err = attributeError(ExtNeedsConfirm, s, "must be \"true\" where it is set")
 		}
 		env.Reported = err == nil
 	case ExtTag:

@@ -45,15 +45,15 @@ const (
 	TypeAck              = "dev.hawser.sync.v1.ack"
 	TypeInventoryRequest = "dev.hawser.sync.v1.inventory_request"
 	TypeInventory        = "dev.hawser.sync.v1.inventory"
-	TypeCompared         = "dev.hawser.sync.v1.compared"
-	TypeUnexplained      = "dev.hawser.sync.v1.unexplained"
-	TypeResolve          = "dev.hawser.sync.v1.resolve"
+	TypeSyncReport       = "dev.hawser.sync.v1.compared"
+	TypeOrphanReport     = "dev.hawser.sync.v1.unexplained"
+	TypeResolveOrphan    = "dev.hawser.sync.v1.resolve"
 )
 
 // outsideGrammar reports whether t is one of the types above.
 func outsideGrammar(t string) bool {
 	switch t {
-	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeCompared, TypeRelease, TypeUnexplained, TypeResolve:
+	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeSyncReport, TypeRelease, TypeOrphanReport, TypeResolveOrphan:
 		return true
 	}
 	return RegistrationEvent(t)

@@ -185,7 +185,7 @@ func drawField(t *rapid.T) []byte {
 		}
 		return appendBytes(nil, fieldAttributes, entry)
 	default:
-		return drawOdd(t)
+		return drawUnusual(t)
 	}
 }
 
@@ -206,12 +206,12 @@ func drawValue(t *rapid.T) (b []byte) {
 			b = protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), rapid.Uint64().Draw(t, "number"))
 		}
 	}
-	return append(b, drawOdd(t)...)
+	return append(b, drawUnusual(t)...)
 }
 
-// drawOdd is a field that no message has, one with a wire type that no message
+// drawUnusual is a field that no message has, one with a wire type that no message
 // gives it, or nothing.
-func drawOdd(t *rapid.T) (b []byte) {
+func drawUnusual(t *rapid.T) (b []byte) {
 	num := protowire.Number(rapid.IntRange(1, 12).Draw(t, "odd number"))
 	switch rapid.IntRange(0, 3).Draw(t, "odd") {
 	case 0:
@@ -371,12 +371,12 @@ func FuzzParseSync(f *testing.F) {
 			return NewCheckpoint(syncAgent, Checkpoint{Cursor: someCursor, Digest: someDigest, HighestSequenceID: "1"})
 		},
 		func() (Event, error) { return NewAck(syncAgent, Ack{Cursor: someCursor}) },
-		func() (Event, error) { return NewFarewell(syncAgent) },
+		func() (Event, error) { return NewGoodbye(syncAgent) },
 		func() (Event, error) {
 			return NewInventory(syncSource, Inventory{Records: []InventoryRecord{{Cluster: "c"}}, Clusters: []ClusterDigest{{}}})
 		},
 		func() (Event, error) {
-			return NewCompared(syncSource, Compared{Clusters: []ClusterComparison{{Cluster: "c", Withheld: []WithheldDeletion{{ResourceID: "u", Revision: 1}}}}})
+			return NewSyncReport(syncSource, SyncReport{Clusters: []ClusterComparison{{Cluster: "c", Withheld: []WithheldDeletion{{ResourceID: "u", Revision: 1}}}}})
 		},
 	} {
 		seed, err := e()
@@ -406,9 +406,9 @@ func FuzzParseSync(f *testing.F) {
 			}
 		}
 		if d, farewell, err := ParseAlive(e); err == nil {
-			again, err := NewAlive(syncAgent, d)
+			again, err := NewKeepalive(syncAgent, d)
 			if farewell {
-				again, err = NewFarewell(syncAgent)
+				again, err = NewGoodbye(syncAgent)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -433,27 +433,27 @@ func FuzzParseSync(f *testing.F) {
 				t.Fatalf("%+v became %+v, %v", r, got, err)
 			}
 		}
-		e.SetType(TypeUnexplained)
-		if u, err := ParseUnexplained(e); err == nil {
-			if again, err := NewUnexplained(syncAgent, u); err != nil {
+		e.SetType(TypeOrphanReport)
+		if u, err := ParseOrphanReport(e); err == nil {
+			if again, err := NewOrphanReport(syncAgent, u); err != nil {
 				t.Fatal(err)
-			} else if got, err := ParseUnexplained(again); err != nil || !cmp.Equal(u, got) {
+			} else if got, err := ParseOrphanReport(again); err != nil || !cmp.Equal(u, got) {
 				t.Fatalf("%+v became %+v, %v", u, got, err)
 			}
 		}
-		e.SetType(TypeResolve)
-		if r, err := ParseResolve(e); err == nil {
-			if again, err := NewResolve(syncAgent, r); err != nil {
+		e.SetType(TypeResolveOrphan)
+		if r, err := ParseResolveOrphan(e); err == nil {
+			if again, err := NewResolveOrphan(syncAgent, r); err != nil {
 				t.Fatal(err)
-			} else if got, err := ParseResolve(again); err != nil || r != got {
+			} else if got, err := ParseResolveOrphan(again); err != nil || r != got {
 				t.Fatalf("%+v became %+v, %v", r, got, err)
 			}
 		}
-		e.SetType(TypeCompared)
-		if c, err := ParseCompared(e); err == nil {
-			if again, err := NewCompared(syncSource, c); err != nil {
+		e.SetType(TypeSyncReport)
+		if c, err := ParseSyncReport(e); err == nil {
+			if again, err := NewSyncReport(syncSource, c); err != nil {
 				t.Fatal(err)
-			} else if got, err := ParseCompared(again); err != nil || !cmp.Equal(c, got) {
+			} else if got, err := ParseSyncReport(again); err != nil || !cmp.Equal(c, got) {
 				t.Fatalf("%+v became %+v, %v", c, got, err)
 			}
 		}

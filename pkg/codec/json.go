@@ -262,8 +262,8 @@ func (r *jsonReader) escape() bool {
 	return false
 }
 
-// isPlain: the text means what it says.
-func isPlain(raw []byte) bool {
+// isUnescaped: the text means what it says.
+func isUnescaped(raw []byte) bool {
 	for _, c := range raw {
 		if c == '\\' || c >= utf8.RuneSelf {
 			return false
@@ -274,7 +274,7 @@ func isPlain(raw []byte) bool {
 
 // unquote returns what a text means; raw is what [jsonReader.quoted] returned.
 func unquote(raw []byte) (s string, ok bool) {
-	if isPlain(raw) {
+	if isUnescaped(raw) {
 		return string(raw), true
 	}
 	quoted := append(append([]byte{'"'}, raw...), '"')
@@ -291,7 +291,7 @@ func (r *jsonReader) name(what string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(raw) <= 6*MaxNameBytes && !isPlain(raw) {
+	if len(raw) <= 6*MaxNameBytes && !isUnescaped(raw) {
 		s, ok := unquote(raw)
 		if !ok {
 			return nil, errSyntax

@@ -14,10 +14,10 @@ import (
 
 // What the readers of JSON take, in the words of encoding/json.
 type (
-	plainStatus struct {
+	rawStatus struct {
 		Conditions []struct{ Type, Status, Message string } `json:"conditions"`
 	}
-	plainMetadata struct {
+	rawMetadata struct {
 		Name       string `json:"name"`
 		Namespace  string `json:"namespace"`
 		UID        string `json:"uid"`
@@ -41,7 +41,7 @@ func FuzzJSON(f *testing.F) {
 		compareList(t, b, DecodeVersions, func(l ResourceVersionList) []ResourceVersion { return l.Versions })
 		compareList(t, b, DecodeHashes, func(l StatusHashList) []StatusHash { return l.Hashes })
 		deleted, err := ReportsDeleted(b)
-		var s plainStatus
+		var s rawStatus
 		if plain := json.Unmarshal(b, &s); len(b) > 0 && agree(t, b, err, plain) {
 			i := slices.IndexFunc(s.Conditions, func(c struct{ Type, Status, Message string }) bool { return c.Type == ConditionDeleted })
 			if want := i >= 0 && s.Conditions[i].Status == "True"; deleted != want {
@@ -50,9 +50,9 @@ func FuzzJSON(f *testing.F) {
 		}
 		var env Envelope
 		err = env.readMetadata(b)
-		var m plainMetadata
+		var m rawMetadata
 		if plain := json.Unmarshal(b, &m); len(b) > 0 && agree(t, b, err, plain) {
-			if got := (plainMetadata{env.ObjectName, env.ObjectNS, env.ObjectUID, env.ObjectGen}); got != m {
+			if got := (rawMetadata{env.ObjectName, env.ObjectNS, env.ObjectUID, env.ObjectGen}); got != m {
 				t.Fatalf("%s: read %+v, want %+v", b, got, m)
 			}
 		}
@@ -161,7 +161,7 @@ func TestJSON_RefusesAtNextToNoCost(t *testing.T) {
 	lists, statuses := fill(`{"resourceVersions":[`, "{},", "]}"), fill(`{"conditions":[`, "{},", "]}")
 	hidden := fill(`{"x":[`, "{},", `],"conditions":[]}x`)
 	members := &wireEvent{hasAttributes: true, data: fill("{", `"a":1,`, "}")}
-	compared := &Envelope{RawType: TypeCompared, Data: bytes.Repeat([]byte{1<<3 | 2, 0}, 8<<20)}
+	compared := &Envelope{RawType: TypeSyncReport, Data: bytes.Repeat([]byte{1<<3 | 2, 0}, 8<<20)}
 	for name, read := range map[string]func() error{
 		"list":     func() error { _, err := DecodeVersions(lists); return err },
 		"status":   func() error { _, err := ReportsDeleted(statuses); return err },

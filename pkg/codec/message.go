@@ -149,7 +149,7 @@ func (v *value) text() string {
 // two receivers could take different ones.
 func (m Message) wire() (*wireEvent, error) {
 	w := &wireEvent{data: m.Payload}
-	w.attributes = w.room[:0]
+	w.attributes = w.inline[:0]
 	if m.ContentType != "" {
 		w.contentType = stringValue([]byte(m.ContentType))
 	}

@@ -43,8 +43,8 @@ type Verb struct {
 // RegistrationRow is what the protocol says about one data type of registration.
 type RegistrationRow struct {
 	DataType DataType
-	// Asks are what an agent may ask for, resync requests aside.
-	Asks []Verb
+	// Requests are what an agent may ask for, resync requests aside.
+	Requests []Verb
 	// Streamed: agents subscribe to the type, and may ask for what they lack.
 	Streamed bool
 	// Joining: it is what a cluster joins by. Who has no certificate yet may subscribe and create
@@ -60,13 +60,13 @@ var (
 
 // registration is the table of these types, in the order of their names.
 var registration = []RegistrationRow{
-	{DataType: AddOnsV1Alpha1, Asks: []Verb{updateStatus}, Streamed: true},
-	{DataType: AddOnsV1Beta1, Asks: []Verb{updateStatus}, Streamed: true},
-	{DataType: TokenRequests, Asks: []Verb{creates}, Streamed: true},
-	{DataType: SigningRequests, Asks: []Verb{creates}, Streamed: true, Joining: true},
-	{DataType: ManagedClusters, Asks: []Verb{creates, updateStatus}, Streamed: true, Joining: true},
-	{DataType: Leases, Asks: []Verb{updates}, Streamed: true},
-	{DataType: KubeEvents, Asks: []Verb{creates, updates}},
+	{DataType: AddOnsV1Alpha1, Requests: []Verb{updateStatus}, Streamed: true},
+	{DataType: AddOnsV1Beta1, Requests: []Verb{updateStatus}, Streamed: true},
+	{DataType: TokenRequests, Requests: []Verb{creates}, Streamed: true},
+	{DataType: SigningRequests, Requests: []Verb{creates}, Streamed: true, Joining: true},
+	{DataType: ManagedClusters, Requests: []Verb{creates, updateStatus}, Streamed: true, Joining: true},
+	{DataType: Leases, Requests: []Verb{updates}, Streamed: true},
+	{DataType: KubeEvents, Requests: []Verb{creates, updates}},
 }
 
 // Registration returns the row of a data type of registration.
@@ -100,7 +100,7 @@ func (r RegistrationRow) Takes(t EventType, bootstrap bool) bool {
 	case bootstrap:
 		return v == creates
 	}
-	return slices.Contains(r.Asks, v)
+	return slices.Contains(r.Requests, v)
 }
 
 const (
@@ -111,8 +111,8 @@ const (
 	MaxReported = 512 << 10
 )
 
-// MaxAsked is how many bytes the object in an event of an agent may have.
-func MaxAsked(t EventType) int {
+// MaxRequested is how many bytes the object in an event of an agent may have.
+func MaxRequested(t EventType) int {
 	if t.Subresource == Status {
 		return MaxReported
 	}

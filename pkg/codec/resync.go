@@ -216,12 +216,12 @@ type StatusSummary struct {
 	Applied, Available string
 	// Message is that of the condition that is False, of Applied before that of Available, else that of
 	// an agent that takes long for the work, or whose objects are contested; "" where none says so. Of a
-	// work that is being deleted it is what keeps its objects. It is not longer than [MaxVerdictBytes].
+	// work that is being deleted it is what keeps its objects. It is not longer than [MaxSummaryBytes].
 	Message string
 }
 
-// MaxVerdictBytes bounds the message of a [StatusSummary]. Agents of Hawser say no more in a condition of a work.
-const MaxVerdictBytes = 1 << 10
+// MaxSummaryBytes bounds the message of a [StatusSummary]. Agents of Hawser say no more in a condition of a work.
+const MaxSummaryBytes = 1 << 10
 
 // Fails reports whether the work is not applied, or not available.
 func (v *StatusSummary) Fails() bool {
@@ -229,28 +229,28 @@ func (v *StatusSummary) Fails() bool {
 }
 
 // ReportsDeleted reports whether the data of a status event carries the
-// condition Deleted=True; see [VerdictOf].
+// condition Deleted=True; see [SummaryOf].
 func ReportsDeleted(data []byte) (deleted bool, err error) {
-	v, err := VerdictOf(data)
+	v, err := SummaryOf(data)
 	return v.Deleted, err
 }
 
-// VerdictOf reads the data of a status event. It looks at nothing but the top-level conditions. It
+// SummaryOf reads the data of a status event. It looks at nothing but the top-level conditions. It
 // returns an *AttributeError about "data" when the data is not a JSON object with conditions, or a
 // larger one than a status can be; no data says nothing.
-func VerdictOf(data []byte) (v StatusSummary, err error) {
+func SummaryOf(data []byte) (v StatusSummary, err error) {
 	if len(data) == 0 {
 		return StatusSummary{}, nil
 	}
 	r := &jsonReader{b: data, counts: true, remainingValues: MaxParts}
-	conditions, found := 0, [len(verdictConditions)]condition{}
+	conditions, found := 0, [len(summaryConditions)]condition{}
 	err = r.object(statusMembers, func(int) error {
 		return r.list(func() error {
 			if conditions++; conditions > MaxConditions {
 				return atMost(MaxConditions, "conditions")
 			}
 			c, err := r.condition()
-			for i, of := range verdictConditions {
+			for i, of := range summaryConditions {
 				if found[i].of == "" && c.of == of { // of two with one type the first counts
 					found[i] = c
 				}
@@ -266,7 +266,7 @@ func VerdictOf(data []byte) (v StatusSummary, err error) {
 	}
 	v = StatusSummary{Deleted: found[0].status == conditionTrue, Applied: found[2].status, Available: found[3].status}
 	for i, c := range found[1:] {
-		if c.status == verdictTrouble[i+1] {
+		if c.status == summaryTrouble[i+1] {
 			if v.Message = c.message(); v.Message == deletionGoesOn {
 				v.Message = ""
 			}
@@ -292,7 +292,7 @@ func (c *condition) message() string {
 				width, bytes = 6, 3
 			}
 		}
-		if size += bytes; size > MaxVerdictBytes {
+		if size += bytes; size > MaxSummaryBytes {
 			break
 		}
 		end += width
@@ -365,11 +365,11 @@ const (
 	MaxParts = 1 << 17
 )
 
-// verdictConditions are the types of the conditions of a [StatusSummary], in its order.
-var verdictConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Available", "InTime", "Contested"}
+// summaryConditions are the types of the conditions of a [StatusSummary], in its order.
+var summaryConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Available", "InTime", "Contested"}
 
-// verdictTrouble are the statuses of these conditions of which a person has to know why.
-var verdictTrouble = [len(verdictConditions)]string{"", conditionTrue, conditionFalse, conditionFalse, conditionFalse, conditionTrue}
+// summaryTrouble are the statuses of these conditions of which a person has to know why.
+var summaryTrouble = [len(summaryConditions)]string{"", conditionTrue, conditionFalse, conditionFalse, conditionFalse, conditionTrue}
 
 // deletionGoesOn is what an agent says of a work that is being deleted while nothing keeps its objects.
 const deletionGoesOn = "ManifestWork is being deleted"

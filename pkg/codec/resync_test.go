@@ -117,7 +117,7 @@ func TestDecodeHashes(t *testing.T) {
 // TestVerdictOf: of conditions of one type the first counts, of those that are False Applied before
 // Available; what is told of them is short and printable.
 func TestVerdictOf(t *testing.T) {
-	long := strings.Repeat("é", MaxVerdictBytes)
+	long := strings.Repeat("é", MaxSummaryBytes)
 	for data, want := range map[string]StatusSummary{
 		"": {},
 		`{"conditions":[{"type":"Applied","status":"True","message":"fine"},{"type":"Available","status":"Unknown","message":"?"}]}`:                            {Applied: "True", Available: "Unknown"},
@@ -126,13 +126,13 @@ func TestVerdictOf(t *testing.T) {
 		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"Applied","status":"True"}]}`:                                            {Applied: "True", Message: "rival"},
 		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"InTime","status":"False","message":"slow"}]}`:                           {Message: "slow"},
 		`{"conditions":[{"type":"Applied","status":"False","message":null}]}`:                                                                                   {Applied: "False"},
-		`{"conditions":[{"type":"Applied","status":"False","message":"` + long + `"}]}`:                                                                         {Applied: "False", Message: long[:MaxVerdictBytes]},
-		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\u00e9`, 1000) + `"}]}`:                                               {Applied: "False", Message: strings.Repeat("é", MaxVerdictBytes/3)},
+		`{"conditions":[{"type":"Applied","status":"False","message":"` + long + `"}]}`:                                                                         {Applied: "False", Message: long[:MaxSummaryBytes]},
+		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\u00e9`, 1000) + `"}]}`:                                               {Applied: "False", Message: strings.Repeat("é", MaxSummaryBytes/3)},
 		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\"`, 1000) + `"}]}`:                                                   {Applied: "False", Message: strings.Repeat(`"`, 1000)},
 		`{"conditions":[{"type":"Applied","status":"False","message":"no"},{"type":"Deleting","status":"True","message":"waits for finalizers"}]}`:              {Applied: "False", Message: "waits for finalizers"},
 		`{"conditions":[{"type":"Available","status":"False","message":"gone"},{"type":"Deleting","status":"True","message":"ManifestWork is being deleted"}]}`: {Available: "False"},
 	} {
-		got, err := VerdictOf([]byte(data))
+		got, err := SummaryOf([]byte(data))
 		if err != nil || got != want {
 			t.Errorf("%.200s: %+v, %v", data, got, err)
 		}
@@ -140,7 +140,7 @@ func TestVerdictOf(t *testing.T) {
 			t.Errorf("%.200s: fails: %t", data, got.Fails())
 		}
 	}
-	if _, err := VerdictOf([]byte(`{"conditions":[{"type":"Applied","message":7}]}`)); err == nil {
+	if _, err := SummaryOf([]byte(`{"conditions":[{"type":"Applied","message":7}]}`)); err == nil {
 		t.Error("a message that is a number")
 	}
 }

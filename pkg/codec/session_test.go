@@ -18,7 +18,7 @@ func TestSession_Text(t *testing.T) {
 	if (Session{2, "a"}).Compare(Session{1, "b"}) <= 0 || (Session{1, "a"}).Compare(Session{1, "b"}) >= 0 || (Session{1, "a"}).Compare(Session{1, "a"}) != 0 {
 		t.Error("sessions are not ordered by number, then by id")
 	}
-	if s, err := SessionExtension(withExtension("x", "1.a"), ExtHeard); s != (Session{}) || err != nil {
+	if s, err := SessionExtension(withExtension("x", "1.a"), ExtPeerSession); s != (Session{}) || err != nil {
 		t.Errorf("an absent session is %+v, %v", s, err)
 	}
 }

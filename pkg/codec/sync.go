@@ -74,10 +74,10 @@ type Inventory struct {
 	// LastPosition is what the source said of its hub when it last finished a
 	// comparison; nil when it never did. Only on the first page.
 	LastPosition *HubPosition
-	// TellsAbsent: nobody asked, and it has no digests and no records. Absent are the clusters of
+	// ListsDisconnected: nobody asked, and it has no digests and no records. Absent are the clusters of
 	// the source that had no agent for a while; with a NextPageToken more of them follow.
-	TellsAbsent bool
-	Absent      []AbsentCluster
+	ListsDisconnected bool
+	Absent            []AbsentCluster
 }
 
 // AbsentCluster is a cluster of which no agent is connected.
@@ -97,9 +97,9 @@ type HubPosition struct {
 	ResourceVersion string // of the list of works
 }
 
-// Compared tells the broker that everything the source owns on these clusters
+// SyncReport tells the broker that everything the source owns on these clusters
 // is as it wants it, but for the deletions it withholds.
-type Compared struct {
+type SyncReport struct {
 	Clusters []ClusterComparison
 	// Position is set when the whole comparison is finished and nothing is withheld.
 	Position *HubPosition
@@ -195,14 +195,14 @@ func ParseAck(e Event) (a Ack, err error) {
 	return a, err
 }
 
-// NewAlive builds the event with which an agent behind a broker that keeps nothing says that it
+// NewKeepalive builds the event with which an agent behind a broker that keeps nothing says that it
 // is there, and what it holds of one source: an ack without a cursor.
-func NewAlive(p SyncParams, d Digest) (Event, error) {
+func NewKeepalive(p SyncParams, d Digest) (Event, error) {
 	return p.event(TypeAck, &hawserv1.Ack{Digest: protoDigest(&d)})
 }
 
-// NewFarewell builds the event that says of such an agent that it is gone.
-func NewFarewell(p SyncParams) (Event, error) {
+// NewGoodbye builds the event that says of such an agent that it is gone.
+func NewGoodbye(p SyncParams) (Event, error) {
 	return p.event(TypeAck, &hawserv1.Ack{Farewell: true})
 }
 
@@ -251,7 +251,7 @@ func ParseInventoryRequest(e Event) (InventoryRequest, error) {
 func NewInventory(p SyncParams, inv Inventory) (Event, error) {
 	m := &hawserv1.Inventory{
 		Revision: inv.Revision, NextPageToken: inv.NextPageToken,
-		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition), TellsAbsent: inv.TellsAbsent,
+		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition), TellsAbsent: inv.ListsDisconnected,
 	}
 	for _, a := range inv.Absent {
 		m.Absent = append(m.Absent, &hawserv1.AbsentCluster{Cluster: a.Cluster, Since: timestamppb.New(a.Since), Never: a.Never, Why: a.Why})
@@ -285,7 +285,7 @@ func ParseInventory(e Event) (Inventory, error) {
 	}
 	inv := Inventory{
 		Revision: m.GetRevision(), NextPageToken: m.GetNextPageToken(),
-		RequestID: m.GetRequestId(), LastPosition: positionOf(m.GetLastPosition()), TellsAbsent: m.GetTellsAbsent(),
+		RequestID: m.GetRequestId(), LastPosition: positionOf(m.GetLastPosition()), ListsDisconnected: m.GetTellsAbsent(),
 	}
 	for _, a := range m.GetAbsent() {
 		if err := checkNames(a.GetCluster()); err != nil {
@@ -320,8 +320,8 @@ func ParseInventory(e Event) (Inventory, error) {
 	return inv, nil
 }
 
-// NewCompared builds the event that ends a comparison.
-func NewCompared(p SyncParams, c Compared) (Event, error) {
+// NewSyncReport builds the event that ends a comparison.
+func NewSyncReport(p SyncParams, c SyncReport) (Event, error) {
 	m := &hawserv1.Compared{Position: protoPosition(c.Position), AllClusters: c.AllClusters}
 	for _, cl := range c.Clusters {
 		pc := &hawserv1.ClusterComparison{Cluster: cl.Cluster, Reason: cl.Reason}
@@ -330,25 +330,25 @@ func NewCompared(p SyncParams, c Compared) (Event, error) {
 		}
 		m.Clusters = append(m.Clusters, pc)
 	}
-	return p.event(TypeCompared, m)
+	return p.event(TypeSyncReport, m)
 }
 
-// ParseCompared reads the event that ends a comparison; see ParseCheckpoint.
-func ParseCompared(e Event) (Compared, error) {
+// ParseSyncReport reads the event that ends a comparison; see ParseCheckpoint.
+func ParseSyncReport(e Event) (SyncReport, error) {
 	var m hawserv1.Compared
-	if err := syncPayload(e, TypeCompared, &m); err != nil {
-		return Compared{}, err
+	if err := syncPayload(e, TypeSyncReport, &m); err != nil {
+		return SyncReport{}, err
 	}
-	c := Compared{Position: positionOf(m.GetPosition()), AllClusters: m.GetAllClusters()}
+	c := SyncReport{Position: positionOf(m.GetPosition()), AllClusters: m.GetAllClusters()}
 	if p := m.GetPosition(); p != nil {
 		if err := checkNames(p.GetUid(), p.GetResourceVersion()); err != nil {
-			return Compared{}, err
+			return SyncReport{}, err
 		}
 	}
 	for _, pc := range m.GetClusters() {
 		cl, err := comparisonOf(pc)
 		if err != nil {
-			return Compared{}, err
+			return SyncReport{}, err
 		}
 		c.Clusters = append(c.Clusters, cl)
 	}

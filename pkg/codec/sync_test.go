@@ -43,7 +43,7 @@ func TestSyncEvents_Golden(t *testing.T) {
 		Cursor: someCursor, Digest: someDigest, ComparedSources: []string{"src1", "src2"}, Listed: true, Orphans: []string{"u9"}, AnsweredLists: 3,
 	})
 	golden(t, "checkpoint_listed.txt", e, err)
-	e, err = NewCompared(syncSource, Compared{
+	e, err = NewSyncReport(syncSource, SyncReport{
 		Clusters: []ClusterComparison{
 			{Cluster: "cluster1"},
 			{Cluster: "cluster2", Withheld: []WithheldDeletion{{ResourceID: "u1", Name: "w1", Revision: 9}}, Reason: "the hub went back in time"},
@@ -142,15 +142,15 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 		gotI, err := ParseInventory(wire(t, e, err))
 		same(t, inv, gotI, err)
 
-		compared := Compared{
+		compared := SyncReport{
 			Clusters: []ClusterComparison{{
 				Cluster: "c" + names.Draw(t, "compared cluster"), Reason: names.Draw(t, "reason"),
 				Withheld: []WithheldDeletion{{ResourceID: "u", Name: names.Draw(t, "withheld"), Revision: rapid.Uint64Min(1).Draw(t, "of")}},
 			}},
 			Position: drawPosition(t), AllClusters: rapid.Bool().Draw(t, "all"),
 		}
-		e, err = NewCompared(syncSource, compared)
-		gotE, err := ParseCompared(wire(t, e, err))
+		e, err = NewSyncReport(syncSource, compared)
+		gotE, err := ParseSyncReport(wire(t, e, err))
 		same(t, compared, gotE, err)
 	})
 }
@@ -184,11 +184,11 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 	ack := func(e Event) error { _, err := ParseAck(e); return err }
 	inventory := func(e Event) error { _, err := ParseInventory(e); return err }
 	request := func(e Event) error { _, err := ParseInventoryRequest(e); return err }
-	compared := func(e Event) error { _, err := ParseCompared(e); return err }
-	unexplained := func(e Event) error { _, err := ParseUnexplained(e); return err }
+	compared := func(e Event) error { _, err := ParseSyncReport(e); return err }
+	unexplained := func(e Event) error { _, err := ParseOrphanReport(e); return err }
 	long := strings.Repeat("l", MaxNameBytes+1)
 	of := func(c *hawserv1.ClusterComparison) Event {
-		return build(TypeCompared, &hawserv1.Compared{Clusters: []*hawserv1.ClusterComparison{c}})
+		return build(TypeSyncReport, &hawserv1.Compared{Clusters: []*hawserv1.ClusterComparison{c}})
 	}
 	for _, c := range []struct {
 		name, attribute string
@@ -214,9 +214,9 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 		{"withheld without a revision", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: "u"}}})},
 		{"cluster that cannot be printed", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c\x1b[2J"})},
 		{"withheld with a long id", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: long, Revision: 1}}})},
-		{"position that is long", "data", compared, build(TypeCompared, &hawserv1.Compared{Position: &hawserv1.HubPosition{Uid: long}})},
+		{"position that is long", "data", compared, build(TypeSyncReport, &hawserv1.Compared{Position: &hawserv1.HubPosition{Uid: long}})},
 		{"cluster with a long name", "data", request, build(TypeInventoryRequest, &hawserv1.InventoryRequest{Clusters: []string{long}})},
-		{"name that cannot be printed", "data", unexplained, build(TypeUnexplained, &hawserv1.Unexplained{Records: []*hawserv1.UnexplainedRecord{{Uid: "u", Name: "\u202e"}}})},
+		{"name that cannot be printed", "data", unexplained, build(TypeOrphanReport, &hawserv1.Unexplained{Records: []*hawserv1.UnexplainedRecord{{Uid: "u", Name: "\u202e"}}})},
 		{"tag", "data", inventory, build(TypeInventory, &hawserv1.Inventory{Records: []*hawserv1.InventoryRecord{{Tag: []byte("short")}}})},
 	} {
 		err := c.parse(c.event)
@@ -231,11 +231,11 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 // refused.
 func TestParseSync_TextsForPeopleAreShown(t *testing.T) {
 	reason := "two lines\nand \x1b[2J" + strings.Repeat("ä", MaxNameBytes)
-	e, err := NewCompared(syncSource, Compared{Clusters: []ClusterComparison{{Cluster: "c", Reason: reason}}})
+	e, err := NewSyncReport(syncSource, SyncReport{Clusters: []ClusterComparison{{Cluster: "c", Reason: reason}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := ParseCompared(e)
+	c, err := ParseSyncReport(e)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ type wireEvent struct {
 
 	data []byte
 
-	room [16]attribute // first home of attributes; events rarely have more
+	inline [16]attribute // first home of attributes; events rarely have more
 }
 
 // scan reads the protobuf bytes of a CloudEvent exactly as a protobuf library
@@ -94,7 +94,7 @@ type wireEvent struct {
 // would lose data: text_data and proto_data are refused.
 func (w *wireEvent) scan(b []byte) error {
 	entries := 0
-	w.attributes = w.room[:0]
+	w.attributes = w.inline[:0]
 	for len(b) > 0 {
 		num, payload, n, err := nextField(b)
 		if err != nil {

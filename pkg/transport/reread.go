@@ -6,24 +6,24 @@ import (
 	"sync"
 )
 
-// Reread is a Dialer to the broker that a configuration names, which is read again for each
+// ReloadingDialer is a Dialer to the broker that a configuration names, which is read again for each
 // connection: an address that a person corrects is used at the next attempt. C is the
 // configuration. Create it with [NewReread].
-type Reread[C any] struct {
-	read   func() (C, error)
-	dialer func(C) (Dialer, error)
-	tell   func(error)
+type ReloadingDialer[C any] struct {
+	read    func() (C, error)
+	dialer  func(C) (Dialer, error)
+	onError func(error)
 
-	mu      sync.Mutex
-	current C
-	dial    Dialer
-	told    string // the last error, until there is none
+	mu        sync.Mutex
+	current   C
+	dial      Dialer
+	lastError string // the last error, until there is none
 }
 
 // NewReread reads the configuration for the first time. read returns it as it is now, dialer
 // makes a Dialer of it. tell hears of what cannot be used, once: then what was before stays in
 // use.
-func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), tell func(error)) (*Reread[C], error) {
+func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), tell func(error)) (*ReloadingDialer[C], error) {
 	c, err := read()
 	if err != nil {
 		return nil, err
@@ -32,20 +32,20 @@ func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), te
 	if err != nil {
 		return nil, err
 	}
-	return &Reread[C]{read: read, dialer: dialer, tell: tell, current: c, dial: d}, nil
+	return &ReloadingDialer[C]{read: read, dialer: dialer, onError: tell, current: c, dial: d}, nil
 }
 
 // Current is the configuration of the last Dial.
-func (r *Reread[C]) Current() C {
+func (r *ReloadingDialer[C]) Current() C {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.current
 }
 
 // Dial implements [Dialer].
-func (r *Reread[C]) Dial(ctx context.Context) (Conn, error) { return r.next().Dial(ctx) }
+func (r *ReloadingDialer[C]) Dial(ctx context.Context) (Conn, error) { return r.next().Dial(ctx) }
 
-func (r *Reread[C]) next() Dialer {
+func (r *ReloadingDialer[C]) next() Dialer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, err := r.read()
@@ -57,10 +57,10 @@ func (r *Reread[C]) next() Dialer {
 	}
 	switch {
 	case err == nil:
-		r.told = ""
-	case err.Error() != r.told:
-		r.told = err.Error()
-		r.tell(err)
+		r.lastError = ""
+	case err.Error() != r.lastError:
+		r.lastError = err.Error()
+		r.onError(err)
 	}
 	return r.dial
 }

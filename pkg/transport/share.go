@@ -10,16 +10,16 @@ import (
 
 // Share returns a dialer that hands one connection of d to all who dial, so that the several
 // subscriptions of a program need no connection each. The connection closes when all have closed
-// theirs. Once a call on it has found that the peer is gone, or [Shared.Renew] was called, the
+// theirs. Once a call on it has found that the peer is gone, or [SharedDialer.Renew] was called, the
 // next Dial opens another. Dials wait for one another.
-func Share(d Dialer) *Shared {
-	return &Shared{dialer: d, turn: make(chan struct{}, 1), open: map[*sharedConn]bool{}}
+func Share(d Dialer) *SharedDialer {
+	return &SharedDialer{dialer: d, lock: make(chan struct{}, 1), open: map[*sharedConn]bool{}}
 }
 
-// Shared is a [Dialer]; see [Share].
-type Shared struct {
+// SharedDialer is a [Dialer]; see [Share].
+type SharedDialer struct {
 	dialer Dialer
-	turn   chan struct{} // holds a token while somebody dials
+	lock   chan struct{} // holds a token while somebody dials
 
 	mu      sync.Mutex
 	current *sharedConn // nil: the next Dial opens one
@@ -35,13 +35,13 @@ type sharedConn struct {
 }
 
 // Dial implements [Dialer].
-func (s *Shared) Dial(ctx context.Context) (Conn, error) {
+func (s *SharedDialer) Dial(ctx context.Context) (Conn, error) {
 	select {
-	case s.turn <- struct{}{}:
+	case s.lock <- struct{}{}:
 	case <-ctx.Done():
 		return nil, GaveUp(ctx, "gave up waiting for the connection")
 	}
-	defer func() { <-s.turn }()
+	defer func() { <-s.lock }()
 	if c := s.join(); c != nil {
 		return c, nil
 	}
@@ -58,7 +58,7 @@ func (s *Shared) Dial(ctx context.Context) (Conn, error) {
 }
 
 // join returns a use of the present connection, nil without one.
-func (s *Shared) join() Conn {
+func (s *SharedDialer) join() Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current == nil {
@@ -66,11 +66,11 @@ func (s *Shared) join() Conn {
 	}
 	s.current.users++
 	ctx, leave := context.WithCancel(s.current.ctx)
-	return &use{of: s, on: s.current, ctx: ctx, leave: leave}
+	return &sharedConnHandle{of: s, on: s.current, ctx: ctx, leave: leave}
 }
 
 // Renew has the next Dial open another connection. Who uses the present one keeps it.
-func (s *Shared) Renew() {
+func (s *SharedDialer) Renew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = nil
@@ -80,7 +80,7 @@ func (s *Shared) Renew() {
 // they have under way fails as if the connection had broken, and they dial again at once. Nobody is
 // disturbed if there is no such connection: the error says why. The new one stays open until the
 // Conn is closed, at least.
-func (s *Shared) Move(ctx context.Context) (Conn, error) {
+func (s *SharedDialer) Move(ctx context.Context) (Conn, error) {
 	conn, err := s.Dial(ctx)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (s *Shared) Move(ctx context.Context) (Conn, error) {
 }
 
 // failed notes that a connection is of no use any more.
-func (s *Shared) failed(c *sharedConn) {
+func (s *SharedDialer) failed(c *sharedConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current == c {
@@ -105,7 +105,7 @@ func (s *Shared) failed(c *sharedConn) {
 }
 
 // left is the end of one use, and of the connection with the last.
-func (s *Shared) left(c *sharedConn) error {
+func (s *SharedDialer) left(c *sharedConn) error {
 	s.mu.Lock()
 	c.users--
 	last := c.users == 0
@@ -123,9 +123,9 @@ func (s *Shared) left(c *sharedConn) error {
 	return c.Close()
 }
 
-// use is what one who dialed has of a shared connection.
-type use struct {
-	of    *Shared
+// sharedConnHandle is what one who dialed has of a shared connection.
+type sharedConnHandle struct {
+	of    *SharedDialer
 	on    *sharedConn
 	ctx   context.Context //nolint:containedctx // ends with Close, and with it all calls
 	leave context.CancelFunc
@@ -138,7 +138,7 @@ var (
 )
 
 // over is why this use has ended, nil if it has not.
-func (u *use) over() error {
+func (u *sharedConnHandle) over() error {
 	switch {
 	case u.ctx.Err() == nil:
 		return nil
@@ -149,7 +149,7 @@ func (u *use) over() error {
 }
 
 // Publish implements [Publisher].
-func (u *use) Publish(ctx context.Context, e codec.Event, subscriptionID string) (Receipt, error) {
+func (u *sharedConnHandle) Publish(ctx context.Context, e codec.Event, subscriptionID string) (Receipt, error) {
 	if err := u.over(); err != nil {
 		return Receipt{}, err
 	}
@@ -160,7 +160,7 @@ func (u *use) Publish(ctx context.Context, e codec.Event, subscriptionID string)
 }
 
 // Subscribe implements [Subscriber].
-func (u *use) Subscribe(ctx context.Context, s Subscription, ready func(Accepted), h Handler) error {
+func (u *sharedConnHandle) Subscribe(ctx context.Context, s Subscription, ready func(Accepted), h Handler) error {
 	if err := u.over(); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (u *use) Subscribe(ctx context.Context, s Subscription, ready func(Accepted
 }
 
 // until returns a context that ends with ctx, and when this use of the connection does.
-func (u *use) until(ctx context.Context) (context.Context, func()) {
+func (u *sharedConnHandle) until(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(u.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
@@ -178,7 +178,7 @@ func (u *use) until(ctx context.Context) (context.Context, func()) {
 
 // judged is the error of a call; where it says that the peer is gone, the next Dial opens another
 // connection.
-func (u *use) judged(err error) error {
+func (u *sharedConnHandle) judged(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -192,7 +192,7 @@ func (u *use) judged(err error) error {
 }
 
 // Close implements [Conn].
-func (u *use) Close() (err error) {
+func (u *sharedConnHandle) Close() (err error) {
 	u.once.Do(func() {
 		u.leave()
 		err = u.of.left(u.on)

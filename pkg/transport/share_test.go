@@ -23,11 +23,11 @@ func TestShare_Contract(t *testing.T) {
 }
 
 // apart gives each who dials a connection of its own, as the suite wants to see two of them.
-type apart struct{ *transport.Shared }
+type apart struct{ *transport.SharedDialer }
 
 func (a apart) Dial(ctx context.Context) (transport.Conn, error) {
 	a.Renew()
-	return a.Shared.Dial(ctx)
+	return a.SharedDialer.Dial(ctx)
 }
 
 // counted counts what it dials, and what of that is open.

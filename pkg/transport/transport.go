@@ -61,9 +61,9 @@ type Receipt struct {
 	// it decided about the event, also when it refused it. 0 when it is not known,
 	// as from a stock broker, or when no answer came.
 	Revision uint64
-	// Unheard: a stock MQTT broker said that nobody has subscribed to what was published. It is a
+	// NoSubscribers: a stock MQTT broker said that nobody has subscribed to what was published. It is a
 	// hint: brokers leave it out, and say it falsely.
-	Unheard bool
+	NoSubscribers bool
 }
 
 // Subscriber receives events.
@@ -112,9 +112,9 @@ type Accepted struct {
 	SubscriptionID string
 	// Protocol is 1 when the broker is a Hawser broker, else 0.
 	Protocol int
-	// Plain: nobody keeps anything between the parties, as with a stock MQTT broker. What is
+	// Stateless: nobody keeps anything between the parties, as with a stock MQTT broker. What is
 	// published reaches who is there, and may be lost all the same after it was accepted.
-	Plain bool
+	Stateless bool
 	// Resync is codec.ResyncList (send me what you hold) or codec.ResyncCursor (I
 	// continue from yours); "" from a stock broker, which means list.
 	Resync string

@@ -315,7 +315,7 @@ type joiner struct {
 	dir   string
 	mu    sync.Mutex
 	kept  map[string][]byte
-	hub   *transport.Shared
+	hub   *transport.SharedDialer
 }
 
 // agent returns the agent of a cluster.

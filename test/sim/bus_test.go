@@ -57,7 +57,7 @@ func (b *bus) subscribe(l *link) *conn {
 	}
 	close(c.over) // nothing runs behind it
 	b.subs[l] = c
-	c.stream.accepted <- transport.Accepted{SubscriptionID: fmt.Sprint("session-", b.conns), Plain: true}
+	c.stream.accepted <- transport.Accepted{SubscriptionID: fmt.Sprint("session-", b.conns), Stateless: true}
 	for _, event := range b.owed[l] {
 		b.deliver(l, event)
 	}
@@ -205,10 +205,10 @@ func (l *link) counts(e codec.Event) bool {
 	if session > l.latest {
 		l.latest, l.places = session, map[string]uint64{}
 	}
-	if session < l.latest || e.Extensions()[codec.ExtHeard] != l.spoke {
+	if session < l.latest || e.Extensions()[codec.ExtPeerSession] != l.spoke {
 		return false
 	}
-	order, _ := e.Extensions()[codec.ExtOrder].(string)
+	order, _ := e.Extensions()[codec.ExtFence].(string)
 	place, err := strconv.ParseUint(order, 10, 64)
 	if err != nil {
 		l.w.fail("I2", "%s was sent an event of no place", l.name)

@@ -142,7 +142,7 @@ func (d *desk) compare(cluster string, lacks ...string) (withheld []*hawserv1.Wi
 		withheld = append(withheld, &hawserv1.WithheldDeletion{ResourceId: id, Revision: r.SpecRevision})
 	}
 	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
-	e := must(codec.NewCompared(p, codec.Compared{Clusters: []codec.ClusterComparison{c}}))(d.T)
+	e := must(codec.NewSyncReport(p, codec.SyncReport{Clusters: []codec.ClusterComparison{c}}))(d.T)
 	if err := d.sync.Sources.Compared(d.Context(), &call.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
 		d.Fatal(err)
 	}
@@ -309,12 +309,12 @@ func TestOperations_AreRefused(t *testing.T) {
 // how many they do not name is told.
 func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
 	d := newDesk(t)
-	lost := codec.UnexplainedRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
-	shared := codec.UnexplainedRecord{UID: "u2", Name: "shared", Objects: 1, Shared: true}
+	lost := codec.OrphanRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
+	shared := codec.OrphanRecord{UID: "u2", Name: "shared", Objects: 1, Shared: true}
 	d.agents = []feed.Agent{
-		{Scope: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost, shared}}},
-		{Scope: placed("c1"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}, More: 7}},
-		{Scope: placed("c2"), Applied: codec.Unexplained{Records: []codec.UnexplainedRecord{lost}}},
+		{Scope: placed("c1"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost, shared}}},
+		{Scope: placed("c1"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost}, More: 7}},
+		{Scope: placed("c2"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost}}},
 	}
 	list := func(cluster string) (lines []string) {
 		err := d.ListOrphans(t.Context(), &hawserv1.ListOrphansRequest{Cluster: cluster}, func(o *hawserv1.ListOrphansResponse) error {

@@ -115,7 +115,7 @@ func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, a
 	}
 }
 
-func appliedOf(cluster string, r codec.UnexplainedRecord, now time.Time) *hawserv1.ListOrphansResponse {
+func appliedOf(cluster string, r codec.OrphanRecord, now time.Time) *hawserv1.ListOrphansResponse {
 	o := &hawserv1.ListOrphansResponse{Cluster: cluster, Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER, ResourceId: r.UID, Name: r.Name}
 	age := "an unknown age"
 	if !r.Created.IsZero() {

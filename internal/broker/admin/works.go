@@ -96,7 +96,7 @@ func healthOf(event []byte) (hawserv1.WorkHealth, string) {
 	if err != nil {
 		return hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED, ""
 	}
-	v, err := codec.VerdictOf(env.Data)
+	v, err := codec.SummaryOf(env.Data)
 	switch {
 	case err != nil:
 	case v.Applied == "False":

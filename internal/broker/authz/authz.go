@@ -263,9 +263,9 @@ func subscribeToJoin(name string, c Call) *transport.Error {
 // source owns.
 var syncEvents = map[string]codec.Senders{
 	codec.TypeAck:              codec.FromAgent | codec.FromSource,
-	codec.TypeUnexplained:      codec.FromAgent,
+	codec.TypeOrphanReport:     codec.FromAgent,
 	codec.TypeInventoryRequest: codec.FromSource,
-	codec.TypeCompared:         codec.FromSource,
+	codec.TypeSyncReport:       codec.FromSource,
 	codec.TypeRelease:          codec.FromSource,
 
 	codec.TypeRegistrationObjects: codec.FromSource,

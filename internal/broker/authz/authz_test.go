@@ -23,21 +23,21 @@ var (
 // may lists, for every call that is allowed in its scope, who is allowed. What
 // is not listed is denied to everyone.
 var may = map[string][]identity.Identity{
-	authz.Publish + " spec create_request":    {source},
-	authz.Publish + " spec update_request":    {source},
-	authz.Publish + " spec delete_request":    {source},
-	authz.Publish + " spec resync_response":   {source},
-	authz.Publish + " spec resync_request":    {agent},
-	authz.Publish + " spec anything":          {source},
-	authz.Publish + " status create_request":  {agent},
-	authz.Publish + " status update_request":  {agent},
-	authz.Publish + " status delete_request":  {agent},
-	authz.Publish + " status resync_response": {agent},
-	authz.Publish + " status resync_request":  {source},
-	authz.Publish + " status anything":        {agent},
-	authz.Publish + " " + codec.TypeRelease:   {source},
-	authz.Publish + " " + codec.TypeAck:       {agent, source},
-	authz.Publish + " " + codec.TypeCompared:  {source},
+	authz.Publish + " spec create_request":     {source},
+	authz.Publish + " spec update_request":     {source},
+	authz.Publish + " spec delete_request":     {source},
+	authz.Publish + " spec resync_response":    {source},
+	authz.Publish + " spec resync_request":     {agent},
+	authz.Publish + " spec anything":           {source},
+	authz.Publish + " status create_request":   {agent},
+	authz.Publish + " status update_request":   {agent},
+	authz.Publish + " status delete_request":   {agent},
+	authz.Publish + " status resync_response":  {agent},
+	authz.Publish + " status resync_request":   {source},
+	authz.Publish + " status anything":         {agent},
+	authz.Publish + " " + codec.TypeRelease:    {source},
+	authz.Publish + " " + codec.TypeAck:        {agent, source},
+	authz.Publish + " " + codec.TypeSyncReport: {source},
 
 	authz.Publish + " " + codec.TypeInventoryRequest: {source},
 
@@ -75,7 +75,7 @@ func calls(cluster, src string) map[string]authz.Call {
 			all[fmt.Sprintf("%s %s %s", authz.Publish, s, a)] = authz.Call{Method: authz.Publish, Type: t, Cluster: cluster, Source: src}
 		}
 	}
-	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeCompared, codec.TypeRelease,
+	for _, raw := range []string{codec.TypeHeartbeat, codec.TypeCheckpoint, codec.TypeAck, codec.TypeInventoryRequest, codec.TypeInventory, codec.TypeSyncReport, codec.TypeRelease,
 		codec.TypeRegistrationRequest, codec.TypeRegistrationObjects, codec.TypeRegistrationAnswer, codec.TypeRegistrationKeys} {
 		all[authz.Publish+" "+raw] = authz.Call{Method: authz.Publish, RawType: raw, Cluster: cluster, Source: src}
 	}

@@ -150,5 +150,5 @@ func NotOfSource() *transport.Error {
 
 // Superseded is the error for what a source said before something later.
 func Superseded() *transport.Error {
-	return Unavailable(codec.ExtOrder, "the source has said something later", "say it again of what is so now, with a higher number")
+	return Unavailable(codec.ExtFence, "the source has said something later", "say it again of what is so now, with a higher number")
 }

@@ -422,7 +422,7 @@ type Subscription interface {
 // Compared makes count what a source says about its comparison. Repeating it does no
 // harm as long as nothing is revoked in between.
 func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription) error {
-	c, err := call.Decode(e, codec.ParseCompared)
+	c, err := call.Decode(e, codec.ParseSyncReport)
 	if err != nil {
 		return err
 	}

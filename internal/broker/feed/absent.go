@@ -46,7 +46,7 @@ func (t *stream) sendDisconnected() error {
 			size += rowBytes + len(all[n].Cluster) + len(all[n].Why)
 			n++
 		}
-		i := codec.Inventory{TellsAbsent: true, Absent: all[:n]}
+		i := codec.Inventory{ListsDisconnected: true, Absent: all[:n]}
 		if all = all[n:]; len(all) > 0 {
 			i.NextPageToken = all[0].Cluster
 		}

@@ -20,20 +20,20 @@ type orphanReport struct {
 	budget   *call.Budget
 	client   identity.Identity
 	bytes    int
-	reported codec.Unexplained
-	orders   []codec.Resolve // oldest first
+	reported codec.OrphanReport
+	orders   []codec.ResolveOrphan // oldest first
 }
 
 // replace replaces what was said before. Where there is no room, works are counted and not
 // named.
-func (a *orphanReport) replace(u codec.Unexplained) {
+func (a *orphanReport) replace(u codec.OrphanReport) {
 	a.budget.Free(a.client, a.bytes)
 	a.bytes = 0
 	for _, r := range u.Records {
 		a.bytes += 128 + len(r.UID) + len(r.Name) + len(r.Outcome)
 	}
 	if !a.budget.Reserve(a.client, a.bytes) {
-		u = codec.Unexplained{More: u.More + uint64(len(u.Records))}
+		u = codec.OrphanReport{More: u.More + uint64(len(u.Records))}
 		a.bytes = 0
 	}
 	a.reported = u
@@ -41,12 +41,12 @@ func (a *orphanReport) replace(u codec.Unexplained) {
 
 // free forgets everything.
 func (a *orphanReport) free() {
-	a.replace(codec.Unexplained{})
+	a.replace(codec.OrphanReport{})
 	a.orders = nil
 }
 
 // order puts an order for the agent; false: there are too many.
-func (a *orphanReport) order(r codec.Resolve) bool {
+func (a *orphanReport) order(r codec.ResolveOrphan) bool {
 	if len(a.orders) >= maxOrders {
 		return false
 	}
@@ -58,7 +58,7 @@ func (a *orphanReport) order(r codec.Resolve) bool {
 
 // OrphanReport notes what an agent says of AppliedManifestWorks that no work explains.
 func (f *Feed) OrphanReport(_ context.Context, e *call.Event) error {
-	s, u, err := delivered(f.registry, e, codec.ParseUnexplained)
+	s, u, err := delivered(f.registry, e, codec.ParseOrphanReport)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error)
 func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.orphans.reported.Records, func(r codec.UnexplainedRecord) bool { return r.UID == uid })
+	i := slices.IndexFunc(s.orphans.reported.Records, func(r codec.OrphanRecord) bool { return r.UID == uid })
 	if i < 0 {
 		return "", nil
 	}
@@ -107,7 +107,7 @@ func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, er
 	if r.Shared {
 		return "", call.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser move")
 	}
-	if !s.orphans.order(codec.Resolve{UID: uid, Name: r.Name, Adopt: adopt}) {
+	if !s.orphans.order(codec.ResolveOrphan{UID: uid, Name: r.Name, Adopt: adopt}) {
 		return "", call.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
 	}
 	s.wake.Ring()

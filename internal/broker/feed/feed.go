@@ -215,7 +215,7 @@ type Agent struct {
 	Acked     uint64    // revision up to which it confirmed that it has everything; 0: none
 	Sync      SyncResult
 	// Applied are the AppliedManifestWorks on its cluster that no work explains.
-	Applied codec.Unexplained
+	Applied codec.OrphanReport
 }
 
 // State is how the agent stands, where the store has this of its cluster.

@@ -262,7 +262,7 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	case checkpoint:
 		return t.checkpoint(st.checkpoint)
 	case resolve:
-		return t.sendEvent(codec.NewResolve(t.params(), st.resolve))
+		return t.sendEvent(codec.NewResolveOrphan(t.params(), st.resolve))
 	case idle, finish:
 	}
 	return nil
@@ -311,7 +311,7 @@ type step struct {
 	page       *pageRequest
 	chunk      []codec.StatusHash
 	checkpoint pendingCheckpoint
-	resolve    codec.Resolve
+	resolve    codec.ResolveOrphan
 	err        *transport.Error
 	until      time.Time
 }

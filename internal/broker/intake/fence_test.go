@@ -77,7 +77,7 @@ func TestOrder_IsBounded(t *testing.T) {
 		}
 	}
 	for cluster, late := range map[string]uint64{"c0": 1, fmt.Sprint("c", 3*maxReleased-1): n - 1} {
-		if err := f.checkValid(cluster, late); err == nil || err.Attribute != codec.ExtOrder {
+		if err := f.checkValid(cluster, late); err == nil || err.Attribute != codec.ExtFence {
 			t.Errorf("what was said of %s before its release: %v", cluster, err)
 		}
 		if err := f.release(cluster, late, func() { t.Error("revoked") }); err == nil {

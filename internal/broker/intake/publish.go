@@ -67,7 +67,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	if err != nil && !unknown {
 		return transport.Receipt{}, call.Store(err)
 	}
-	said, err := codec.VerdictOf(env.Data)
+	said, err := codec.SummaryOf(env.Data)
 	if err != nil {
 		return transport.Receipt{}, call.Undecodable(err)
 	}

@@ -49,8 +49,8 @@ func (r *Service) fromAgent(ctx context.Context, e *call.Event) error {
 	switch {
 	case !joins && !r.cache.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
-	case e.Size > codec.MaxAsked(e.Env.Type)+envelope:
-		return call.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are taken", e.Size, codec.MaxAsked(e.Env.Type)+envelope, d), "leave out what is large, as CA bundles or annotations")
+	case e.Size > codec.MaxRequested(e.Env.Type)+envelope:
+		return call.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are taken", e.Size, codec.MaxRequested(e.Env.Type)+envelope, d), "leave out what is large, as CA bundles or annotations")
 	case len(e.Env.Data) == 0:
 		return call.Invalid("data", "an event without data", "")
 	case d == codec.Leases:

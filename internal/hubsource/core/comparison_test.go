@@ -100,7 +100,7 @@ func missingRecords(n int) (records []codec.InventoryRecord) {
 }
 
 // reported is the next outcome that the broker is told.
-func (f *fixture) reported() codec.Compared {
+func (f *fixture) reported() codec.SyncReport {
 	f.t.Helper()
 	f.clusterIdle("cluster1")
 	e, is := f.core.Next(BrokerQueue, Key{}).(SendSyncReport)

@@ -201,7 +201,7 @@ type Withhold struct{ codec.ClusterComparison }
 
 // SendSyncReport tells the broker the outcome of comparisons.
 type SendSyncReport struct {
-	Compared codec.Compared
+	Compared codec.SyncReport
 	Fence    uint64 // as in [Publish]
 }
 
@@ -359,7 +359,7 @@ func one(e codec.Event, err error, order uint64) ([]codec.Event, error) {
 		return nil, err
 	}
 	if order != 0 {
-		e.SetExtension(codec.ExtOrder, codec.FormatRevision(order))
+		e.SetExtension(codec.ExtFence, codec.FormatRevision(order))
 	}
 	return []codec.Event{e}, nil
 }
@@ -461,7 +461,7 @@ func (d Delete) Events(newID func() string, now time.Time, source string) ([]cod
 
 // Events implements [ForBroker].
 func (s SendSyncReport) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
-	e, err := codec.NewCompared(syncParams(newID(), now, source), s.Compared)
+	e, err := codec.NewSyncReport(syncParams(newID(), now, source), s.Compared)
 	return one(e, err, s.Fence)
 }
 

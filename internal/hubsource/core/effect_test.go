@@ -29,7 +29,7 @@ func TestPublish_DeletionSaysThatTheClusterReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _, err := codec.StringExtension(e, codec.ExtReported); err != nil || got != c.want {
+		if got, _, err := codec.StringExtension(e, codec.ExtNeedsConfirm); err != nil || got != c.want {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
 		}
 	}
@@ -57,7 +57,7 @@ func TestEvents_CarryTheirNumbers(t *testing.T) {
 			if err != nil || env.Fence != order {
 				t.Errorf("%s: %d, %v, want %d", name, env.Fence, err, order)
 			}
-			if _, has := e.Extensions()[codec.ExtOrder]; has != (order != 0) {
+			if _, has := e.Extensions()[codec.ExtFence]; has != (order != 0) {
 				t.Errorf("%s: has a number: %t", name, has)
 			}
 		}

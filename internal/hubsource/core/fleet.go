@@ -122,7 +122,7 @@ func (f *workIndex) subscribe(a transport.Accepted, lists bool) {
 	f.sub++
 	f.id, f.connected, f.ocmBroker, f.lists, f.ending = a.SubscriptionID, true, a.Protocol == 0, lists, false
 	f.begun, f.connectedAt = true, f.Now()
-	f.stateless, f.limit = a.Plain, a.MaxEventBytes
+	f.stateless, f.limit = a.Stateless, a.MaxEventBytes
 	f.initialSync = make([]Key, 0, len(f.clusters)+len(f.works))
 	f.pauses = map[string]time.Time{}
 }

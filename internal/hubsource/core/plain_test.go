@@ -20,7 +20,7 @@ func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 	for _, w := range works {
 		f.seen(w)
 	}
-	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s"})
+	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s"})
 	f.core.NextInitialSync(1 << 10)
 	f.locate("1000")
 	return f
@@ -338,7 +338,7 @@ func TestPlain_HubThatWentBack(t *testing.T) {
 	f.idle(BrokerQueue, "uid-a")
 	f.beginEpoch(a)
 	f.lags = false
-	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
 	p := next[Publish](f, BrokerQueue, "uid-a")
 	events, err := p.Events(f.id, f.now, "hub")
 	if err != nil || p.First != Unversioned || len(events) != 2 {
@@ -555,7 +555,7 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 }
 
 func TestAliveOf_NamesWhatIsWrong(t *testing.T) {
-	e, err := codec.NewAlive(codec.SyncParams{ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", Owner: "hub"}, codec.Digest{Count: 2, Sum: codec.DigestSum{7}})
+	e, err := codec.NewKeepalive(codec.SyncParams{ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", Owner: "hub"}, codec.Digest{Count: 2, Sum: codec.DigestSum{7}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestPlain_AFarewellIsAHint(t *testing.T) {
 	farewell(agent)
 	f.core.Disconnected()
 	f.wantDisconnected("without a connection", 0)
-	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
 	f.wantDisconnected("on the next connection", 0)
 	f.now = f.now.Add(plain.DisconnectedAfter)
 	f.wantDisconnected("as it says nothing", 1)
@@ -144,7 +144,7 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
 	f.idle(HubQueue, "uid-waiting")
-	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
 	f.core.NextInitialSync(1 << 10)
 	f.sure()
 	f.idle(HubQueue, "uid-waiting")
@@ -181,7 +181,7 @@ func TestPlain_SilenceOfOthersIsNotTheAgents(t *testing.T) {
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
 	f.idle(HubQueue, "uid-a")
-	f.core.Connected(transport.Accepted{Plain: true, SubscriptionID: "s2"})
+	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
 	f.core.NextInitialSync(1 << 10)
 	f.sure()
 	back := f.now
@@ -297,7 +297,7 @@ func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
 // absent has the broker tell which clusters have no agent.
 func (f *fixture) absent(more string, all ...codec.AbsentCluster) {
 	f.t.Helper()
-	if !f.core.Inventory(codec.Inventory{TellsAbsent: true, Absent: all, NextPageToken: more}) {
+	if !f.core.Inventory(codec.Inventory{ListsDisconnected: true, Absent: all, NextPageToken: more}) {
 		f.t.Error("it was not taken")
 	}
 }

@@ -137,7 +137,7 @@ func (r *realm) request(e Effect) Result {
 }
 
 // compared takes over what the source says about its comparison.
-func (r *realm) compared(c codec.Compared) {
+func (r *realm) compared(c codec.SyncReport) {
 	r.t.Logf("  compared %+v", c)
 	if c.Position != nil {
 		if err := r.store.SetBookmarks(context.Background(), map[string][]byte{"hub": []byte(c.Position.ResourceVersion)}); err != nil {

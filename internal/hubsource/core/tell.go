@@ -84,7 +84,7 @@ func (c *clusterSync) nextSyncReport() *todo {
 }
 
 // outcomes collects what the broker is to be told now, and whether that is all.
-func (c *clusterSync) outcomes() (o codec.Compared, all bool) {
+func (c *clusterSync) outcomes() (o codec.SyncReport, all bool) {
 	untold, withheld, done := c.ends()
 	o.AllClusters = c.f.All && done && !c.pending.all && fits(withheld)
 	if o.AllClusters {
@@ -155,7 +155,7 @@ func (cl *cluster) outcomeOf() codec.ClusterComparison {
 }
 
 // doneSendSyncReport takes the answer to what the broker was told; all: nothing else was to be.
-func (c *clusterSync) doneSendSyncReport(o codec.Compared, all bool, r Result) {
+func (c *clusterSync) doneSendSyncReport(o codec.SyncReport, all bool, r Result) {
 	if isOpen(r.Err) { // late, it would count for what is so then
 		c.f.endSubscription()
 		return
@@ -192,7 +192,7 @@ func (c *clusterSync) doneSendSyncReport(o codec.Compared, all bool, r Result) {
 }
 
 // markReported notes what the broker knows, unless it is no longer so.
-func (c *clusterSync) markReported(o codec.Compared) {
+func (c *clusterSync) markReported(o codec.SyncReport) {
 	names := make([]string, 0, len(o.Clusters))
 	for _, cl := range o.Clusters {
 		names = append(names, cl.Cluster)

@@ -55,7 +55,7 @@ func readRequest(m *hawserv1.RegistrationAsk) (a agentRequest, err error) {
 	if err != nil || named != a.cluster || a.cluster == "" {
 		return a, apierrors.NewBadRequest(fmt.Sprintf("the event names cluster %q, it was taken for one of %q", named, a.cluster))
 	}
-	if most := codec.MaxAsked(a.what); len(e.Data()) > most {
+	if most := codec.MaxRequested(a.what); len(e.Data()) > most {
 		return a, a.tooLarge(len(e.Data()), most)
 	}
 	if err := utiljson.Unmarshal(e.Data(), &a.sent); err != nil {

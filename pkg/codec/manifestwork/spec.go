@@ -65,7 +65,7 @@ func EncodeSpec(work *workv1.ManifestWork, p SpecParams) (codec.Event, error) {
 	if meta.DeletionTimestamp != nil {
 		extensions[codec.ExtDeletionTimestamp] = meta.DeletionTimestamp.Time
 		if p.Reported {
-			extensions[codec.ExtReported] = "true"
+			extensions[codec.ExtNeedsConfirm] = "true"
 		}
 	}
 	if meta.DeletionTimestamp == nil || p.DeletionWithData {

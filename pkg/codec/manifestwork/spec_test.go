@@ -162,7 +162,7 @@ func TestEncodeSpec_SaysInADeletionThatTheClusterReported(t *testing.T) {
 	for action, want := range map[codec.Action]string{codec.DeleteRequest: "true", codec.UpdateRequest: ""} {
 		p := params(action)
 		p.Reported = true
-		if got, _, err := codec.StringExtension(encodeSpecT(t, testWork(), p), codec.ExtReported); err != nil || got != want {
+		if got, _, err := codec.StringExtension(encodeSpecT(t, testWork(), p), codec.ExtNeedsConfirm); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", action, got, err, want)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Way is the way that is walked.
-type Way struct {
+// Path is the way that is walked.
+type Path struct {
 	// Transport is what is spoken with the broker.
 	Transport Transport
 	// Identity is what the party shows and trusts, which is not used if Insecure, and
@@ -70,7 +70,7 @@ func problem(err error, advice, format string, args ...any) error {
 
 // Walk takes the steps until one fails, and tells what each found out. The error is
 // that of ctx if it ended, else a *StepError.
-func (w Way) Walk(ctx context.Context, tell func(step, found string)) (err error) {
+func (w Path) Walk(ctx context.Context, tell func(step, found string)) (err error) {
 	if w.Now == nil {
 		w.Now = time.Now
 	}
@@ -82,7 +82,7 @@ func (w Way) Walk(ctx context.Context, tell func(step, found string)) (err error
 			return context.WithTimeout(ctx, w.Timeout)
 		}
 	}
-	k := &walk{Way: w}
+	k := &run{Path: w}
 	defer func() { err = errors.Join(err, k.close()) }()
 	for _, s := range k.steps() {
 		found, err := k.take(ctx, s)
@@ -96,7 +96,7 @@ func (w Way) Walk(ctx context.Context, tell func(step, found string)) (err error
 
 // Report takes the steps, and writes a line for each that passed. The error is that of
 // Walk, or of writing.
-func (w Way) Report(ctx context.Context, out io.Writer) error {
+func (w Path) Report(ctx context.Context, out io.Writer) error {
 	var failed error
 	err := w.Walk(ctx, func(step, found string) {
 		if failed == nil {
@@ -114,9 +114,9 @@ type step struct {
 	look func(context.Context) (found string, err error)
 }
 
-// walk is what the steps hand on to each other.
-type walk struct {
-	Way
+// run is what the steps hand on to each other.
+type run struct {
+	Path
 	Broker     string // host:port
 	host, port string
 	addrs      []string // of the host
@@ -126,7 +126,7 @@ type walk struct {
 	conn       transport.Conn
 }
 
-func (k *walk) steps() []step {
+func (k *run) steps() []step {
 	all := []step{{"files", k.files}, {"name", k.name}, {"proxy", k.proxy}, {"tcp", k.tcp}}
 	if !k.Insecure {
 		all = append(all, step{"tls", k.tls}, step{"clock", k.clock})
@@ -138,7 +138,7 @@ func (k *walk) steps() []step {
 	return all
 }
 
-func (k *walk) take(ctx context.Context, s step) (string, error) {
+func (k *run) take(ctx context.Context, s step) (string, error) {
 	bounded, cancel := k.bound(ctx, s.name)
 	defer cancel()
 	found, err := s.look(bounded)
@@ -172,7 +172,7 @@ func explained(step string, err error) *StepError {
 	return p
 }
 
-func (k *walk) close() error {
+func (k *run) close() error {
 	var errs []error
 	if k.raw != nil {
 		// The other side may have closed it before, for instance because it

@@ -24,8 +24,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// place is a network of one test: an authority, the files of a party, and a server.
-type place struct {
+// site is a network of one test: an authority, the files of a party, and a server.
+type site struct {
 	t     *testing.T
 	ca    *pki.Authority
 	dir   string
@@ -43,15 +43,15 @@ func authority(t *testing.T, name string) *pki.Authority {
 	return a
 }
 
-func newPlace(t *testing.T) *place {
+func newSite(t *testing.T) *site {
 	t.Helper()
-	p := &place{t: t, ca: authority(t, "the CA"), dir: t.TempDir()}
-	p.files = p.party(p.ca, hour())
+	p := &site{t: t, ca: authority(t, "the CA"), dir: t.TempDir()}
+	p.files = p.identityOf(p.ca, hour())
 	return p
 }
 
-// party writes the files of an operator that this CA signed.
-func (p *place) party(ca *pki.Authority, valid pki.Period) identity.Driver {
+// identityOf writes the files of an operator that this CA signed.
+func (p *site) identityOf(ca *pki.Authority, valid pki.Period) identity.Driver {
 	p.t.Helper()
 	pair, err := ca.Issue(pki.Request{Role: pki.Operator, Name: "ann", Valid: valid})
 	if err != nil {
@@ -60,7 +60,7 @@ func (p *place) party(ca *pki.Authority, valid pki.Period) identity.Driver {
 	return identity.Driver{CAFile: p.write("ca.crt", p.ca.CertificatePEM()), ClientCertFile: p.write("ann.crt", pair.CertPEM), ClientKeyFile: p.write("ann.key", pair.KeyPEM)}
 }
 
-func (p *place) write(name string, content []byte) string {
+func (p *site) write(name string, content []byte) string {
 	p.t.Helper()
 	path := filepath.Join(p.dir, name)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -77,7 +77,7 @@ type server struct {
 	auth  tls.ClientAuthType
 }
 
-func (p *place) config(s server) *tls.Config {
+func (p *site) config(s server) *tls.Config {
 	p.t.Helper()
 	if s.hosts == nil {
 		s.hosts = []string{"127.0.0.1"}
@@ -97,7 +97,7 @@ func (p *place) config(s server) *tls.Config {
 }
 
 // serve starts it and returns its address.
-func (p *place) serve(s server) string {
+func (p *site) serve(s server) string {
 	p.t.Helper()
 	l := p.listen()
 	g := ggrpc.NewServer(ggrpc.Creds(credentials.NewTLS(p.config(s))))
@@ -112,7 +112,7 @@ func (p *place) serve(s server) string {
 	return l.Addr().String()
 }
 
-func (p *place) listen() net.Listener {
+func (p *site) listen() net.Listener {
 	p.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -123,10 +123,10 @@ func (p *place) listen() net.Listener {
 }
 
 // broker is a port as brokers have it.
-func (p *place) broker() string { return p.serve(server{ca: p.ca, auth: tls.VerifyClientCertIfGiven}) }
+func (p *site) broker() string { return p.serve(server{ca: p.ca, auth: tls.VerifyClientCertIfGiven}) }
 
 // answering is a port at which each connection is handled by f.
-func (p *place) answering(f func(net.Conn)) string {
+func (p *site) answering(f func(net.Conn)) string {
 	l := p.listen()
 	go func() { // ends with the listener
 		for {
@@ -142,7 +142,7 @@ func (p *place) answering(f func(net.Conn)) string {
 
 // proxied makes a proxy that answers so, or connects to upstream, that of this
 // environment, and returns its address.
-func (p *place) proxied(status, upstream string) {
+func (p *site) proxied(status, upstream string) {
 	addr := p.answering(func(c net.Conn) {
 		r := bufio.NewReader(c)
 		if _, err := http.ReadRequest(r); err != nil {
@@ -172,94 +172,94 @@ func unknown(_ context.Context, host string) ([]string, error) {
 // reads then.
 func TestWalk(t *testing.T) {
 	for name, c := range map[string]struct {
-		way                func(p *place) Way
+		way                func(p *site) Path
 		step, what, advice string
 	}{
-		"no port": {func(*place) Way { return Way{Transport: GRPC("broker", "")} }, "name", `"broker" is not host:port`, "as broker.example:8090"},
-		"no such file": {func(p *place) Way {
-			return Way{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: "none.crt", ClientKeyFile: p.files.ClientKeyFile}}
+		"no port": {func(*site) Path { return Path{Transport: GRPC("broker", "")} }, "name", `"broker" is not host:port`, "as broker.example:8090"},
+		"no such file": {func(p *site) Path {
+			return Path{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: "none.crt", ClientKeyFile: p.files.ClientKeyFile}}
 		}, "files", "none.crt: no such file", "check the path"},
-		"key of another": {func(p *place) Way {
-			other := newPlace(p.t)
-			return Way{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: p.files.ClientCertFile, ClientKeyFile: other.files.ClientKeyFile}}
+		"key of another": {func(p *site) Path {
+			other := newSite(p.t)
+			return Path{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: p.files.ClientCertFile, ClientKeyFile: other.files.ClientKeyFile}}
 		}, "files", "private key does not match public key", ""},
-		"no certificate": {func(p *place) Way {
-			return Way{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile}}
+		"no certificate": {func(p *site) Path {
+			return Path{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile}}
 		}, "files", "no certificate is named", ""},
-		"unknown name": {func(*place) Way { return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown} }, "name", "knows broker.example", "DNS record of broker.example"},
-		"dead DNS": {func(*place) Way {
-			return Way{Transport: GRPC("broker.example:8090", ""), lookup: func(context.Context, string) ([]string, error) {
+		"unknown name": {func(*site) Path { return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown} }, "name", "knows broker.example", "DNS record of broker.example"},
+		"dead DNS": {func(*site) Path {
+			return Path{Transport: GRPC("broker.example:8090", ""), lookup: func(context.Context, string) ([]string, error) {
 				return nil, &net.DNSError{Err: "i/o timeout", IsTimeout: true}
 			}}
 		}, "name", "gave no answer about broker.example", "why DNS does not answer"},
-		"proxy is down": {func(p *place) Way {
+		"proxy is down": {func(p *site) Path {
 			p.t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "the proxy http://127.0.0.1:1 cannot be used", "NO_PROXY=broker.example"},
-		"proxy wants a password": {func(p *place) Way {
+		"proxy wants a password": {func(p *site) Path {
 			p.proxied("407 Proxy Authentication Required", "127.0.0.1:1")
-			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "wants another user name and password", "USER:PASSWORD@127.0.0.1:"},
-		"proxy refuses": {func(p *place) Way {
+		"proxy refuses": {func(p *site) Path {
 			p.proxied("403 Forbidden", "127.0.0.1:1")
-			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "refuses a connection to broker.example:8090: 403 Forbidden", "allow CONNECT to broker.example:8090"},
-		"nobody listens": {func(*place) Way { return Way{Transport: GRPC("127.0.0.1:1", "")} }, "tcp", "nobody listens at 127.0.0.1:1", "check the port"},
-		"plaintext server": {func(p *place) Way {
-			return Way{Transport: GRPC(p.answering(func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n") }), "")}
+		"nobody listens": {func(*site) Path { return Path{Transport: GRPC("127.0.0.1:1", "")} }, "tcp", "nobody listens at 127.0.0.1:1", "check the port"},
+		"plaintext server": {func(p *site) Path {
+			return Path{Transport: GRPC(p.answering(func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n") }), "")}
 		}, "tls", "does not speak TLS", "--insecure"},
-		"closes": {func(p *place) Way {
-			return Way{Transport: GRPC(p.answering(func(c net.Conn) {
+		"closes": {func(p *site) Path {
+			return Path{Transport: GRPC(p.answering(func(c net.Conn) {
 				_, _ = c.Read(make([]byte, 1)) // so that it is no error of the write
 				_ = c.Close()
 			}), "")}
 		}, "tls", "closed the connection during the TLS handshake", "ask the network team"},
-		"silent": {func(p *place) Way {
-			return Way{Transport: GRPC(p.answering(func(net.Conn) {}), ""), bound: func(ctx context.Context, step string) (context.Context, context.CancelFunc) {
+		"silent": {func(p *site) Path {
+			return Path{Transport: GRPC(p.answering(func(net.Conn) {}), ""), bound: func(ctx context.Context, step string) (context.Context, context.CancelFunc) {
 				if step == "tls" {
 					return context.WithTimeout(ctx, 0)
 				}
 				return context.WithCancel(ctx)
 			}}
 		}, "tls", "did not answer the TLS handshake", "MTU"},
-		"wrong CA": {func(p *place) Way {
-			return Way{Transport: GRPC(p.serve(server{ca: authority(p.t, "another CA"), auth: tls.RequestClientCert}), "")}
+		"wrong CA": {func(p *site) Path {
+			return Path{Transport: GRPC(p.serve(server{ca: authority(p.t, "another CA"), auth: tls.RequestClientCert}), "")}
 		}, "tls", `is signed by "CN=another CA", and the file`, `the CA that signed the broker's certificate, "CN=another CA"`},
-		"wrong name": {func(p *place) Way {
-			return Way{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example", "10.0.0.7"}, auth: tls.VerifyClientCertIfGiven}), "")}
+		"wrong name": {func(p *site) Path {
+			return Path{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example", "10.0.0.7"}, auth: tls.VerifyClientCertIfGiven}), "")}
 		}, "tls", `"hawser:broker:broker" for broker.example, 10.0.0.7 valid until`, "--server-name"},
-		"inspecting proxy": {func(p *place) Way {
+		"inspecting proxy": {func(p *site) Path {
 			p.proxied("200 OK", p.serve(server{ca: authority(p.t, "Corporate Inspection"), hosts: []string{"broker.example"}}))
-			return Way{Transport: GRPC("broker.example:8090", ""), lookup: known}
+			return Path{Transport: GRPC("broker.example:8090", ""), lookup: known}
 		}, "tls", `inspects TLS: it shows "hawser:broker:broker" for broker.example`, "exempt broker.example:8090 from TLS inspection"},
-		"inspecting proxy whose CA is trusted": {func(p *place) Way { return Way{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not ask for a client certificate", "exempt"},
-		"another protocol": {func(p *place) Way {
+		"inspecting proxy whose CA is trusted": {func(p *site) Path { return Path{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not ask for a client certificate", "exempt"},
+		"another protocol": {func(p *site) Path {
 			c := p.config(server{ca: p.ca, auth: tls.RequestClientCert})
-			return Way{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // told by the other end
+			return Path{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // told by the other end
 		}, "tls", "does not speak HTTP/2", "pass TLS through"},
-		"expired": {func(p *place) Way {
-			return Way{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)}), "")}
+		"expired": {func(p *site) Path {
+			return Path{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)}), "")}
 		}, "clock", "it has expired, by the clock of this machine", "tls-cert-file"},
-		"clock is behind": {func(p *place) Way {
-			return Way{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(-24 * time.Hour) }}
+		"clock is behind": {func(p *site) Path {
+			return Path{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(-24 * time.Hour) }}
 		}, "clock", "the clock of this machine says", "NTP"},
-		"clock is ahead": {func(p *place) Way {
-			return Way{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(24 * time.Hour) }}
+		"clock is ahead": {func(p *site) Path {
+			return Path{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(24 * time.Hour) }}
 		}, "clock", "it has expired", "NTP"},
-		"own certificate expired": {func(p *place) Way {
-			return Way{Transport: GRPC(p.broker(), ""), Identity: p.party(p.ca, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))}
+		"own certificate expired": {func(p *site) Path {
+			return Path{Transport: GRPC(p.broker(), ""), Identity: p.identityOf(p.ca, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))}
 		}, "clock", `ann.crt is "hawser:operator:ann" valid until `, "have it issued again"},
-		"own certificate of another CA": {func(p *place) Way {
-			return Way{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequireAndVerifyClientCert}), ""), Identity: p.party(authority(p.t, "another CA"), hour())}
+		"own certificate of another CA": {func(p *site) Path {
+			return Path{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequireAndVerifyClientCert}), ""), Identity: p.identityOf(authority(p.t, "another CA"), hour())}
 		}, "identity", `the broker refused your certificate`, "client-ca-file"},
-		"call fails": {func(p *place) Way {
-			return Way{Transport: GRPC(p.broker(), ""), Calls: []Call{{Name: "authorization", Make: func(context.Context, transport.Conn) (string, error) {
+		"call fails": {func(p *site) Path {
+			return Path{Transport: GRPC(p.broker(), ""), Calls: []Call{{Name: "authorization", Make: func(context.Context, transport.Conn) (string, error) {
 				return "", errors.New("no right")
 			}}}}
 		}, "authorization", "no right", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newSite(t)
 			w := c.way(p)
 			if !w.Identity.HasTLS() {
 				w.Identity = p.files
@@ -285,18 +285,18 @@ func TestWalk(t *testing.T) {
 // TestWalk_ToTheEnd tells each step, directly and through a proxy.
 func TestWalk_ToTheEnd(t *testing.T) {
 	want := []string{"files", "name", "proxy", "tcp", "tls", "clock", "identity", "round trip"}
-	for name, way := range map[string]func(*place) Way{
-		"direct": func(p *place) Way { return Way{Transport: GRPC(p.broker(), "")} },
-		"server name": func(p *place) Way {
-			return Way{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}), "broker.example")}
+	for name, way := range map[string]func(*site) Path{
+		"direct": func(p *site) Path { return Path{Transport: GRPC(p.broker(), "")} },
+		"server name": func(p *site) Path {
+			return Path{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}), "broker.example")}
 		},
-		"proxy": func(p *place) Way {
+		"proxy": func(p *site) Path {
 			p.proxied("200 OK", p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}))
-			return Way{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newSite(t)
 			w := way(p)
 			w.Identity, w.Timeout = p.files, 10*time.Second
 			w.Calls = []Call{{Name: "round trip", Make: func(_ context.Context, c transport.Conn) (string, error) {
@@ -320,12 +320,12 @@ func TestWalk_ToTheEnd(t *testing.T) {
 }
 
 func TestWalk_Plaintext(t *testing.T) {
-	l := newPlace(t).listen()
+	l := newSite(t).listen()
 	g := ggrpc.NewServer()
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }()
 	var steps []string
-	err := Way{Transport: GRPC(l.Addr().String(), ""), Insecure: true, Timeout: 10 * time.Second}.Walk(t.Context(), func(step, _ string) { steps = append(steps, step) })
+	err := Path{Transport: GRPC(l.Addr().String(), ""), Insecure: true, Timeout: 10 * time.Second}.Walk(t.Context(), func(step, _ string) { steps = append(steps, step) })
 	if err != nil || !slices.Equal(steps, []string{"files", "name", "proxy", "tcp", "identity"}) {
 		t.Errorf("%q, %v", steps, err)
 	}
@@ -337,8 +337,8 @@ func TestWalk_Plaintext(t *testing.T) {
 
 func TestWalk_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p := newPlace(t)
-	w := Way{Transport: GRPC("broker.example:8090", ""), Identity: p.files, Timeout: time.Hour, lookup: func(ctx context.Context, _ string) ([]string, error) {
+	p := newSite(t)
+	w := Path{Transport: GRPC("broker.example:8090", ""), Identity: p.files, Timeout: time.Hour, lookup: func(ctx context.Context, _ string) ([]string, error) {
 		cancel()
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -16,7 +16,7 @@ import (
 )
 
 // files reads what the party shows and trusts.
-func (k *walk) files(context.Context) (string, error) {
+func (k *run) files(context.Context) (string, error) {
 	if k.Insecure {
 		return "none: plaintext", nil
 	}
@@ -33,7 +33,7 @@ func (k *walk) files(context.Context) (string, error) {
 }
 
 // name looks the host up.
-func (k *walk) name(ctx context.Context) (string, error) {
+func (k *run) name(ctx context.Context) (string, error) {
 	var err error
 	if k.host, k.port, err = net.SplitHostPort(k.Transport.addr); err != nil || k.host == "" || k.port == "" {
 		return "", problem(err, k.Transport.form, "%q is not host:port", k.Transport.broker)
@@ -64,12 +64,12 @@ func (k *walk) name(ctx context.Context) (string, error) {
 // proxy is what stands between, by the settings of this process.
 type proxy struct{ url *url.URL }
 
-func (k *walk) settings() transport.Proxy {
+func (k *run) settings() transport.Proxy {
 	return transport.Proxy{URL: k.Identity.ProxyURL, CAFile: k.Identity.ProxyCAFile}
 }
 
 // proxy asks the proxy, if there is one, for a way to the broker.
-func (k *walk) proxy(ctx context.Context) (string, error) {
+func (k *run) proxy(ctx context.Context) (string, error) {
 	if k.through.url == nil {
 		return "none for this address", nil
 	}
@@ -96,7 +96,7 @@ func (k *walk) proxy(ctx context.Context) (string, error) {
 }
 
 // tcp connects.
-func (k *walk) tcp(ctx context.Context) (string, error) {
+func (k *run) tcp(ctx context.Context) (string, error) {
 	if k.raw != nil {
 		return "by the proxy", nil
 	}
@@ -117,6 +117,6 @@ func (k *walk) tcp(ctx context.Context) (string, error) {
 	return "", problem(err, fmt.Sprintf("ask the network team for a route from this machine to %s", k.where()), "no connection to %s: %v", k.Broker, err)
 }
 
-func (k *walk) where() string {
+func (k *run) where() string {
 	return fmt.Sprintf("%s port %s", strings.Join(k.addrs, " or "), k.port)
 }

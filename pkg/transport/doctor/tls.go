@@ -18,9 +18,9 @@ import (
 
 // seen is what the handshake showed.
 type seen struct {
-	files material
-	shown []*x509.Certificate // by the other side, its own first
-	asked bool                // for our certificate
+	files     material
+	shown     []*x509.Certificate // by the other side, its own first
+	requested bool                // for our certificate
 }
 
 // material is what the files hold.
@@ -53,7 +53,7 @@ func readFiles(d identity.Driver, needed bool) (m material, err error) {
 }
 
 // ownName says where our certificate is.
-func (k *walk) ownName() string {
+func (k *run) ownName() string {
 	if k.Identity.ClientCertData != nil {
 		return "clientCertData"
 	}
@@ -62,7 +62,7 @@ func (k *walk) ownName() string {
 
 // tls shakes hands, whatever is shown, and looks at it afterwards: who is at the other
 // end is told best by its certificate.
-func (k *walk) tls(ctx context.Context) (string, error) {
+func (k *run) tls(ctx context.Context) (string, error) {
 	c := k.seen.files.config.Clone()
 	c.ServerName, c.NextProtos = k.expected(), k.Transport.protocols
 	c.InsecureSkipVerify = true // it is verified below, and nothing is sent over this connection
@@ -71,7 +71,7 @@ func (k *walk) tls(ctx context.Context) (string, error) {
 		own = &c.Certificates[0]
 	}
 	c.Certificates, c.GetClientCertificate = nil, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		k.seen.asked = true
+		k.seen.requested = true
 		return own, nil
 	}
 	conn := tls.Client(k.raw, c)
@@ -83,7 +83,7 @@ func (k *walk) tls(ctx context.Context) (string, error) {
 	if err := k.verify(leaf); err != nil {
 		return "", err
 	}
-	if !k.seen.asked && k.Transport.mutual {
+	if !k.seen.requested && k.Transport.mutual {
 		return "", k.inspected(leaf)
 	}
 	if got := conn.ConnectionState().NegotiatedProtocol; k.Transport.mutual && got != k.Transport.protocols[0] {
@@ -94,7 +94,7 @@ func (k *walk) tls(ctx context.Context) (string, error) {
 }
 
 // expected is the name that the certificate has to have.
-func (k *walk) expected() string {
+func (k *run) expected() string {
 	if k.Transport.serverName != "" {
 		return k.Transport.serverName
 	}
@@ -102,7 +102,7 @@ func (k *walk) expected() string {
 }
 
 // trusted names the CAs that count.
-func (k *walk) trusted() string {
+func (k *run) trusted() string {
 	switch {
 	case k.Identity.CAData != nil:
 		return "caData"
@@ -112,7 +112,7 @@ func (k *walk) trusted() string {
 	return "the file " + k.Identity.CAFile
 }
 
-func (k *walk) noHandshake(err error) error {
+func (k *run) noHandshake(err error) error {
 	switch {
 	case errors.As(err, new(tls.RecordHeaderError)):
 		return problem(err, "check the port; a broker that was started with --insecure is reached with --insecure, on its own machine", "%s does not speak TLS", k.Broker)
@@ -129,7 +129,7 @@ func (k *walk) noHandshake(err error) error {
 }
 
 // verify checks name and signature. Dates are the next step's: they tell of clocks.
-func (k *walk) verify(leaf *x509.Certificate) error {
+func (k *run) verify(leaf *x509.Certificate) error {
 	if err := identity.CheckShown(k.seen.shown); err != nil {
 		return problem(err, "have whoever runs the broker look at its certificate (tls-cert-file)", "what %s shows is not looked at: %v", k.Broker, err)
 	}
@@ -144,14 +144,14 @@ func (k *walk) verify(leaf *x509.Certificate) error {
 	_, err := leaf.Verify(x509.VerifyOptions{Roots: k.seen.files.config.RootCAs, Intermediates: between, CurrentTime: at})
 	named := leaf.VerifyHostname(k.expected()) == nil
 	switch {
-	case err != nil && !k.seen.asked && named && k.Transport.mutual:
+	case err != nil && !k.seen.requested && named && k.Transport.mutual:
 		return k.inspected(leaf)
 	case errors.As(err, new(x509.CertificateInvalidError)):
 		return problem(err, "have whoever runs the broker look at its CA and certificate (tls-cert-file)",
 			"the certificate of %s, %s, signed by %q, is not valid: %v", k.Broker, describe(leaf), leaf.Issuer.String(), err)
 	case err != nil:
 		advice := fmt.Sprintf("give the CA that signed the broker's certificate, %q; whoever runs the broker has it", leaf.Issuer.String())
-		if !k.seen.asked && named {
+		if !k.seen.requested && named {
 			advice += fmt.Sprintf(". If that is not the broker's CA, something on the way inspects TLS: ask the network team to exempt %s from it", k.Broker)
 		}
 		return problem(err, advice,
@@ -165,13 +165,13 @@ func (k *walk) verify(leaf *x509.Certificate) error {
 
 // inspected is about somebody between who ends TLS: the certificate has the right name,
 // and nobody asks for ours, as every broker does.
-func (k *walk) inspected(leaf *x509.Certificate) error {
+func (k *run) inspected(leaf *x509.Certificate) error {
 	return problem(nil, fmt.Sprintf("ask the network team to exempt %s from TLS inspection: client and broker know each other by their certificates, which do not get through it", k.Broker),
 		"something on the way to %s inspects TLS: it shows %s, signed by %q, and does not ask for a client certificate, as a broker does", k.Broker, describe(leaf), leaf.Issuer.String())
 }
 
 // clock compares the dates of the certificates with this machine's.
-func (k *walk) clock(context.Context) (string, error) {
+func (k *run) clock(context.Context) (string, error) {
 	now := k.Now()
 	for _, c := range k.seen.shown {
 		if err := inTime(c, now, "the broker shows", "have whoever runs the broker renew its certificate (tls-cert-file)"); err != nil {
@@ -203,7 +203,7 @@ func inTime(c *x509.Certificate, now time.Time, whose, renew string) error {
 }
 
 // identity connects as the party does.
-func (k *walk) identity(ctx context.Context) (string, error) {
+func (k *run) identity(ctx context.Context) (string, error) {
 	var err error
 	if k.conn, err = k.Transport.dial(ctx, k); err != nil {
 		k.conn = nil // nothing to close
@@ -211,12 +211,12 @@ func (k *walk) identity(ctx context.Context) (string, error) {
 			return "", k.refused(err)
 		}
 		p := explained("", err)
-		if own := k.seen.files.own; own != nil && !k.seen.asked && transport.CodeOf(err) != transport.CodeDeadline {
+		if own := k.seen.files.own; own != nil && !k.seen.requested && transport.CodeOf(err) != transport.CodeDeadline {
 			p.What += fmt.Sprintf("; it never asked for your certificate %s", k.ownName())
 		}
 		return "", p
 	}
-	if own := k.seen.files.own; own != nil && k.seen.asked {
+	if own := k.seen.files.own; own != nil && k.seen.requested {
 		return describe(own) + " is accepted", nil
 	}
 	return k.Transport.accepted(), nil
@@ -229,7 +229,7 @@ func isAlert(err error) bool {
 }
 
 // refused is about our certificate, and why the broker does not take it.
-func (k *walk) refused(err error) error {
+func (k *run) refused(err error) error {
 	var o *net.OpError
 	errors.As(err, &o)
 	reason, own := o.Err.Error(), k.seen.files.own

@@ -25,7 +25,7 @@ type Transport struct {
 	mutual    bool
 	// accepted says, of a party without a certificate, as whom it was accepted.
 	accepted func() string
-	dial     func(context.Context, *walk) (transport.Conn, error)
+	dial     func(context.Context, *run) (transport.Conn, error)
 }
 
 // GRPC is the transport to a broker at host:port. serverName is the name that its
@@ -34,7 +34,7 @@ func GRPC(broker, serverName string) Transport {
 	return Transport{
 		broker: broker, addr: broker, form: "write the broker as host:port, as broker.example:8090", serverName: serverName,
 		protocols: []string{"h2"}, mutual: true, accepted: func() string { return "anonymous: plaintext" },
-		dial: func(ctx context.Context, k *walk) (transport.Conn, error) {
+		dial: func(ctx context.Context, k *run) (transport.Conn, error) {
 			o := transportgrpc.Options{Target: broker, Insecure: k.Insecure, DialTimeout: k.Timeout, Proxy: k.settings(), Token: k.Identity.Bearer}
 			if !k.Insecure {
 				creds, err := k.Identity.Client(serverName, func(error) {})
@@ -53,7 +53,7 @@ func GRPC(broker, serverName string) Transport {
 }
 
 // MQTT is the transport to the broker of o, whose TLS, Proxy and Insecure are not used:
-// those of the [Way] are. The broker keeps nothing of the party.
+// those of the [Path] are. The broker keeps nothing of the party.
 func MQTT(o transportmqtt.Options) Transport {
 	t := Transport{
 		broker: o.Broker, form: "write the broker as host:port, as broker.example:8883, or as a URL that begins with mqtts:// or wss://",
@@ -74,7 +74,7 @@ func MQTT(o transportmqtt.Options) Transport {
 	if websocket {
 		t.protocols = []string{"http/1.1"}
 	}
-	t.dial = func(ctx context.Context, k *walk) (transport.Conn, error) {
+	t.dial = func(ctx context.Context, k *run) (transport.Conn, error) {
 		o := o
 		o.Insecure, o.DialTimeout, o.Fleeting, o.Proxy = k.Insecure, k.Timeout, true, k.settings()
 		if o.TLS = nil; !k.Insecure {

@@ -300,7 +300,7 @@ func newEvent() codec.Event {
 func TestSubscribe_TellsWhoseBrokerItIs(t *testing.T) {
 	ca := newAuthority(t)
 	l := freePort(t)
-	serve(t, l, accepting(metadata.Pairs(codec.HeaderProtocol, "1", codec.HeaderEpoch, "e1"), func(stream) error { return nil }),
+	serve(t, l, accepting(metadata.Pairs(codec.HeaderProtocol, "1", codec.HeaderStoreID, "e1"), func(stream) error { return nil }),
 		ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
 	c, err := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()}).Dial(t.Context())
 	if err != nil {

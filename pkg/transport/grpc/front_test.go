@@ -118,7 +118,7 @@ func (f frontStream) Accept(a transport.Accepted) error {
 	}
 	if a.MaxEventBytes > 0 {
 		md.Set(codec.HeaderMaxEventBytes, strconv.Itoa(a.MaxEventBytes))
-		md.Set(codec.HeaderEpoch, a.Epoch)
+		md.Set(codec.HeaderStoreID, a.Epoch)
 	}
 	return f.out.SendHeader(md)
 }

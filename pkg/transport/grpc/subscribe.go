@@ -104,7 +104,7 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 	accepted := transport.Accepted{
 		SubscriptionID: single(header, codec.HeaderSubscriptionID),
 		Resync:         single(header, codec.HeaderResync),
-		Epoch:          single(header, codec.HeaderEpoch),
+		Epoch:          single(header, codec.HeaderStoreID),
 		Roots:          c.attempt.verifiedBy(),
 		MaxEventBytes:  positive(single(header, codec.HeaderMaxEventBytes)),
 		Transport:      transport.GRPC,

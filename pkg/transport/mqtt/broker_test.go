@@ -245,7 +245,7 @@ type hawserPeer struct {
 	streams map[string]context.CancelFunc // by filter
 }
 
-func (h *hawserPeer) who() transport.Peer {
+func (h *hawserPeer) identity() transport.Peer {
 	return transport.Peer{Role: "agent", Name: "cluster1", Addr: h.RemoteAddr().String(), Conn: h.n}
 }
 
@@ -290,7 +290,7 @@ func (h *hawserPeer) take(ctx context.Context, p *packets.Publish, before <-chan
 	event, err := m.Proto()
 	var r transport.Receipt
 	if err == nil {
-		r, err = h.server.Publish(ctx, h.who(), event, property.SubscriptionIDOf(m.Properties))
+		r, err = h.server.Publish(ctx, h.identity(), event, property.SubscriptionIDOf(m.Properties))
 	}
 	if before != nil {
 		<-before
@@ -333,7 +333,7 @@ func (h *hawserPeer) subscribe(ctx context.Context, s *packets.Subscribe) {
 	go func() { // ends with ctx at the latest
 		defer h.calls.Done()
 		out := &hawserStream{h: h, ctx: streamCtx, subscribe: s, filter: f}
-		err := h.server.Subscribe(streamCtx, h.who(), raw, out)
+		err := h.server.Subscribe(streamCtx, h.identity(), raw, out)
 		switch {
 		case streamCtx.Err() != nil:
 		case err == nil:

@@ -160,7 +160,7 @@ func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) 
 
 // Reread is a Dialer for a party whose file is read again for each connection. complete gets the
 // options of each Dialer that is made, and may refuse the file.
-func Reread(path string, party transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.Reread[*File], error) {
+func Reread(path string, party transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.ReloadingDialer[*File], error) {
 	return transport.NewReread(
 		func() (*File, error) { return ReadFile(path, insecure) },
 		func(*File) (transport.Dialer, error) {

@@ -33,8 +33,8 @@ type Conn struct {
 	brokerPacket int
 	since        time.Time // the CONNACK
 
-	// turn is taken for a SUBSCRIBE or an UNSUBSCRIBE, so that they stay in order.
-	turn   chan struct{}
+	// lock is taken for a SUBSCRIBE or an UNSUBSCRIBE, so that they stay in order.
+	lock   chan struct{}
 	closed atomic.Bool
 	tasks  sync.WaitGroup // UNSUBSCRIBEs that wait for their answer
 
@@ -151,8 +151,8 @@ func (c *Conn) answered(topic string, answer *paho.PublishResponse) (transport.R
 	}
 	if reason == property.NoMatchingSubscribers {
 		// A hint only: brokers say it falsely, and leave it out where it is true.
-		receipt.Unheard = true
-		c.dialer.opts.Metrics.unheard()
+		receipt.NoSubscribers = true
+		c.dialer.opts.Metrics.noSubscriber()
 		c.dialer.opts.Log.Debug("the broker says that nobody has subscribed to what was published", "broker", c.dialer.opts.Broker, "topic", topic)
 	}
 	return receipt, nil

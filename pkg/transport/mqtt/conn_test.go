@@ -312,7 +312,7 @@ func TestAccepted(t *testing.T) {
 		if hawser {
 			filter = "sources/+/clusters/cluster1/sourceevents"
 		} else {
-			want = transport.Accepted{Plain: true, MaxEventBytes: 100_000 - envelopeBytes}
+			want = transport.Accepted{Stateless: true, MaxEventBytes: 100_000 - envelopeBytes}
 		}
 		want.Transport = transport.MQTT
 		if d := cmp.Diff(want, accepted); d != "" {
@@ -410,7 +410,7 @@ func TestPublish_TooLargeForABrokerThatDidNotSay(t *testing.T) {
 	})
 	c := dial(t, newDialer(t, options(f)))
 	s := subscribe(t, c, agentSubscription(), acceptAll)
-	waitFor(t, "SUBSCRIBE on its way", func() bool { return len(c.turn) == 1 })
+	waitFor(t, "SUBSCRIBE on its way", func() bool { return len(c.lock) == 1 })
 	waitFor(t, "the request", func() bool { c.state.mu.Lock(); defer c.state.mu.Unlock(); return len(c.state.requests) == 1 })
 	big := newEvent(1)
 	big.DataEncoded = make([]byte, 5000)
@@ -453,7 +453,7 @@ func TestPublish_Answers(t *testing.T) {
 		_, err := c.Publish(t.Context(), newEvent(1), "s")
 		wantCode(t, err, want)
 	}
-	for reason, want := range map[property.Reason]transport.Receipt{property.Success: {}, property.NoMatchingSubscribers: {Unheard: true}} {
+	for reason, want := range map[property.Reason]transport.Receipt{property.Success: {}, property.NoMatchingSubscribers: {NoSubscribers: true}} {
 		answers <- reason
 		if r, err := c.Publish(t.Context(), newEvent(1), "s"); err != nil || r != want {
 			t.Errorf("%v: %+v, %v", reason, r, err)

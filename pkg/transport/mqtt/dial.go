@@ -31,9 +31,9 @@ const (
 	sessionExpiry = time.Hour
 	// willDelay is that of a Dialer. A party that comes back within it was not gone.
 	willDelay = 30 * time.Second
-	// askAfter is how long the broker may be silent until it is asked whether it is there, whatever
+	// probeAfter is how long the broker may be silent until it is asked whether it is there, whatever
 	// it asks of us.
-	askAfter = 10 * time.Second
+	probeAfter = 10 * time.Second
 	// envelopeBytes is what the topic, and the names of attributes, put on top of an event.
 	envelopeBytes = 64 << 10
 	// never is longer than any call: paho's own timeouts are not used.
@@ -178,7 +178,7 @@ func lastWord(conn net.Conn, err error) error {
 // newConn puts together what a connection is made of.
 func (d *Dialer) newConn(raw net.Conn) *Conn {
 	o := &d.opts
-	c := &Conn{dialer: d, maxPacket: d.maxPacket(), turn: make(chan struct{}, 1), reported: map[string]bool{}}
+	c := &Conn{dialer: d, maxPacket: d.maxPacket(), lock: make(chan struct{}, 1), reported: map[string]bool{}}
 	s := newStream(raw, c.maxPacket, func(topic string, size int) {
 		c.drop(dropTooLarge, topic, fmt.Errorf("it has %d bytes, at most %d are taken", size, c.maxPacket))
 	})
@@ -188,9 +188,9 @@ func (d *Dialer) newConn(raw net.Conn) *Conn {
 			c.drop(dropTopic, p.Topic, errors.New("nobody here has subscribed to it"))
 		},
 	}
-	c.state = newLink(s, in)
-	c.pinger = &pinger{stream: s, interval: min(o.KeepAlive, askAfter), stalled: in.full}
-	s.heard = c.pinger.PacketReceived
+	c.state = newSessionState(s, in)
+	c.pinger = &pinger{stream: s, interval: min(o.KeepAlive, probeAfter), stalled: in.full}
+	s.onReceive = c.pinger.PacketReceived
 	c.client = paho.NewClient(paho.ClientConfig{
 		ClientID: o.ClientID, Conn: s, Session: c.state, PingHandler: c.pinger, AuthHandler: noAuth{}, PacketTimeout: never,
 		// What has QoS 0 comes this way; what has more goes to the link.

@@ -22,7 +22,7 @@ import (
 
 // intrude connects to a broker as a client that sends what it likes, first some packets that
 // the broker has taken when it returns.
-func intrude(t *testing.T, s *stock, id string, config *tls.Config, first ...*packets.ControlPacket) *peer {
+func intrude(t *testing.T, s *mosquittoProgram, id string, config *tls.Config, first ...*packets.ControlPacket) *peer {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.config.Addr)
 	if err != nil {

@@ -47,7 +47,7 @@ type inbox struct {
 	order  []*message
 	subs   []*subscription
 	bytes  int
-	room   chan struct{} // closed when bytes shrink; nil when nobody waits
+	space  chan struct{} // closed when bytes shrink; nil when nobody waits
 	closed bool
 }
 
@@ -86,7 +86,7 @@ func (b *inbox) push(p *packets.Publish) {
 			flush = true
 			continue
 		}
-		room := b.waitForRoom()
+		room := b.waitForSpace()
 		b.mu.Unlock()
 		<-room
 		b.mu.Lock()
@@ -132,17 +132,17 @@ func (b *inbox) letGo() {
 	}
 }
 
-func (b *inbox) waitForRoom() <-chan struct{} {
-	if b.room == nil {
-		b.room = make(chan struct{})
+func (b *inbox) waitForSpace() <-chan struct{} {
+	if b.space == nil {
+		b.space = make(chan struct{})
 	}
-	return b.room
+	return b.space
 }
 
-func (b *inbox) madeRoom() {
-	if b.room != nil {
-		close(b.room)
-		b.room = nil
+func (b *inbox) freedSpace() {
+	if b.space != nil {
+		close(b.space)
+		b.space = nil
 	}
 }
 
@@ -150,7 +150,7 @@ func (b *inbox) madeRoom() {
 func (b *inbox) full() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.room != nil
+	return b.space != nil
 }
 
 // done marks a message as accepted.
@@ -160,7 +160,7 @@ func (b *inbox) done(m *message) {
 	}
 	m.packet, m.left = nil, 0
 	b.bytes -= m.size
-	b.madeRoom()
+	b.freedSpace()
 }
 
 // flush acknowledges what is done, as far as nothing before it is not.
@@ -274,7 +274,7 @@ func (b *inbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	b.madeRoom()
+	b.freedSpace()
 	for _, s := range b.subs {
 		s.wake.Ring()
 	}

@@ -83,7 +83,7 @@ func (w *warden) admit(cp *packets.ControlPacket, size int, now time.Time) error
 	err := most("packet", size, int(w.packet))
 	switch p := cp.Content.(type) {
 	case *packets.Connect:
-		return errors.Join(err, w.plain(p.Properties.User), most("client id", len(p.ClientID), w.clientID), most("keep alive", int(p.KeepAlive), w.wait))
+		return errors.Join(err, w.cleartext(p.Properties.User), most("client id", len(p.ClientID), w.clientID), most("keep alive", int(p.KeepAlive), w.wait))
 	case *packets.Subscribe:
 		for _, s := range p.Subscriptions {
 			err = errors.Join(err, names(s.Topic), most("QoS", int(s.QoS), 1))
@@ -91,14 +91,14 @@ func (w *warden) admit(cp *packets.ControlPacket, size int, now time.Time) error
 		if w.strict && p.Properties.SubscriptionIdentifier != nil {
 			err = errors.Join(err, errors.New("a subscription id"))
 		}
-		return errors.Join(err, w.plain(p.Properties.User), most("filters", len(p.Subscriptions), w.filters))
+		return errors.Join(err, w.cleartext(p.Properties.User), most("filters", len(p.Subscriptions), w.filters))
 	case *packets.Puback:
 		if w.strict && p.ReasonCode >= 0x80 {
 			err = errors.Join(err, fmt.Errorf("PUBACK %#02x", p.ReasonCode))
 		}
-		return errors.Join(err, w.plain(p.Properties.User))
+		return errors.Join(err, w.cleartext(p.Properties.User))
 	case *packets.Disconnect:
-		return errors.Join(err, w.plain(p.Properties.User))
+		return errors.Join(err, w.cleartext(p.Properties.User))
 	case *packets.Publish:
 		properties := 0
 		for _, u := range p.Properties.User {
@@ -116,8 +116,8 @@ func (w *warden) admit(cp *packets.ControlPacket, size int, now time.Time) error
 	return err
 }
 
-// plain says that user properties stand where none may be.
-func (w *warden) plain(u []packets.User) error {
+// cleartext says that user properties stand where none may be.
+func (w *warden) cleartext(u []packets.User) error {
 	if w.strict && len(u) > 0 {
 		return fmt.Errorf("%s: user properties on another packet than PUBLISH", w.name)
 	}
@@ -316,7 +316,7 @@ func traffic(t *testing.T, ofSource bool) (events []codec.Event) {
 	ask := codec.ResyncParams{ID: "ask", Time: now, Source: "agent", Cluster: longCluster, DataType: codec.ManifestBundles}
 	if !ofSource {
 		return append(events, must[codec.Event](t)(codec.NewSpecResyncRequest(ask, versions)),
-			must[codec.Event](t)(codec.NewAlive(codec.SyncParams{ID: "alive", Time: now, Source: "agent", Cluster: longCluster, Owner: longSource}, codec.Digest{Count: 1000})))
+			must[codec.Event](t)(codec.NewKeepalive(codec.SyncParams{ID: "alive", Time: now, Source: "agent", Cluster: longCluster, Owner: longSource}, codec.Digest{Count: 1000})))
 	}
 	ask.Source = longSource
 	return append(events, must[codec.Event](t)(codec.NewStatusResyncRequest(ask, nil)))

@@ -30,17 +30,17 @@ type sessionState struct {
 	window window
 	// managed: the broker is a managed one, to which publishes go at a pace.
 	managed bool
-	pace    pace
+	limiter publishLimiter
 	// answersAll: the broker is one of ours, which answers a PUBLISH that is too large instead of
 	// ending the connection.
 	answersAll bool
 
-	mu       sync.Mutex
-	requests map[uint16]request // by packet id
-	last     uint16             // the packet id given out last
-	ended    bool
-	farewell *packets.Disconnect // of the broker, nil if there was none
-	over     chan struct{}       // closed when ended
+	mu         sync.Mutex
+	requests   map[uint16]request // by packet id
+	last       uint16             // the packet id given out last
+	ended      bool
+	disconnect *packets.Disconnect // of the broker, nil if there was none
+	over       chan struct{}       // closed when ended
 }
 
 var _ session.SessionManager = (*sessionState)(nil)
@@ -52,15 +52,15 @@ type request struct {
 	size   int // of a PUBLISH
 }
 
-func newLink(s *stream, in *inbox) *sessionState {
+func newSessionState(s *stream, in *inbox) *sessionState {
 	return &sessionState{stream: s, inbox: in, requests: map[uint16]request{}, over: make(chan struct{})}
 }
 
 // What may be on its way to a stock broker, whatever larger numbers it allows: every stock broker
 // that we know takes this much. To a Hawser broker it is what that says, and this at most.
 const (
-	stockInFlight, stockInFlightBytes = 20, 64 << 10
-	hawserInFlight                    = 1024
+	defaultInFlight, defaultInFlightBytes = 20, 64 << 10
+	hawserInFlight                        = 1024
 )
 
 // ConAckReceived implements [session.SessionManager].
@@ -79,7 +79,7 @@ func (l *sessionState) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packe
 	}
 	l.inbox.keepUnaccepted()
 	l.managed = isManaged(ca.Properties)
-	l.window.open(min(count, stockInFlight), stockInFlightBytes)
+	l.window.open(min(count, defaultInFlight), defaultInFlightBytes)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (l *sessionState) AddToSession(ctx context.Context, packet session.Packet, 
 			return err
 		}
 		if l.managed {
-			if err := l.pace.wait(ctx, r.size, l.over); err != nil {
+			if err := l.limiter.wait(ctx, r.size, l.over); err != nil {
 				l.window.release(r.size)
 				return err
 			}
@@ -187,7 +187,7 @@ func (l *sessionState) ConnectionLost(farewell *packets.Disconnect) error {
 		l.mu.Unlock()
 		return nil
 	}
-	l.ended, l.farewell = true, farewell
+	l.ended, l.disconnect = true, farewell
 	requests := l.requests
 	l.requests = map[uint16]request{}
 	close(l.over)
@@ -224,7 +224,7 @@ func largestOf(requests map[uint16]request) (id uint16) {
 func (l *sessionState) end() *packets.Disconnect {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.farewell
+	return l.disconnect
 }
 
 // Ack implements [session.SessionManager]. The inbox acknowledges.

@@ -50,8 +50,8 @@ func (c *cutting) cut() {
 	c.conns = nil
 }
 
-// listener opens the broker's own port in front of s.
-func listener(t testing.TB, s transport.Server, ca *testkit.CA) *cutting {
+// brokerListener opens the broker's own port in front of s.
+func brokerListener(t testing.TB, s transport.Server, ca *testkit.CA) *cutting {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -111,7 +111,7 @@ func TestContract_OwnListener(t *testing.T) {
 			tlsConfig := credentials(t, ca, agent1)
 			transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
 				t.Helper()
-				l := listener(t, s, ca)
+				l := brokerListener(t, s, ca)
 				return transporttest.Fixture{
 					Dialer:       &unique{o: Options{Broker: prefix + l.Addr().String(), TLS: tlsConfig, Topics: testTopics, Log: quiet}},
 					Peer:         transport.Peer{Role: "agent", Name: "cluster1"},
@@ -125,7 +125,7 @@ func TestContract_OwnListener(t *testing.T) {
 // TestDial_ThroughAProxy: the proxy of the environment sees an address and what TLS makes of the rest.
 func TestDial_ThroughAProxy(t *testing.T) {
 	ca := testkit.NewCA(t)
-	l := listener(t, nobody{}, ca)
+	l := brokerListener(t, discardListener{}, ca)
 	asked := make(chan string, 1)
 	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.Method + " " + r.Host
@@ -171,8 +171,8 @@ func TestDial_ThroughAProxy(t *testing.T) {
 	}
 }
 
-// nobody is a server without any calls.
-type nobody struct{ transport.Server }
+// discardListener is a server without any calls.
+type discardListener struct{ transport.Server }
 
 // unique dials each time with another client id: the suite has several connections at once, and
 // by one id the later ends the earlier.

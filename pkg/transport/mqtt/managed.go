@@ -21,14 +21,14 @@ import (
 const managedProperties = 8 << 10 // bytes of user properties in a PUBLISH
 
 var (
-	managedPublishes = fair.Rate{PerSecond: 75, Burst: stockInFlight}
+	managedPublishes = fair.Rate{PerSecond: 75, Burst: defaultInFlight}
 	managedBytes     = fair.Rate{PerSecond: 256 << 10, Burst: 64 << 10}
 )
 
 func isManaged(p *packets.Properties) bool { return p.MaximumQOS != nil && *p.MaximumQOS < 2 }
 
-// pace says when publishes to a managed broker may go.
-type pace struct {
+// publishLimiter says when publishes to a managed broker may go.
+type publishLimiter struct {
 	mu        sync.Mutex
 	publishes fair.Bucket
 	bytes     fair.Bucket
@@ -36,7 +36,7 @@ type pace struct {
 
 // wait returns when a publish of so many bytes may go, or else the error of ctx, or errLost once
 // the connection is over.
-func (p *pace) wait(ctx context.Context, size int, over <-chan struct{}) error {
+func (p *publishLimiter) wait(ctx context.Context, size int, over <-chan struct{}) error {
 	now := time.Now()
 	p.mu.Lock()
 	delay := max(p.publishes.Reserve(managedPublishes, now, 1), p.bytes.Reserve(managedBytes, now, float64(size)))

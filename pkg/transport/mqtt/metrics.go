@@ -18,9 +18,9 @@ const (
 // Metrics counts what the MQTT connections of a process see. docs/metrics.md lists the series.
 // A nil *Metrics counts nothing.
 type Metrics struct {
-	dropped   *prometheus.CounterVec
-	nobody    prometheus.Counter
-	takeovers prometheus.Counter
+	dropped       *prometheus.CounterVec
+	noSubscribers prometheus.Counter
+	takeovers     prometheus.Counter
 }
 
 // NewMetrics registers the metrics with reg. The error says which name is taken.
@@ -29,14 +29,14 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_mqtt_dropped_total", Help: "Messages of the MQTT broker that were acknowledged and not used, by reason.",
 		}, []string{"reason"}),
-		nobody: prometheus.NewCounter(prometheus.CounterOpts{
+		noSubscribers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_mqtt_unheard_total", Help: "Published messages of which the MQTT broker said that nobody has subscribed to them.",
 		}),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_mqtt_takeovers_total", Help: "Connections that another client with the same client id has ended, or may have.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.dropped, m.nobody, m.takeovers} {
+	for _, c := range []prometheus.Collector{m.dropped, m.noSubscribers, m.takeovers} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("mqtt metrics: %w", err)
 		}
@@ -50,9 +50,9 @@ func (m *Metrics) drop(reason string) {
 	}
 }
 
-func (m *Metrics) unheard() {
+func (m *Metrics) noSubscriber() {
 	if m != nil {
-		m.nobody.Inc()
+		m.noSubscribers.Inc()
 	}
 }
 

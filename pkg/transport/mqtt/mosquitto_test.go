@@ -19,26 +19,26 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// stock is a Mosquitto that runs until the test ends.
-type stock struct {
+// mosquittoProgram is a Mosquitto that runs until the test ends.
+type mosquittoProgram struct {
 	t      *testing.T
 	config mosquitto.Config
 	p      *proc.Process
 }
 
-func startMosquitto(t *testing.T, text string) *stock {
+func startMosquitto(t *testing.T, text string) *mosquittoProgram {
 	t.Helper()
 	program, err := mosquitto.Fetch(t.Context(), "../../..", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stock{t: t, config: mosquitto.Config{Program: program, Dir: t.TempDir(), Text: text}}
+	s := &mosquittoProgram{t: t, config: mosquitto.Config{Program: program, Dir: t.TempDir(), Text: text}}
 	s.start()
 	t.Cleanup(func() { s.p.Kill() })
 	return s
 }
 
-func (s *stock) start() {
+func (s *mosquittoProgram) start() {
 	s.t.Helper()
 	var err error
 	if s.p, s.config.Addr, err = mosquitto.Start(context.WithoutCancel(s.t.Context()), s.config); err != nil {
@@ -46,7 +46,7 @@ func (s *stock) start() {
 	}
 }
 
-func (s *stock) options(client string) Options {
+func (s *mosquittoProgram) options(client string) Options {
 	return Options{Broker: s.config.Addr, Insecure: true, ClientID: client, Topics: testTopics, Log: quiet}
 }
 
@@ -75,12 +75,12 @@ func TestMosquitto_BothWays(t *testing.T) {
 	source, agent := dial(t, newDialer(t, s.options("source"))), dial(t, newDialer(t, s.options("agent")))
 
 	r, err := source.Publish(t.Context(), newEvent(0), "")
-	if err != nil || r != (transport.Receipt{Unheard: true}) {
+	if err != nil || r != (transport.Receipt{NoSubscribers: true}) {
 		t.Errorf("to nobody: %+v, %v", r, err)
 	}
 	specs, takeSpec := collect(100)
 	sub := subscribe(t, agent, agentSubscription(), takeSpec)
-	if a := await(t, sub.ready, "agent"); !a.Plain || a.Protocol != 0 || a.SubscriptionID != "" {
+	if a := await(t, sub.ready, "agent"); !a.Stateless || a.Protocol != 0 || a.SubscriptionID != "" {
 		t.Errorf("%+v", a)
 	}
 	statuses, takeStatus := collect(100)
@@ -103,7 +103,7 @@ func TestMosquitto_BothWays(t *testing.T) {
 		t.Error(err)
 	}
 	wantCode(t, await(t, sub.ended, "end"), transport.CodeUnavailable)
-	if r, err := source.Publish(t.Context(), newEvent(3), ""); err != nil || r.Unheard {
+	if r, err := source.Publish(t.Context(), newEvent(3), ""); err != nil || r.NoSubscribers {
 		t.Errorf("to an agent that is away: %+v, %v", r, err)
 	}
 	specs, takeSpec = collect(100)
@@ -183,7 +183,7 @@ func TestMosquitto_Will(t *testing.T) {
 	}
 	o.Will = func() (codec.Event, bool) {
 		wills++
-		e, err := codec.NewFarewell(codec.SyncParams{ID: fmt.Sprint("will-", wills), Time: time.Now(), Source: "agent1", Cluster: "cluster1", Owner: "source1"})
+		e, err := codec.NewGoodbye(codec.SyncParams{ID: fmt.Sprint("will-", wills), Time: time.Now(), Source: "agent1", Cluster: "cluster1", Owner: "source1"})
 		return e, err == nil
 	}
 	d := newDialer(t, o)

@@ -24,7 +24,7 @@ type pinger struct {
 
 	mu             sync.Mutex
 	sent, received time.Time       // the last packets
-	asked          time.Time       // since when an answer is waited for; zero when none is
+	sentAt         time.Time       // since when an answer is waited for; zero when none is
 	waiting        []chan struct{} // who asked by Ping, to be closed at the next answer
 }
 
@@ -65,18 +65,18 @@ func (p *pinger) look(now time.Time, interval time.Duration) (due bool, err erro
 	stalled := p.stalled()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if stalled || p.received.After(p.asked) {
-		p.asked = time.Time{}
+	if stalled || p.received.After(p.sentAt) {
+		p.sentAt = time.Time{}
 	}
-	if !p.asked.IsZero() && now.Sub(p.asked) >= interval {
+	if !p.sentAt.IsZero() && now.Sub(p.sentAt) >= interval {
 		return false, fmt.Errorf("it did not answer a ping within %v", interval)
 	}
-	heard := p.asked.IsZero() && now.Sub(p.received) < interval/2
-	if now.Sub(p.sent) < interval/2 && (heard || !p.asked.IsZero()) {
+	heard := p.sentAt.IsZero() && now.Sub(p.received) < interval/2
+	if now.Sub(p.sent) < interval/2 && (heard || !p.sentAt.IsZero()) {
 		return false, nil
 	}
-	if p.asked.IsZero() && !stalled {
-		p.asked = now
+	if p.sentAt.IsZero() && !stalled {
+		p.sentAt = now
 	}
 	return true, nil
 }

@@ -58,8 +58,8 @@ var errForeign = errors.New("it sent what is no packet of an MQTT broker")
 type stream struct {
 	net.Conn
 	maxPacket int
-	// heard is called when something came, be it a piece of a large packet.
-	heard func()
+	// onReceive is called when something came, be it a piece of a large packet.
+	onReceive func()
 
 	r        *bufio.Reader
 	welcomed bool   // the CONNACK, which comes first, has begun
@@ -78,7 +78,7 @@ type stream struct {
 }
 
 func newStream(c net.Conn, maxPacket int, tooBig func(topic string, size int)) *stream {
-	s := &stream{Conn: c, maxPacket: maxPacket, tooBig: tooBig, heard: func() {}}
+	s := &stream{Conn: c, maxPacket: maxPacket, tooBig: tooBig, onReceive: func() {}}
 	s.r, s.w = bufio.NewReaderSize(noted{s}, 16<<10), bufio.NewWriterSize(pieces{s}, 16<<10)
 	return s
 }
@@ -89,7 +89,7 @@ type noted struct{ s *stream }
 func (r noted) Read(p []byte) (int, error) {
 	n, err := r.s.Conn.Read(p)
 	if n > 0 {
-		r.s.heard()
+		r.s.onReceive()
 	}
 	return n, err
 }

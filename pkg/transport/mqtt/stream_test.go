@@ -12,28 +12,28 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// slowLine is a connection on a line that takes a piece in a while, and that brings bytes one by
+// slowConn is a connection on a line that takes a piece in a while, and that brings bytes one by
 // one. It keeps no time itself.
-type slowLine struct {
+type slowConn struct {
 	net.Conn
 	deadlines int
 	written   []int
 	in        bytes.Buffer
 }
 
-func (l *slowLine) SetWriteDeadline(time.Time) error { l.deadlines++; return nil }
+func (l *slowConn) SetWriteDeadline(time.Time) error { l.deadlines++; return nil }
 
-func (l *slowLine) Write(p []byte) (int, error) {
+func (l *slowConn) Write(p []byte) (int, error) {
 	l.written = append(l.written, len(p))
 	return len(p), nil
 }
 
-func (l *slowLine) Read(p []byte) (int, error) { return l.in.Read(p[:1]) }
+func (l *slowConn) Read(p []byte) (int, error) { return l.in.Read(p[:1]) }
 
 // TestStream_SlowLine: the deadline is about progress, and pieces of a large packet are a sign of
 // life; else a large work would never arrive on a slow line, and be begun again for ever.
 func TestStream_SlowLine(t *testing.T) {
-	line := &slowLine{}
+	line := &slowConn{}
 	s := newStream(line, 1<<20, nil)
 	if _, err := publishPacket(1, specTopic, codec.Message{Payload: make([]byte, 10*writePiece)}).WriteTo(s); err != nil {
 		t.Fatal(err)
@@ -58,12 +58,12 @@ func TestStream_SlowLine(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	p := &pinger{stalled: func() bool { return false }, sent: start, received: start}
 	now := start
-	s.heard = func() { now = now.Add(time.Second); p.received = now } // a byte a second
+	s.onReceive = func() { now = now.Add(time.Second); p.received = now } // a byte a second
 	for line.in.Len() > 10 {
 		if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		due, err := p.look(now, askAfter)
+		due, err := p.look(now, probeAfter)
 		if err != nil {
 			t.Fatalf("with %d bytes to come: %v", line.in.Len(), err)
 		}

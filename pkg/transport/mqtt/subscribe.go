@@ -28,13 +28,13 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	if err != nil {
 		return err
 	}
-	if err := c.takeTurn(ctx); err != nil {
+	if err := c.acquire(ctx); err != nil {
 		return err
 	}
 	// Messages may come on the heels of the answer.
 	sub := c.state.inbox.add(filters)
-	accepted, err := c.ask(ctx, s, filters)
-	<-c.turn
+	accepted, err := c.request(ctx, s, filters)
+	<-c.lock
 	if err != nil {
 		c.leave(sub)
 		return err
@@ -46,20 +46,20 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	return err
 }
 
-func (c *Conn) takeTurn(ctx context.Context) error {
+func (c *Conn) acquire(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	select {
-	case c.turn <- struct{}{}:
+	case c.lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// ask sends SUBSCRIBE and reads the answer.
-func (c *Conn) ask(ctx context.Context, s transport.Subscription, filters []string) (transport.Accepted, error) {
+// request sends SUBSCRIBE and reads the answer.
+func (c *Conn) request(ctx context.Context, s transport.Subscription, filters []string) (transport.Accepted, error) {
 	o := &c.dialer.opts
 	callCtx, cancel := context.WithTimeout(ctx, o.SubscribeTimeout)
 	defer cancel()
@@ -119,7 +119,7 @@ func (c *Conn) judge(answer *paho.Suback, filters []string) (transport.Accepted,
 		if limit > 0 {
 			limit = max(1, limit-envelopeBytes)
 		}
-		return transport.Accepted{Plain: true, Roots: c.roots, MaxEventBytes: limit, Transport: transport.MQTT}, nil
+		return transport.Accepted{Stateless: true, Roots: c.roots, MaxEventBytes: limit, Transport: transport.MQTT}, nil
 	}
 	accepted := property.AcceptedOf(properties)
 	accepted.Roots, accepted.Transport = c.roots, transport.MQTT
@@ -180,7 +180,7 @@ func (c *Conn) leave(sub *subscription) {
 	go func() { // ends with the answer or with the connection; Close waits
 		defer c.tasks.Done()
 		select {
-		case c.turn <- struct{}{}:
+		case c.lock <- struct{}{}:
 		case <-c.state.over:
 			return
 		}
@@ -188,7 +188,7 @@ func (c *Conn) leave(sub *subscription) {
 		if orphaned := c.state.inbox.orphaned(sub); len(orphaned) > 0 {
 			_, _ = c.client.Unsubscribe(context.Background(), &paho.Unsubscribe{Topics: orphaned}) // of no consequence if it fails
 		}
-		<-c.turn
+		<-c.lock
 	}()
 }
 

@@ -64,7 +64,7 @@ func publishKeepsEvent(b *bench) {
 	}
 }
 
-func publishTellsPeer(b *bench) {
+func publishReachesPeer(b *bench) {
 	peers := make(chan transport.Peer, 1)
 	b.server.publish = func(_ context.Context, p transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
 		peers <- p

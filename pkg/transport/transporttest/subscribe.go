@@ -37,8 +37,8 @@ func subscribeRequest(b *bench) {
 	hello := transport.Hello{Protocol: 1, Cursor: "e/t/42", ClusterUID: "uid"}
 	dataType := codec.ManifestBundles.String()
 	for _, tc := range []struct {
-		ask  transport.Subscription
-		want transport.RawSubscription
+		subscription transport.Subscription
+		want         transport.RawSubscription
 	}{
 		{
 			transport.Subscription{Filter: transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, Hello: hello},
@@ -50,7 +50,7 @@ func subscribeRequest(b *bench) {
 		},
 	} {
 		var got transport.Accepted
-		err := b.dial().Subscribe(b.Context(), tc.ask, func(a transport.Accepted) { got = a }, acceptAll)
+		err := b.dial().Subscribe(b.Context(), tc.subscription, func(a transport.Accepted) { got = a }, acceptAll)
 		b.wantCode(err, transport.CodeNotFound)
 		seen := await(b, calls, "subscription at the server")
 		if diff := cmp.Diff(tc.want, seen.raw); diff != "" {

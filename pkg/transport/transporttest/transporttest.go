@@ -41,7 +41,7 @@ func Run(t *testing.T, newFixture func(t *testing.T, s transport.Server) Fixture
 	}{
 		{"Publish/accepted only when the server accepted", publishWaits},
 		{"Publish/event arrives as it is", publishKeepsEvent},
-		{"Publish/server sees who and on which connection", publishTellsPeer},
+		{"Publish/server sees who and on which connection", publishReachesPeer},
 		{"Publish/receipt", publishReceipt},
 		{"Publish/error arrives typed and without its cause", publishError},
 		{"Publish/calls run side by side", publishConcurrently},

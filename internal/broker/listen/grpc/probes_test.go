@@ -74,7 +74,7 @@ func publishSync(publish func(codec.Event, error) error, scope string) (all []at
 	for what, event := range map[string]func() (codec.Event, error){
 		"ack":               func() (codec.Event, error) { return codec.NewAck(p, codec.Ack{Cursor: cursor}) },
 		"inventory request": func() (codec.Event, error) { return codec.NewInventoryRequest(p, codec.InventoryRequest{}) },
-		"compared":          func() (codec.Event, error) { return codec.NewCompared(p, codec.Compared{AllClusters: true}) },
+		"compared":          func() (codec.Event, error) { return codec.NewSyncReport(p, codec.SyncReport{AllClusters: true}) },
 		"checkpoint":        func() (codec.Event, error) { return codec.NewCheckpoint(p, codec.Checkpoint{Cursor: cursor}) },
 		"inventory":         func() (codec.Event, error) { return codec.NewInventory(p, codec.Inventory{Revision: 1}) },
 		"request":           func() (codec.Event, error) { return codec.NewRegistrationRequest(p, &hawserv1.RegistrationRequest{}) },

@@ -128,7 +128,7 @@ func (s stream) Accept(a transport.Accepted) error {
 			codec.HeaderResync, a.Resync,
 			codec.HeaderMaxEventBytes, strconv.Itoa(a.MaxEventBytes))
 		if a.Epoch != "" {
-			kv = append(kv, codec.HeaderEpoch, a.Epoch)
+			kv = append(kv, codec.HeaderStoreID, a.Epoch)
 		}
 	}
 	return s.SendHeader(metadata.Pairs(kv...))

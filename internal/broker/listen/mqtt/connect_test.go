@@ -28,7 +28,7 @@ func TestConnect_SaysWhatIsServed(t *testing.T) {
 		p.MaximumPacketSize != 1<<20 || p.ServerKeepAlive != 60 || !strings.HasPrefix(p.AssignedClientID, "hawser-") || p.TopicAliasMaximum != 0 {
 		t.Errorf("%+v", k)
 	}
-	if user(k, codec.HeaderProtocol) != "1" || user(k, codec.HeaderEpoch) != "e1" || user(k, codec.HeaderMaxEventBytes) != "1000" {
+	if user(k, codec.HeaderProtocol) != "1" || user(k, codec.HeaderStoreID) != "e1" || user(k, codec.HeaderMaxEventBytes) != "1000" {
 		t.Errorf("%v", p.User)
 	}
 	peer, k := s.connect(agent1, func(k *packets.Packet) { // what is asked for in vain is no reason to refuse

@@ -54,7 +54,7 @@ type Announcement struct {
 // Properties returns a as a CONNACK says it.
 func (a Announcement) Properties() []codec.Property {
 	p := []codec.Property{{Key: codec.HeaderProtocol, Value: protocol}}
-	p = add(p, codec.HeaderEpoch, a.Epoch)
+	p = add(p, codec.HeaderStoreID, a.Epoch)
 	return add(p, codec.HeaderMaxEventBytes, number(a.MaxEventBytes))
 }
 
@@ -65,7 +65,7 @@ func Announced(properties []codec.Property) (a Announcement, ok bool) {
 		return Announcement{}, false
 	}
 	return Announcement{
-		Epoch:         Get(properties, codec.HeaderEpoch),
+		Epoch:         Get(properties, codec.HeaderStoreID),
 		MaxEventBytes: positive(Get(properties, codec.HeaderMaxEventBytes)),
 	}, true
 }
@@ -111,7 +111,7 @@ func Accepted(a transport.Accepted) []codec.Property {
 	}
 	p = add(p, codec.HeaderProtocol, strconv.Itoa(a.Protocol))
 	p = add(p, codec.HeaderResync, a.Resync)
-	p = add(p, codec.HeaderEpoch, a.Epoch)
+	p = add(p, codec.HeaderStoreID, a.Epoch)
 	return add(p, codec.HeaderMaxEventBytes, number(a.MaxEventBytes))
 }
 
@@ -120,7 +120,7 @@ func AcceptedOf(properties []codec.Property) transport.Accepted {
 	a := transport.Accepted{
 		SubscriptionID: Get(properties, codec.HeaderSubscriptionID),
 		Resync:         Get(properties, codec.HeaderResync),
-		Epoch:          Get(properties, codec.HeaderEpoch),
+		Epoch:          Get(properties, codec.HeaderStoreID),
 		MaxEventBytes:  positive(Get(properties, codec.HeaderMaxEventBytes)),
 	}
 	if Get(properties, codec.HeaderProtocol) == protocol {

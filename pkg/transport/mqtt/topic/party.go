@@ -66,7 +66,7 @@ func parsePattern(text string, kind Kind) (Topic, error) {
 		return Topic{}, fmt.Errorf("%q must end in /%s", text, kind)
 	}
 	for _, name := range []string{t.Group, t.Source, t.Cluster} {
-		if name != "" && name != anyName && !isPlainName(name) {
+		if name != "" && name != anyName && !isSimpleName(name) {
 			return Topic{}, fmt.Errorf(`%q: the name %q must consist of lower-case letters, digits and "-"`, text, name)
 		}
 	}
@@ -157,7 +157,7 @@ func NewAgent(s Set, cluster string) (Agent, error) {
 	if err != nil {
 		return Agent{}, err
 	}
-	if !isPlainName(cluster) {
+	if !isSimpleName(cluster) {
 		return Agent{}, fmt.Errorf(`the cluster %q: its name must consist of lower-case letters, digits and "-" to be part of a topic`, cluster)
 	}
 	for _, f := range []struct {

@@ -167,8 +167,8 @@ func isWord(s string) bool {
 	return s != ""
 }
 
-// isPlainName: as configuration files of Open Cluster Management may have it.
-func isPlainName(s string) bool {
+// isSimpleName: as configuration files of Open Cluster Management may have it.
+func isSimpleName(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
 			return false
