@@ -213,7 +213,7 @@ func (c *config) keepAuthorities(log *slog.Logger) func(*hawserv1.RegistrationKe
 		if k.ClientAuthorities == nil {
 			return // the source does not know
 		}
-		changed, err := identity.KeepToldCA(file, k.GetClientAuthorities(), time.Now())
+		changed, err := identity.KeepHubCA(file, k.GetClientAuthorities(), time.Now())
 		switch {
 		case err != nil:
 			log.Error("the authorities of agents that the hub told of cannot be used, those from before stay in use", "source", c.Registration.Source, "error", err)
@@ -232,6 +232,6 @@ func (c *config) credentials(log *slog.Logger) (*identity.Server, error) {
 	if len(c.Identities) == 0 {
 		log.Warn("no identity rules: agents can connect, sources cannot")
 	}
-	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile, AgentCA: c.TLS.AgentCAFile, ToldCA: c.toldCAFile()}
+	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile, AgentCA: c.TLS.AgentCAFile, HubCA: c.toldCAFile()}
 	return files.Server(func(err error) { log.Error("serving with the previous TLS files", "error", err) })
 }

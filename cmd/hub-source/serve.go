@@ -202,7 +202,7 @@ func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 	hub.QPS, hub.Burst, hub.UserAgent = c.KubeAPIQPS, c.KubeAPIBurst, program
 	into.History = history.NewSignal()
 	hub.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return history.Watches(next, func() { into.History.Tell(history.Nothing) })
+		return history.Watches(next, func() { into.History.Report(history.Nothing) })
 	})
 	if into.Works, err = workversioned.NewForConfig(hub); err != nil {
 		return nil, fmt.Errorf("reach the hub: %w", err)
@@ -245,7 +245,7 @@ func (c *config) election(hub *rest.Config, lost *history.Signal, log *slog.Logg
 		}
 	}
 	return leader.Election{
-		Leases: leader.Remember(leases, e.ResourceNamespace, e.ResourceName, lost.Tell), Namespace: e.ResourceNamespace, Name: e.ResourceName,
+		Leases: leader.Remember(leases, e.ResourceNamespace, e.ResourceName, lost.Report), Namespace: e.ResourceNamespace, Name: e.ResourceName,
 		Identity: identity, Log: log,
 		Duration: time.Duration(e.LeaseDuration), RenewDeadline: time.Duration(e.RenewDeadline), RetryPeriod: time.Duration(e.RetryPeriod),
 	}, nil

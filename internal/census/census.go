@@ -39,12 +39,12 @@ func (s ConditionState) String() string {
 	return [states]string{"", "missing", "outdated", "true", "false", "unknown", "deleting"}[s]
 }
 
-// Class is what the conditions of one work say. The zero Class is that of a work that is not
+// ConditionStates is what the conditions of one work say. The zero ConditionStates is that of a work that is not
 // counted.
-type Class [len(Conditions)]ConditionState
+type ConditionStates [len(Conditions)]ConditionState
 
 // Of returns the class of a work.
-func Of(o *workv1.ManifestWork) (c Class) {
+func Of(o *workv1.ManifestWork) (c ConditionStates) {
 	for i, typ := range Conditions {
 		c[i] = stateOf(o, typ)
 	}
@@ -72,7 +72,7 @@ func stateOf(o *workv1.ManifestWork, typ string) ConditionState {
 type Counts [len(Conditions)][states]int
 
 // Move counts a work as what it is now; was is as what it was counted.
-func (n *Counts) Move(was *Class, is Class) {
+func (n *Counts) Move(was *ConditionStates, is ConditionStates) {
 	for i := range Conditions {
 		n.add(i, was[i], -1)
 		n.add(i, is[i], 1)

@@ -22,12 +22,12 @@ func TestOf(t *testing.T) {
 	deleted.DeletionTimestamp = &metav1.Time{}
 	for name, c := range map[string]struct {
 		work *workv1.ManifestWork
-		want Class
+		want ConditionStates
 	}{
-		"new":     {work(), Class{Missing, Missing}},
-		"applied": {work(condition(workv1.WorkApplied, metav1.ConditionTrue, 3), condition(workv1.WorkAvailable, metav1.ConditionUnknown, 3)), Class{True, Unknown}},
-		"failing": {work(condition(workv1.WorkAvailable, metav1.ConditionTrue, 2), condition(workv1.WorkApplied, metav1.ConditionFalse, 3)), Class{False, Outdated}},
-		"deleted": {deleted, Class{Deleting, Deleting}},
+		"new":     {work(), ConditionStates{Missing, Missing}},
+		"applied": {work(condition(workv1.WorkApplied, metav1.ConditionTrue, 3), condition(workv1.WorkAvailable, metav1.ConditionUnknown, 3)), ConditionStates{True, Unknown}},
+		"failing": {work(condition(workv1.WorkAvailable, metav1.ConditionTrue, 2), condition(workv1.WorkApplied, metav1.ConditionFalse, 3)), ConditionStates{False, Outdated}},
+		"deleted": {deleted, ConditionStates{Deleting, Deleting}},
 	} {
 		if got := Of(c.work); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
@@ -37,16 +37,16 @@ func TestOf(t *testing.T) {
 
 func TestCounts_Move(t *testing.T) {
 	var n Counts
-	var a, b Class
-	n.Move(&a, Class{True, False})
-	n.Move(&b, Class{True, True})
-	n.Move(&a, Class{True, True})
+	var a, b ConditionStates
+	n.Move(&a, ConditionStates{True, False})
+	n.Move(&b, ConditionStates{True, True})
+	n.Move(&a, ConditionStates{True, True})
 	n.Move(&a, a)
 	if n[0][True] != 2 || n[1][True] != 2 || n[1][False] != 0 {
 		t.Errorf("counted %v", n)
 	}
-	n.Move(&a, Class{})
-	n.Move(&b, Class{})
+	n.Move(&a, ConditionStates{})
+	n.Move(&b, ConditionStates{})
 	if n != (Counts{}) {
 		t.Errorf("left %v", n)
 	}
@@ -59,10 +59,10 @@ func TestCounts_Move(t *testing.T) {
 
 func TestTurnaround(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
-	var w Turnaround
+	var w VersionLatency
 	told := func(version int64, s int, want time.Duration, first bool) {
 		t.Helper()
-		if took, ok := w.Told(version, at(s)); took != want || ok != first {
+		if took, ok := w.Reported(version, at(s)); took != want || ok != first {
 			t.Errorf("version %d at %d s: %v, %v, want %v, %v", version, s, took, ok, want, first)
 		}
 	}

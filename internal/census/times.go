@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Turnaround measures, for one work, the time from when a version of it was accepted to when
-// the first status about it came. The zero Turnaround has measured nothing.
-type Turnaround struct {
+// VersionLatency measures, for one work, the time from when a version of it was accepted to when
+// the first status about it came. The zero VersionLatency has measured nothing.
+type VersionLatency struct {
 	version int64
 	since   int64 // Unix nanoseconds, or one of the two below
 }
@@ -19,14 +19,14 @@ const (
 
 // Sent takes it that a version goes out. One that was told about before is not measured:
 // whatever is said of it next may come at any time.
-func (t *Turnaround) Sent(version, told int64) {
+func (t *VersionLatency) Sent(version, told int64) {
 	if version > t.version && version > told {
 		t.version, t.since = version, sent
 	}
 }
 
 // Accepted takes the answer to what was sent. known: it was there already, nobody knows since when.
-func (t *Turnaround) Accepted(version int64, known bool, now time.Time) {
+func (t *VersionLatency) Accepted(version int64, known bool, now time.Time) {
 	switch {
 	case version != t.version || t.since != sent:
 	case known:
@@ -36,9 +36,9 @@ func (t *Turnaround) Accepted(version int64, known bool, now time.Time) {
 	}
 }
 
-// Told takes a status about a version, or a later one. It returns how long that took, once for
+// Reported takes a status about a version, or a later one. It returns how long that took, once for
 // each version; a status may come before the answer that says that the version was accepted.
-func (t *Turnaround) Told(version int64, now time.Time) (took time.Duration, ok bool) {
+func (t *VersionLatency) Reported(version int64, now time.Time) (took time.Duration, ok bool) {
 	if version != t.version || t.since == answered || t.version == 0 {
 		return 0, false
 	}

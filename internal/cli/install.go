@@ -79,7 +79,7 @@ func (c *connection) dialBoth(hubContext string) (b both, err error) {
 }
 
 func installer(env Env, client *cluster.Kube) install.Installer {
-	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Say: func(format string, args ...any) { _ = say(env.Stdout, format+"\n", args...) }}
+	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Printf: func(format string, args ...any) { _ = say(env.Stdout, format+"\n", args...) }}
 }
 
 // installFlags are those that both verbs have.

@@ -127,12 +127,12 @@ func (c *Cluster) follow(stdout io.Reader, ready chan<- string) {
 	if errors.Is(readErr, io.EOF) {
 		readErr = nil
 	}
-	c.err = c.verdict(err, readErr)
+	c.err = c.startError(err, readErr)
 	close(c.ended)
 }
 
-// verdict tells an end that was asked for from others.
-func (c *Cluster) verdict(err, readErr error) error {
+// startError tells an end that was asked for from others.
+func (c *Cluster) startError(err, readErr error) error {
 	switch {
 	case c.killed.Load():
 		return c.log.failure()

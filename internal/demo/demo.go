@@ -60,20 +60,20 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	}
 	f := fleet.New(fleet.Config{
 		Root: d.Root, Dir: d.Dir, Bin: filepath.Join(d.Root, "bin"), ControlPlane: programs,
-		Clusters: Clusters, Subnet: d.Subnet, Transport: d.Transport, Say: d.say,
+		Clusters: Clusters, Subnet: d.Subnet, Transport: d.Transport, Printf: d.printf,
 	})
 	if err := f.Start(ctx); err != nil {
 		return err
 	}
 	defer func() {
-		d.say("stopping everything")
+		d.printf("stopping everything")
 		err = errors.Join(err, f.Stop())
 	}()
 	if err := d.tour(ctx, f); err != nil {
 		return err
 	}
 	if d.Once {
-		d.say("the tour is done, every step worked")
+		d.printf("the tour is done, every step worked")
 		return nil
 	}
 	d.instructions(f)
@@ -81,20 +81,20 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// say prints a line with the seconds since the start.
-func (d *Demo) say(format string, args ...any) {
+// printf prints a line with the seconds since the start.
+func (d *Demo) printf(format string, args ...any) {
 	fmt.Fprintf(d.Out, "%4.0fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // build builds control plane and programs and returns the directory of the
 // former.
 func (d *Demo) build(ctx context.Context) (string, error) {
-	d.say("building the test control plane and kubectl (minutes the first time, then cached)")
+	d.printf("building the test control plane and kubectl (minutes the first time, then cached)")
 	programs, err := controlplane.Build(ctx, d.Root, d.Out)
 	if err != nil {
 		return "", err
 	}
-	d.say("building Hawser")
+	d.printf("building Hawser")
 	build := exec.CommandContext(ctx, "make", "-s", "-C", d.Root, "build")
 	build.Stderr = d.Out // it says how far it is
 	if err := build.Run(); err != nil {

@@ -31,7 +31,7 @@ const (
 func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 	hubConfig := f.Hub.KubeconfigPath
 	file := filepath.Join(d.Root, exampleFile)
-	d.say("kubectl apply -f %s   (on the hub)", file)
+	d.printf("kubectl apply -f %s   (on the hub)", file)
 	if _, err := proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "apply", "-f", file); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 	if strings.TrimSpace(string(out)) == "" {
 		return fmt.Errorf("no AppliedManifestWork on %s", exampleCluster)
 	}
-	d.say("on %s: %s", exampleCluster, strings.TrimSpace(string(out)))
+	d.printf("on %s: %s", exampleCluster, strings.TrimSpace(string(out)))
 	_, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "-n", "default", "wait",
 		"--for=condition=Available", "--timeout=60s", "deployment", "--all")
 	if err != nil {
@@ -60,7 +60,7 @@ func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 	if out, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "get", "manifestworks", "-A"); err != nil {
 		return err
 	}
-	d.say("kubectl get manifestworks -A   (on the hub)")
+	d.printf("kubectl get manifestworks -A   (on the hub)")
 	fmt.Fprintf(d.Out, "\n%s\n", out)
 	return nil
 }
@@ -112,7 +112,7 @@ func (d *Demo) showConditions(work *workv1.ManifestWork, shown map[string]metav1
 			continue
 		}
 		shown[c.Type] = c
-		d.say("ManifestWork %s/%s: %s=%s %s: %s", work.Namespace, work.Name, c.Type, c.Status, c.Reason, c.Message)
+		d.printf("ManifestWork %s/%s: %s=%s %s: %s", work.Namespace, work.Name, c.Type, c.Status, c.Reason, c.Message)
 	}
 	return meta.IsStatusConditionTrue(work.Status.Conditions, workv1.WorkApplied) &&
 		meta.IsStatusConditionTrue(work.Status.Conditions, workv1.WorkAvailable)

@@ -44,8 +44,8 @@ type Config struct {
 	// NoWebhook leaves the hub without the webhook that deploy/ puts on it: works
 	// that it would refuse get there, and works change while hub-source is away.
 	NoWebhook bool
-	// Say hears of every step, for people; nil says nothing.
-	Say func(format string, args ...any)
+	// Printf hears of every step, for people; nil says nothing.
+	Printf func(format string, args ...any)
 }
 
 // The names of the programs of a fleet, which are those of their bases in
@@ -77,17 +77,17 @@ type Fleet struct {
 	Clusters map[string]*controlplane.Cluster
 	programs map[string]*Program
 
-	// claim keeps other fleets off the subnet, for as long as this process lives.
-	claim net.Listener
-	// life is the context of the control planes, which end with it.
-	life context.Context //nolint:containedctx // it spans Start and Stop
-	cut  context.CancelFunc
+	// subnetLock keeps other fleets off the subnet, for as long as this process lives.
+	subnetLock net.Listener
+	// ctx is the context of the control planes, which end with it.
+	ctx context.Context //nolint:containedctx // it spans Start and Stop
+	cut context.CancelFunc
 }
 
 // New returns a fleet that is not running yet.
 func New(cfg Config) *Fleet {
-	if cfg.Say == nil {
-		cfg.Say = func(string, ...any) {}
+	if cfg.Printf == nil {
+		cfg.Printf = func(string, ...any) {}
 	}
 	return &Fleet{cfg: cfg, Clusters: map[string]*controlplane.Cluster{}, programs: map[string]*Program{}, cut: func() {}}
 }
@@ -96,10 +96,10 @@ func New(cfg Config) *Fleet {
 // the start only: a started fleet runs until Stop. On error nothing is left
 // running.
 func (f *Fleet) Start(ctx context.Context) error {
-	f.life, f.cut = context.WithCancel(context.WithoutCancel(ctx))
+	f.ctx, f.cut = context.WithCancel(context.WithoutCancel(ctx))
 	started := context.AfterFunc(ctx, f.cut)
 	defer started()
-	steps := []func(context.Context) error{f.claimSubnet, f.certificates, f.startControlPlanes, f.install, f.startPrograms}
+	steps := []func(context.Context) error{f.lockSubnet, f.certificates, f.startControlPlanes, f.install, f.startPrograms}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return errors.Join(err, f.Stop())
@@ -118,9 +118,9 @@ func (f *Fleet) Stop() error {
 		errs = append(errs, c.Stop())
 	}
 	f.cut()
-	if f.claim != nil {
-		errs = append(errs, f.claim.Close())
-		f.claim = nil
+	if f.subnetLock != nil {
+		errs = append(errs, f.subnetLock.Close())
+		f.subnetLock = nil
 	}
 	return errors.Join(errs...)
 }
@@ -175,30 +175,30 @@ func (f *Fleet) ip(name string) string {
 // Subnets that are tried when Config.Subnet is 0.
 const firstSubnet, lastSubnet = 100, 150
 
-// claimSubnet listens on an address of the subnet that nothing else uses.
-func (f *Fleet) claimSubnet(ctx context.Context) (err error) {
+// lockSubnet listens on an address of the subnet that nothing else uses.
+func (f *Fleet) lockSubnet(ctx context.Context) (err error) {
 	first, last := f.cfg.Subnet, f.cfg.Subnet
 	if first == 0 {
 		first, last = firstSubnet, lastSubnet
 	}
 	var lc net.ListenConfig
 	for n := first; n <= last; n++ {
-		if f.claim, err = lc.Listen(ctx, "tcp", fmt.Sprintf("127.%d.0.1:8090", n)); err == nil {
+		if f.subnetLock, err = lc.Listen(ctx, "tcp", fmt.Sprintf("127.%d.0.1:8090", n)); err == nil {
 			f.cfg.Subnet = n
 			return nil
 		}
 	}
-	f.claim = nil
+	f.subnetLock = nil
 	return fmt.Errorf("another fleet runs on 127.%d.0.0: %w", last, err)
 }
 
-// certificateLife is longer than any fleet runs.
-const certificateLife = 30 * 24 * time.Hour
+// certificateLifetime is longer than any fleet runs.
+const certificateLifetime = 30 * 24 * time.Hour
 
 func (f *Fleet) certificates(context.Context) error {
 	dir := f.PKI()
 	if _, err := dir.Authority(); errors.Is(err, os.ErrNotExist) {
-		if _, err := dir.Init("hawser development CA", pki.Starting(time.Now(), certificateLife), false); err != nil {
+		if _, err := dir.Init("hawser development CA", pki.Starting(time.Now(), certificateLifetime), false); err != nil {
 			return err
 		}
 	} else if err != nil {
@@ -216,7 +216,7 @@ func (f *Fleet) certificates(context.Context) error {
 		requests = append(requests, pki.Request{Role: pki.Agent, Name: c})
 	}
 	for _, r := range requests {
-		r.Valid = pki.Starting(time.Now(), certificateLife)
+		r.Valid = pki.Starting(time.Now(), certificateLifetime)
 		if _, err := dir.Issue(r, true); err != nil {
 			return err
 		}
@@ -228,7 +228,7 @@ func (f *Fleet) startControlPlanes(context.Context) error {
 	if err := os.MkdirAll(f.LogDir(), 0o700); err != nil {
 		return err
 	}
-	f.cfg.Say("starting the hub and %d managed clusters (etcd, kube-apiserver, controllers)", len(f.cfg.Clusters))
+	f.cfg.Printf("starting the hub and %d managed clusters (etcd, kube-apiserver, controllers)", len(f.cfg.Clusters))
 	var g errgroup.Group
 	clusters := make([]*controlplane.Cluster, len(f.cfg.Clusters))
 	g.Go(func() (err error) {
@@ -255,7 +255,7 @@ func (f *Fleet) startControlPlane(name string) (*controlplane.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := controlplane.Start(f.life, controlplane.Config{
+	c, err := controlplane.Start(f.ctx, controlplane.Config{
 		Binary:    filepath.Join(f.cfg.ControlPlane, "controlplane"),
 		Name:      name,
 		Dir:       filepath.Join(f.cfg.Dir, name),

@@ -34,7 +34,7 @@ func (f *Fleet) kubectl(ctx context.Context, c *controlplane.Cluster, args ...st
 
 // install applies CRDs and the bases of deploy/ to the control planes.
 func (f *Fleet) install(ctx context.Context) error {
-	f.cfg.Say("installing CRDs and RBAC from deploy/")
+	f.cfg.Printf("installing CRDs and RBAC from deploy/")
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := f.apply(ctx, f.Hub, "-f", f.deploy("crds/manifestworks.yaml")); err != nil {
@@ -109,7 +109,7 @@ func (f *Fleet) ensureNamespace(ctx context.Context, c *controlplane.Cluster, na
 
 // startPrograms starts broker, hub-source and agents.
 func (f *Fleet) startPrograms(ctx context.Context) error {
-	f.cfg.Say("starting %s, hub-source and %d agents over mTLS", f.brokerName(), len(f.cfg.Clusters))
+	f.cfg.Printf("starting %s, hub-source and %d agents over mTLS", f.brokerName(), len(f.cfg.Clusters))
 	if err := f.startBroker(ctx); err != nil {
 		return err
 	}

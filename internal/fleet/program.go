@@ -28,8 +28,8 @@ import (
 type Program struct {
 	spec proc.Spec
 	// Admin is host:port of its admin endpoints; Mosquitto has none.
-	Admin string
-	say   func(format string, args ...any)
+	Admin  string
+	printf func(format string, args ...any)
 
 	watch *watch // nil before Start and after Stop and Kill
 
@@ -88,7 +88,7 @@ func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.
 			return
 		}
 		p.note(process.LogTail())
-		p.say("%s ended by itself and is started again, see %s", p.spec.Name, p.spec.LogFile)
+		p.printf("%s ended by itself and is started again, see %s", p.spec.Name, p.spec.LogFile)
 		for next := (*proc.Process)(nil); next == nil; {
 			if !run.Sleep(ctx, restartAfter) {
 				return
@@ -256,7 +256,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	}
 	admin := net.JoinHostPort(f.ip(owner), strconv.Itoa(cmd.readyPort))
 	return &Program{
-		Admin: admin, say: f.cfg.Say,
+		Admin: admin, printf: f.cfg.Printf,
 		spec: proc.Spec{
 			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: args, Env: env,
 			LogFile: filepath.Join(f.LogDir(), name+".log"),

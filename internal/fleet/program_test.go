@@ -16,7 +16,7 @@ import (
 func shellProgram(t *testing.T, script string) *Program {
 	t.Helper()
 	return &Program{
-		say: t.Logf,
+		printf: t.Logf,
 		spec: proc.Spec{
 			Name: "program", Path: "/bin/sh", Args: []string{"-c", script},
 			LogFile: filepath.Join(t.TempDir(), "log"),

@@ -108,7 +108,7 @@ func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Program{say: f.cfg.Say, spec: spec}, nil
+	return &Program{printf: f.cfg.Printf, spec: spec}, nil
 }
 
 // rules are those of hawser mqtt acl.

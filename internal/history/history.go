@@ -28,8 +28,8 @@ type Config struct {
 // History is that of a server. Its methods may be called concurrently.
 type History struct {
 	config Config
-	// turn is held by the one that reads own writes back; checked is when that began last.
-	turn    chan struct{}
+	// lock is held by the one that reads own writes back; checked is when that began last.
+	lock    chan struct{}
 	checked time.Time
 
 	mu     sync.Mutex
@@ -39,7 +39,7 @@ type History struct {
 
 // New returns the first history.
 func New(c Config) *History {
-	return &History{config: c, turn: make(chan struct{}, 1), over: make(chan struct{})}
+	return &History{config: c, lock: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
 // Present returns the number of the present history, and what is closed when it ends.
@@ -79,11 +79,11 @@ const checkWithin = 30 * time.Second
 // that broke together.
 func (h *History) Check(ctx context.Context, since time.Time) error {
 	select {
-	case h.turn <- struct{}{}:
+	case h.lock <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-h.turn }()
+	defer func() { <-h.lock }()
 	if h.config.OwnWrites == nil || h.checked.After(since) {
 		return nil
 	}

@@ -81,16 +81,16 @@ func TestHistory_OneLookServesAll(t *testing.T) {
 func TestSignal_KeepsTheStrongest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSignal()
-		s.Tell(Nothing)
-		s.Tell(Older)
-		s.Tell(Missing)
+		s.Report(Nothing)
+		s.Report(Older)
+		s.Report(Missing)
 		var got []Evidence
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
 		go func() { ended <- s.Follow(ctx, func(e Evidence) { got = append(got, e) }) }()
 		go func() { ended <- (*Signal)(nil).Follow(ctx, nil) }()
 		synctest.Wait()
-		s.Tell(Nothing)
+		s.Report(Nothing)
 		synctest.Wait()
 		cancel()
 		for range 2 {

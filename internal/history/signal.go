@@ -21,8 +21,8 @@ type Signal struct {
 // NewSignal returns a Signal that nothing was told.
 func NewSignal() *Signal { return &Signal{news: run.NewBell()} }
 
-// Tell tells evidence; Nothing means that a look is due. It does not block.
-func (s *Signal) Tell(e Evidence) {
+// Report tells evidence; Nothing means that a look is due. It does not block.
+func (s *Signal) Report(e Evidence) {
 	for old := s.strongest.Load(); int32(e) > old && !s.strongest.CompareAndSwap(old, int32(e)); {
 		old = s.strongest.Load()
 	}

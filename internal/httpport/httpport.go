@@ -36,8 +36,8 @@ const (
 	writeTimeout  = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
-	// tellEvery bounds how often the log tells of connections that were closed.
-	tellEvery = time.Minute
+	// logInterval bounds how often the log tells of connections that were closed.
+	logInterval = time.Minute
 )
 
 // Server returns a server with deadlines, and the listener, on l, that it is to
@@ -61,11 +61,11 @@ type port struct {
 	limits Limits
 	log    *slog.Logger
 
-	mu    sync.Mutex
-	conns map[*conn]struct{}
-	bytes int // of conns
-	count uint64
-	told  time.Time
+	mu       sync.Mutex
+	conns    map[*conn]struct{}
+	bytes    int // of conns
+	count    uint64
+	loggedAt time.Time
 }
 
 // conn is a connection; all but the first three are guarded by port.mu.
@@ -226,9 +226,9 @@ func (p *port) end(c *conn) {
 		return
 	}
 	p.mu.Lock()
-	tell := time.Since(p.told) >= tellEvery
+	tell := time.Since(p.loggedAt) >= logInterval
 	if tell {
-		p.told = time.Now()
+		p.loggedAt = time.Now()
 	}
 	p.mu.Unlock()
 	if tell {

@@ -93,7 +93,7 @@ func (c client) answer() string {
 	return string(b)
 }
 
-func (c client) asks() string {
+func (c client) sends() string {
 	c.Helper()
 	c.begins(3, 3)
 	return c.answer()
@@ -127,7 +127,7 @@ func (p *port) accepted(t *testing.T, n uint64) {
 func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 	p := serve(t, Limits{Connections: 8, Bytes: 1 << 20})
 	known := p.dial(t, "127.0.0.2")
-	if got := known.asks(); got != "3" {
+	if got := known.sends(); got != "3" {
 		t.Fatalf("answered %q", got)
 	}
 	var silent []client
@@ -136,16 +136,16 @@ func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 		p.accepted(t, uint64(3+i)) // in order
 	}
 	fresh := p.dial(t, "127.0.0.2")
-	if got := fresh.asks(); got != "3" {
+	if got := fresh.sends(); got != "3" {
 		t.Errorf("who comes to a full port is answered %q", got)
 	}
-	if got := known.asks(); got != "3" {
+	if got := known.sends(); got != "3" {
 		t.Errorf("who was there before is answered %q", got)
 	}
 	if got := silent[0].answer(); got != "" {
 		t.Errorf("the oldest of the most is answered %q, want its end", got)
 	}
-	if got := silent[6].asks(); got != "3" {
+	if got := silent[6].sends(); got != "3" {
 		t.Errorf("the latest of the most is answered %q", got)
 	}
 }
@@ -156,7 +156,7 @@ func TestServer_IdleConnectionsLeaveRoom(t *testing.T) {
 	var idle []client
 	for range 8 {
 		c := p.dial(t, "127.0.0.3")
-		if got := c.asks(); got != "3" {
+		if got := c.sends(); got != "3" {
 			t.Fatalf("answered %q", got)
 		}
 		idle = append(idle, c)

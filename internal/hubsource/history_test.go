@@ -41,7 +41,7 @@ func TestSource_NoticesARestoredHubWhoseWatchesGoOn(t *testing.T) {
 					b.hub.touch()
 				}
 				before := len(a.history())
-				signal.Tell(c.evidence)
+				signal.Report(c.evidence)
 				b.settle(2 * time.Minute)
 				b.shown("c1/w", 1)
 				if begun.Load() != 2 || len(a.history()) == before {

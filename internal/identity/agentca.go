@@ -40,10 +40,10 @@ func CheckAuthorities(text []byte, now time.Time) ([]byte, error) {
 	return good.Bytes(), nil
 }
 
-// KeepToldCA makes a file, for Files.ToldCA, hold the authorities in a PEM text that may vouch for
+// KeepHubCA makes a file, for Files.HubCA, hold the authorities in a PEM text that may vouch for
 // agents, or removes it where the text is empty. changed: it did not hold them before. The file is for
 // its owner alone and never half written. With an error it is as it was.
-func KeepToldCA(file string, text []byte, now time.Time) (changed bool, err error) {
+func KeepHubCA(file string, text []byte, now time.Time) (changed bool, err error) {
 	had, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err

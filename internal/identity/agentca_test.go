@@ -26,7 +26,7 @@ func TestServer_ToldCA(t *testing.T) {
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
 	agent.renew(told, pki.Request{Role: pki.Agent, Name: "c1"}, own)
 	f := broker.files()
-	f.ToldCA = filepath.Join(broker.dir, "agent-ca.crt")
+	f.HubCA = filepath.Join(broker.dir, "agent-ca.crt")
 	var reported []error
 	s := loaderFor(t, f, func(err error) { reported = append(reported, err) }, &now).server()
 	pair, err := tls.LoadX509KeyPair(agent.files().Cert, agent.files().Key)
@@ -57,12 +57,12 @@ func TestServer_ToldCA(t *testing.T) {
 	}
 	keep := func(text []byte, want bool) {
 		t.Helper()
-		if changed, err := KeepToldCA(f.ToldCA, text, time.Now()); err != nil || changed != want {
+		if changed, err := KeepHubCA(f.HubCA, text, time.Now()); err != nil || changed != want {
 			t.Errorf("kept: %v, %v", changed, err)
 		}
 		// t1 a file is replaced, t2 by another of the same size, within one tick of the file system's clock:
 		// the two look the same. Those who replace it do so minutes apart, as here.
-		if err := os.Chtimes(f.ToldCA, now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Chtimes(f.HubCA, now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 	}
@@ -97,7 +97,7 @@ func TestServer_ToldCA(t *testing.T) {
 	if len(reported) != 1 || !strings.Contains(reported[0].Error(), "remove it") {
 		t.Errorf("reported %v", reported)
 	}
-	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.ToldCA) {
+	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.HubCA) {
 		t.Errorf("a server starts with a broken file: %v", err)
 	}
 }
@@ -134,7 +134,7 @@ func TestKeepToldCA(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	file := filepath.Join(dir, "agent-ca.crt")
 	for _, name := range []string{"a", "b"} {
-		if changed, err := KeepToldCA(file, authority(t, name).CertificatePEM(), now); !changed || err != nil {
+		if changed, err := KeepHubCA(file, authority(t, name).CertificatePEM(), now); !changed || err != nil {
 			t.Fatalf("%v, %v", changed, err)
 		}
 	}
@@ -145,7 +145,7 @@ func TestKeepToldCA(t *testing.T) {
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", st, err)
 	}
-	if changed, err := KeepToldCA(file, []byte("nothing of use"), now); changed || err == nil {
+	if changed, err := KeepHubCA(file, []byte("nothing of use"), now); changed || err == nil {
 		t.Errorf("what cannot be used: %v, %v", changed, err)
 	}
 	if has, err := os.ReadFile(file); err != nil || !bytes.Equal(has, had) {
@@ -154,7 +154,7 @@ func TestKeepToldCA(t *testing.T) {
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
 		t.Errorf("%v, %v", names, err)
 	}
-	if _, err := KeepToldCA(filepath.Join(dir, "none", "x"), had, now); err == nil {
+	if _, err := KeepHubCA(filepath.Join(dir, "none", "x"), had, now); err == nil {
 		t.Error("there is no such directory")
 	}
 }
@@ -184,7 +184,7 @@ func TestServer_AgentCA(t *testing.T) {
 	broker := side{t, t.TempDir()}
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
 	f := broker.files()
-	f.AgentCA, f.ToldCA = filepath.Join(broker.dir, "agents.crt"), filepath.Join(broker.dir, "told.crt")
+	f.AgentCA, f.HubCA = filepath.Join(broker.dir, "agents.crt"), filepath.Join(broker.dir, "told.crt")
 	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.AgentCA) {
 		t.Errorf("a server starts without its file: %v", err)
 	}

@@ -19,12 +19,12 @@ import (
 // together: a client may leave both empty, a server needs them.
 type Files struct {
 	CA, Cert, Key string
-	// AgentCA and ToldCA are for a server: further CAs, which vouch for agents and for no other role.
-	// ToldCA are those of which a hub tells. Their file comes and goes, see [KeepToldCA].
-	AgentCA, ToldCA string
+	// AgentCA and HubCA are for a server: further CAs, which vouch for agents and for no other role.
+	// HubCA are those of which a hub tells. Their file comes and goes, see [KeepHubCA].
+	AgentCA, HubCA string
 }
 
-// stamps are those of CA, Cert, Key, AgentCA and ToldCA.
+// stamps are those of CA, Cert, Key, AgentCA and HubCA.
 type stamps [5]fileStamp
 
 // checkEvery bounds how often the files are looked at, whatever storm of
@@ -112,12 +112,12 @@ func (l *loader) reload() error {
 }
 
 func (f Files) stamps() (s stamps, err error) {
-	for i, name := range []string{f.CA, f.Cert, f.Key, f.AgentCA, f.ToldCA} {
+	for i, name := range []string{f.CA, f.Cert, f.Key, f.AgentCA, f.HubCA} {
 		if name == "" {
 			continue
 		}
 		st, err := os.Stat(name)
-		if name == f.ToldCA && errors.Is(err, fs.ErrNotExist) {
+		if name == f.HubCA && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
@@ -159,15 +159,15 @@ func (f Files) read() (m material, err error) {
 	return m, nil
 }
 
-// withAgentCAs returns own, what is in AgentCA, and what is in ToldCA if it is there.
+// withAgentCAs returns own, what is in AgentCA, and what is in HubCA if it is there.
 func (f Files) withAgentCAs(own *x509.CertPool) (all *x509.CertPool, err error) {
 	all = own
-	for name, hint := range map[string]string{f.AgentCA: "put the CA there that signs for clusters", f.ToldCA: "remove it, it is made anew when hub-source connects"} {
+	for name, hint := range map[string]string{f.AgentCA: "put the CA there that signs for clusters", f.HubCA: "remove it, it is made anew when hub-source connects"} {
 		if name == "" {
 			continue
 		}
 		b, err := os.ReadFile(name)
-		if name == f.ToldCA && errors.Is(err, fs.ErrNotExist) {
+		if name == f.HubCA && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {

@@ -75,7 +75,7 @@ func (m Mapping) Validate() error {
 		case r.Name == "":
 			return fmt.Errorf("identity rule %d: name is empty, set the %s's name", i+1, r.Role)
 		}
-		if err := m.validateTerms(i); err != nil {
+		if err := m.validateLimits(i); err != nil {
 			return fmt.Errorf("identity rule %d: %w", i+1, err)
 		}
 	}

@@ -27,7 +27,7 @@ type Server struct {
 
 // Server returns the credentials of a listening port. Clients may come without
 // a certificate (they then have no identity); one that is shown must be signed
-// by CA, AgentCA or ToldCA. onError hears of files that changed into something unusable; it is
+// by CA, AgentCA or HubCA. onError hears of files that changed into something unusable; it is
 // called from handshakes and from the methods of the result, and must not block.
 func (f Files) Server(onError func(error)) (*Server, error) {
 	if f.CA == "" || f.Cert == "" {

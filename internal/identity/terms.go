@@ -31,20 +31,22 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// Reach is where a source may have works; the zero value is everywhere.
-type Reach struct{ Clusters, Prefixes []string }
+// AllowedClusters is where a source may have works; the zero value is everywhere.
+type AllowedClusters struct{ Clusters, Prefixes []string }
 
 // Reach returns that of the rule's source.
-func (r Rule) Reach() Reach { return Reach{Clusters: r.Clusters, Prefixes: r.ClusterPrefixes} }
+func (r Rule) Reach() AllowedClusters {
+	return AllowedClusters{Clusters: r.Clusters, Prefixes: r.ClusterPrefixes}
+}
 
 // Covers reports whether a cluster is within reach.
-func (r Reach) Covers(cluster string) bool {
+func (r AllowedClusters) Covers(cluster string) bool {
 	return len(r.Clusters)+len(r.Prefixes) == 0 || slices.Contains(r.Clusters, cluster) ||
 		slices.ContainsFunc(r.Prefixes, func(p string) bool { return strings.HasPrefix(cluster, p) })
 }
 
-// validateTerms says what is wrong with where the source of rule i may have works, and how many.
-func (m Mapping) validateTerms(i int) error {
+// validateLimits says what is wrong with where the source of rule i may have works, and how many.
+func (m Mapping) validateLimits(i int) error {
 	r := m[i]
 	if r.Role != Source && (len(r.Clusters)+len(r.ClusterPrefixes) > 0 || r.Quota != Limits{}) {
 		return fmt.Errorf("clusters, clusterPrefixes and quota are for sources, and not for a %s: leave them out", r.Role)
@@ -62,7 +64,7 @@ func (m Mapping) validateTerms(i int) error {
 }
 
 // validate reports what no cluster can be called.
-func (r Reach) validate() error {
+func (r AllowedClusters) validate() error {
 	for _, c := range r.Clusters {
 		if err := CheckCluster(c); err != nil {
 			return fmt.Errorf("clusters: %w", err)

@@ -57,7 +57,7 @@ type Watch struct {
 	// Of Run alone. told is when the log warned last, by what it was about.
 	files       []string
 	known, seen []fileStamp
-	told        map[string]time.Time
+	reported    map[string]time.Time
 
 	mu   sync.Mutex
 	ends map[string]ending // by what it is of: "own" or "ca"
@@ -75,7 +75,7 @@ type ending struct {
 // time, therefore nobody hears of the change. Files that cannot be used are no error here, but
 // one of Check.
 func NewWatch(c WatchConfig) (*Watch, error) {
-	w := &Watch{cfg: c, changed: run.NewBell(), told: map[string]time.Time{}}
+	w := &Watch{cfg: c, changed: run.NewBell(), reported: map[string]time.Time{}}
 	w.read()
 	w.known = stampsOf(w.files)
 	w.seen = w.known
@@ -245,12 +245,12 @@ func (w *Watch) warnings(now time.Time) (all map[string]string, err error) {
 func (w *Watch) warn(ctx context.Context, now time.Time) {
 	warnings, _ := w.warnings(now) // files that cannot be used are told of by who uses them
 	for of, text := range warnings {
-		if last, told := w.told[of]; !told || now.Sub(last) >= warnEvery {
-			w.told[of] = now
+		if last, told := w.reported[of]; !told || now.Sub(last) >= warnEvery {
+			w.reported[of] = now
 			w.cfg.Log.WarnContext(ctx, "a certificate is near its end", "of", of, "warning", text)
 		}
 	}
-	maps.DeleteFunc(w.told, func(of string, _ time.Time) bool { return warnings[of] == "" })
+	maps.DeleteFunc(w.reported, func(of string, _ time.Time) bool { return warnings[of] == "" })
 }
 
 // Check names the certificates that are near their end. The program is ready all the same.

@@ -104,7 +104,7 @@ func (w *watched) warnings(of string) int {
 	return strings.Count(w.log.String(), "level=WARN msg=\"a certificate is near its end\" of="+of)
 }
 
-func (w *watched) heard() bool {
+func (w *watched) notified() bool {
 	select {
 	case <-w.watch.Changed():
 		return true
@@ -177,7 +177,7 @@ func TestWatch_TellsOfEachChangeOnce(t *testing.T) {
 		w := newWatched(t, 10*lookEvery, day)
 		w.run()
 		w.after(10 * lookEvery)
-		if w.heard() || w.warnings("own") != 1 {
+		if w.notified() || w.warnings("own") != 1 {
 			t.Errorf("nothing has changed, and one certificate is near its end:\n%s", w.log.String())
 		}
 		for what, change := range map[string]func(){
@@ -187,11 +187,11 @@ func TestWatch_TellsOfEachChangeOnce(t *testing.T) {
 		} {
 			change()
 			w.after(3 * lookEvery)
-			if !w.heard() {
+			if !w.notified() {
 				t.Errorf("%s: not heard of", what)
 			}
 			w.after(10 * lookEvery)
-			if w.heard() {
+			if w.notified() {
 				t.Errorf("%s: heard of twice", what)
 			}
 		}
@@ -199,12 +199,12 @@ func TestWatch_TellsOfEachChangeOnce(t *testing.T) {
 		for range 5 {
 			w.stamp("tls.crt")
 			w.after(lookEvery)
-			if w.heard() {
+			if w.notified() {
 				t.Error("it is being written")
 			}
 		}
 		w.after(2 * lookEvery)
-		if got := w.ready(); !w.heard() || !strings.Contains(got, "no PEM certificate") {
+		if got := w.ready(); !w.notified() || !strings.Contains(got, "no PEM certificate") {
 			t.Errorf("of a broken file: %q", got)
 		}
 	})

@@ -30,8 +30,8 @@ type Installer struct {
 	List func(drift.Scope) drift.Source
 	// Dry has what would be deleted said, and not deleted.
 	Dry bool
-	// Say tells a person what is done, and what is waited for.
-	Say func(format string, args ...any)
+	// Printf tells a person what is done, and what is waited for.
+	Printf func(format string, args ...any)
 }
 
 // Apply applies a plan, waits until its programs run, applies what comes last, and
@@ -71,7 +71,7 @@ func (i Installer) put(ctx context.Context, p Plan) error {
 	// A program that starts before its certificate is there fails, and is started
 	// again only after a while.
 	programs := len(p.Objects)
-	if n := slices.IndexFunc(p.Objects, func(o *unstructured.Unstructured) bool { return place(o.GetKind()) == len(order) }); n >= 0 {
+	if n := slices.IndexFunc(p.Objects, func(o *unstructured.Unstructured) bool { return position(o.GetKind()) == len(order) }); n >= 0 {
 		programs = n
 	}
 	if err := i.apply(ctx, p.Manager, p.Objects[:programs]); err != nil {
@@ -101,11 +101,11 @@ func (i Installer) DryRun(ctx context.Context, p Plan) error {
 		case err != nil:
 			return err
 		case have == nil:
-			i.Say("%s would be created", nameOf(o))
+			i.Printf("%s would be created", nameOf(o))
 		case left(o, have):
-			i.Say("%s would be left as it is", nameOf(o))
+			i.Printf("%s would be left as it is", nameOf(o))
 		default:
-			i.Say("%s would be applied", nameOf(o))
+			i.Printf("%s would be applied", nameOf(o))
 		}
 	}
 	gone, err := i.former(ctx, p)
@@ -113,7 +113,7 @@ func (i Installer) DryRun(ctx context.Context, p Plan) error {
 		return err
 	}
 	for _, o := range gone {
-		i.Say("%s would be deleted: an earlier run made it, and it is not needed any more", nameOf(o))
+		i.Printf("%s would be deleted: an earlier run made it, and it is not needed any more", nameOf(o))
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (i Installer) apply(ctx context.Context, manager string, objects []*unstruc
 			return err
 		}
 		if have != nil && left(o, have) {
-			i.Say("%s is there, and left as it is", nameOf(o))
+			i.Printf("%s is there, and left as it is", nameOf(o))
 			continue
 		}
 		ref, err := refOf(ctx, i.Client, o)
@@ -137,11 +137,11 @@ func (i Installer) apply(ctx context.Context, manager string, objects []*unstruc
 		case err != nil:
 			return fmt.Errorf("%s: %w", nameOf(o), err)
 		case have == nil:
-			i.Say("%s created", nameOf(o))
+			i.Printf("%s created", nameOf(o))
 		case have.GetResourceVersion() == is.GetResourceVersion():
-			i.Say("%s unchanged", nameOf(o))
+			i.Printf("%s unchanged", nameOf(o))
 		default:
-			i.Say("%s changed", nameOf(o))
+			i.Printf("%s changed", nameOf(o))
 		}
 		if o.GetKind() == "CustomResourceDefinition" {
 			if err := i.await(ctx, o, established); err != nil {
@@ -214,7 +214,7 @@ func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done
 		}
 		if missing != said && err == nil {
 			said = missing
-			i.Say("waiting for %s: %s", nameOf(o), missing)
+			i.Printf("waiting for %s: %s", nameOf(o), missing)
 		}
 		if !run.Sleep(ctx, pause) {
 			return fmt.Errorf("waited for %s: it %s", nameOf(o), said)

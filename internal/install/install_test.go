@@ -29,8 +29,8 @@ var (
 // they are stuck.
 type plane struct {
 	*clustertest.Fake
-	stuck bool
-	said  []string
+	stuck  bool
+	output []string
 }
 
 func newPlane() *plane { return &plane{Fake: clustertest.New()} }
@@ -54,7 +54,7 @@ func (p *plane) ServerSideApply(ctx context.Context, gvr schema.GroupVersionReso
 const served = `{"status": {"conditions": [{"type": "Established", "status": "True"}]}}`
 
 func (p *plane) installer() Installer {
-	return Installer{Client: p, List: p.Metadata, Say: func(format string, args ...any) { p.said = append(p.said, fmt.Sprintf(format, args...)) }}
+	return Installer{Client: p, List: p.Metadata, Printf: func(format string, args ...any) { p.output = append(p.output, fmt.Sprintf(format, args...)) }}
 }
 
 // content is everything that is there, by what each object is called.
@@ -132,12 +132,12 @@ func TestHub_TwiceIsHarmless(t *testing.T) {
 	if len(before) < 25 {
 		t.Fatalf("only %v was made", slices.Sorted(maps.Keys(before)))
 	}
-	hub.said = nil
+	hub.output = nil
 	p := hub.installHub(t, Settings{}, epoch.Add(24*time.Hour)) // the settings are on the hub
 	if diff := cmp.Diff(before, hub.content()); diff != "" {
 		t.Errorf("the second run changed (-before +after):\n%s", diff)
 	}
-	for _, line := range hub.said {
+	for _, line := range hub.output {
 		if !strings.HasSuffix(line, " unchanged") && !strings.HasSuffix(line, " is there, and left as it is") {
 			t.Errorf("the second run said %q", line)
 		}
@@ -190,8 +190,8 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 			!errors.As(err, &hinted) || !strings.HasSuffix(hinted.Hint(), "describe pods -l app.kubernetes.io/name=hawser-broker") {
 			t.Errorf("error %v", err)
 		}
-		if !slices.Contains(hub.said, "waiting for deployment.apps/hawser-broker: has not been looked at by its controller") {
-			t.Errorf("said %q", hub.said)
+		if !slices.Contains(hub.output, "waiting for deployment.apps/hawser-broker: has not been looked at by its controller") {
+			t.Errorf("said %q", hub.output)
 		}
 		for ref := range hub.content() {
 			if strings.HasPrefix(ref, "validatingwebhookconfigurations") {
@@ -300,8 +300,8 @@ func TestApply_LeavesWhatIsOthers(t *testing.T) {
 		if err != nil || ours(have) {
 			t.Errorf("%s is %v, %v", nameOf(o), have, err)
 		}
-		if line := nameOf(o) + " is there, and left as it is"; !slices.Contains(hub.said, line) {
-			t.Errorf("said %q, want %q", hub.said, line)
+		if line := nameOf(o) + " is there, and left as it is"; !slices.Contains(hub.output, line) {
+			t.Errorf("said %q, want %q", hub.output, line)
 		}
 	}
 }
@@ -391,7 +391,7 @@ func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
 	hub.Put(mine)
 	before := hub.content()
 
-	hub.said = nil
+	hub.output = nil
 	p, err := Hub(t.Context(), hub, Settings{}, epoch)
 	if err == nil {
 		err = hub.installer().DryRun(t.Context(), p)
@@ -400,8 +400,8 @@ func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range []*unstructured.Unstructured{config, role} {
-		if !slices.Contains(hub.said, nameOf(o)+" would be deleted: an earlier run made it, and it is not needed any more") {
-			t.Errorf("the dry run said %q", hub.said)
+		if !slices.Contains(hub.output, nameOf(o)+" would be deleted: an earlier run made it, and it is not needed any more") {
+			t.Errorf("the dry run said %q", hub.output)
 		}
 	}
 	if diff := cmp.Diff(before, hub.content()); diff != "" {

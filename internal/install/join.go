@@ -337,13 +337,13 @@ func (i Installer) Leave(ctx context.Context) error {
 			continue
 		}
 		if i.Dry {
-			i.Say("%s would be deleted", nameOf(have))
+			i.Printf("%s would be deleted", nameOf(have))
 			continue
 		}
 		if err := i.remove(ctx, have); err != nil {
 			return err
 		}
-		i.Say("%s deleted", nameOf(have))
+		i.Printf("%s deleted", nameOf(have))
 	}
 	return nil
 }

@@ -235,8 +235,8 @@ func driverFile(address string) ([]byte, error) {
 // order is that of kinds: what others are in, or name, comes before them.
 var order = []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "Certificate"}
 
-// place is where a kind is in that order; Deployments and others come last.
-func place(kind string) int {
+// position is where a kind is in that order; Deployments and others come last.
+func position(kind string) int {
 	if i := slices.Index(order, kind); i >= 0 {
 		return i
 	}
@@ -245,7 +245,7 @@ func place(kind string) int {
 
 // take sorts the objects and marks them as those of this package.
 func (p *Plan) take(objects []*unstructured.Unstructured) {
-	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return place(a.GetKind()) - place(b.GetKind()) })
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return position(a.GetKind()) - position(b.GetKind()) })
 	seen := map[string]bool{}
 	for _, o := range objects {
 		if seen[keyOf(o)] {

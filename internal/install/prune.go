@@ -114,7 +114,7 @@ func (i Installer) prune(ctx context.Context, p Plan) error {
 		if err := i.remove(ctx, o); err != nil {
 			return err
 		}
-		i.Say("%s deleted: an earlier run made it, and it is not needed any more", nameOf(o))
+		i.Printf("%s deleted: an earlier run made it, and it is not needed any more", nameOf(o))
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (i Installer) DeleteClusters(ctx context.Context, hub metadata.Interface, p
 		return err
 	}
 	if others {
-		i.Say("ManagedClusters stay: Open Cluster Management looks after them")
+		i.Printf("ManagedClusters stay: Open Cluster Management looks after them")
 		return nil
 	}
 	return i.deleteAll(ctx, hub, doomed{
@@ -77,7 +77,7 @@ func (i Installer) deleteAll(ctx context.Context, hub metadata.Interface, d doom
 	}
 	names, err := i.there(ctx, hub, d)
 	for _, name := range names {
-		i.Say("%s would be deleted", name)
+		i.Printf("%s would be deleted", name)
 	}
 	return err
 }
@@ -110,7 +110,7 @@ func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d 
 			}
 			if said != waited {
 				said = waited
-				i.Say("waiting for %d %s to be gone: %s first", waited, d.called, d.first)
+				i.Printf("waiting for %d %s to be gone: %s first", waited, d.called, d.first)
 			}
 		}
 		if !run.Sleep(ctx, pause) {
@@ -215,17 +215,17 @@ func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.U
 		case have == nil:
 			continue
 		case !ours(have) || keep(o):
-			i.Say("%s stays", nameOf(o))
+			i.Printf("%s stays", nameOf(o))
 			continue
 		}
 		if i.Dry {
-			i.Say("%s would be deleted", nameOf(o))
+			i.Printf("%s would be deleted", nameOf(o))
 			continue
 		}
 		if err := i.remove(ctx, have); err != nil {
 			return err
 		}
-		i.Say("%s deleted", nameOf(o))
+		i.Printf("%s deleted", nameOf(o))
 	}
 	return nil
 }

@@ -138,8 +138,8 @@ func TestDeleteClusters_WaitsForHubSource(t *testing.T) {
 		if err := hub.installer().DeleteClusters(t.Context(), fleet(), joined); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(deleted, []string{"asks", "member", "asks", "member"}) || !slices.Equal(hub.said, []string{"waiting for 1 ManagedClusters to be gone: hub-source takes their add-ons and finalizers off first"}) {
-			t.Errorf("deleted %q, said %q", deleted, hub.said)
+		if !slices.Equal(deleted, []string{"asks", "member", "asks", "member"}) || !slices.Equal(hub.output, []string{"waiting for 1 ManagedClusters to be gone: hub-source takes their add-ons and finalizers off first"}) {
+			t.Errorf("deleted %q, said %q", deleted, hub.output)
 		}
 		stuck := fleet()
 		stuck.PrependReactor("delete", clusters.Resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
@@ -186,8 +186,8 @@ func TestDeleteWorks_WaitsForTheClusters(t *testing.T) {
 		if err := hub.installer().DeleteWorks(t.Context(), client, "cluster1"); err != nil {
 			t.Fatal(err)
 		}
-		if lists != 2 || deletions != 2 || len(hub.said) != 1 {
-			t.Errorf("%d lists, %d deletions, said %q", lists, deletions, hub.said)
+		if lists != 2 || deletions != 2 || len(hub.output) != 1 {
+			t.Errorf("%d lists, %d deletions, said %q", lists, deletions, hub.output)
 		}
 		// One that no agent lets go.
 		held := work("cluster1", "held")

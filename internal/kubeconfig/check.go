@@ -65,7 +65,7 @@ type look struct {
 	host string
 	// absent are the definitions that are not served.
 	absent map[schema.GroupResource]bool
-	who    authenticationclient.AuthenticationV1Interface
+	auth   authenticationclient.AuthenticationV1Interface
 	may    authorizationclient.AuthorizationV1Interface
 }
 
@@ -91,7 +91,7 @@ func (l *look) reach(ctx context.Context) (string, error) {
 		return "", err
 	}
 	l.host = cfg.Host
-	if l.who, err = authenticationclient.NewForConfig(cfg); err != nil {
+	if l.auth, err = authenticationclient.NewForConfig(cfg); err != nil {
 		return "", err
 	}
 	if l.may, err = authorizationclient.NewForConfig(cfg); err != nil {
@@ -101,7 +101,7 @@ func (l *look) reach(ctx context.Context) (string, error) {
 	if err := l.get(ctx, "/version", &v); err != nil {
 		return "", l.explain(err)
 	}
-	who, err := l.who.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	who, err := l.auth.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsNotFound(err): // before Kubernetes 1.28
 		return fmt.Sprintf("%s runs Kubernetes %s", l.host, v.GitVersion), nil

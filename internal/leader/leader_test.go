@@ -125,7 +125,7 @@ func (a *apiserver) election(identity string) Election {
 	}
 }
 
-func nobody(string) {}
+func noHolder(string) {}
 
 // replica is a Lead that runs.
 type replica struct {
@@ -139,7 +139,7 @@ func (e Election) start(t *testing.T) *replica {
 	ctx, stop := context.WithCancel(t.Context())
 	r := &replica{stop: stop, working: make(chan time.Time, 1), stopped: make(chan time.Time, 1), ended: make(chan error, 1)}
 	go func() {
-		r.ended <- e.Lead(ctx, nobody, func(ctx context.Context) error {
+		r.ended <- e.Lead(ctx, noHolder, func(ctx context.Context) error {
 			r.working <- time.Now()
 			<-ctx.Done()
 			r.stopped <- time.Now()
@@ -160,7 +160,7 @@ func (r *replica) end(t *testing.T) {
 
 func TestLead_WithoutLeasesWorks(t *testing.T) {
 	want := errors.New("done")
-	if err := (Election{}).Lead(t.Context(), nobody, func(context.Context) error { return want }); !errors.Is(err, want) {
+	if err := (Election{}).Lead(t.Context(), noHolder, func(context.Context) error { return want }); !errors.Is(err, want) {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -61,7 +61,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		return record, raw, err
 	}
 	if l.holder = record.HolderIdentity; l.others() {
-		l.note(l.rehearse(ctx))
+		l.note(l.dryRun(ctx))
 	}
 	return record, raw, nil
 }
@@ -69,8 +69,8 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 // others reports whether another replica has the Lease, expired or not.
 func (l *lock) others() bool { return l.holder != "" && l.holder != l.Identity() }
 
-// rehearse goes through taking the Lease, without taking it.
-func (l *lock) rehearse(ctx context.Context) error {
+// dryRun goes through taking the Lease, without taking it.
+func (l *lock) dryRun(ctx context.Context) error {
 	leases := l.election.Leases.Leases(l.election.Namespace)
 	lease, err := leases.Get(ctx, l.election.Name, metav1.GetOptions{})
 	if err != nil {
@@ -105,7 +105,7 @@ func (l *lock) note(err error) {
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	err := l.LeaseLock.Create(ctx, record)
 	l.note(err)
-	l.tellStuck()
+	l.reportStuck()
 	return err
 }
 
@@ -113,7 +113,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 // that has expired.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if l.others() && (l.allowed.IsZero() || time.Since(l.allowed) < l.election.Duration) {
-		l.tellStuck()
+		l.reportStuck()
 		return errTooSoon
 	}
 	err := l.LeaseLock.Update(ctx, record)
@@ -130,12 +130,12 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	if l.holder = held.HolderIdentity; l.holder == l.Identity() {
 		return nil // and no other can write it either
 	}
-	l.tellStuck()
+	l.reportStuck()
 	return err
 }
 
-// tellStuck tells once that nothing but admission keeps this replica from the Lease, if so.
-func (l *lock) tellStuck() {
+// reportStuck tells once that nothing but admission keeps this replica from the Lease, if so.
+func (l *lock) reportStuck() {
 	select {
 	case <-l.stuck:
 	default:

@@ -25,7 +25,7 @@ func TestCompare_CostGrowsWithTheList(t *testing.T) {
 				for i := n / 2; i < n; i++ { // the other half has no record
 					s.Decide(resync.Spec{ID: id(i), State: resync.Live, Version: int64(i % 9)})
 				}
-				if o := s.Unexplained(); len(o) != n/2 {
+				if o := s.Orphans(); len(o) != n/2 {
 					t.Errorf("%d orphans, want %d", len(o), n/2)
 				}
 			}

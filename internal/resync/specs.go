@@ -68,7 +68,7 @@ type listedSpec struct {
 
 // Specs compares the version list of one agent with the records of its
 // cluster: [NewSpecs], then [Specs.Decide] once per record, then
-// [Specs.Unexplained]. It is for one goroutine.
+// [Specs.Orphans]. It is for one goroutine.
 type Specs struct {
 	held map[string]listedSpec
 }
@@ -91,7 +91,7 @@ func NewSpecs(list []codec.ResourceVersion) *Specs {
 // orphans.
 func (s *Specs) Decide(r Spec) SendAction {
 	h, has := s.held[r.ID]
-	s.Explain(r.ID)
+	s.MarkKnown(r.ID)
 	switch r.State {
 	case Live:
 		return decideLive(r, h, has)
@@ -150,8 +150,8 @@ func decideDeleted(r Spec, h listedSpec, has bool) SendAction {
 	return Send
 }
 
-// Explain takes an id out of the orphans that belongs to no record of its own.
-func (s *Specs) Explain(id string) {
+// MarkKnown takes an id out of the orphans that belongs to no record of its own.
+func (s *Specs) MarkKnown(id string) {
 	if h, has := s.held[id]; has {
 		h.seen = true
 		s.held[id] = h
@@ -168,9 +168,9 @@ func (s *Specs) Lists(id string) bool {
 // when there are several, 0 when it does not list the id.
 func (s *Specs) Version(id string) int64 { return s.held[id].version }
 
-// Unexplained returns, sorted, the ids that the agent lists and that no record
+// Orphans returns, sorted, the ids that the agent lists and that no record
 // given to Decide, nor Explain, explained.
-func (s *Specs) Unexplained() []string {
+func (s *Specs) Orphans() []string {
 	var ids []string
 	for id, h := range s.held {
 		if !h.seen {

@@ -66,7 +66,7 @@ func TestSpecs_Decide(t *testing.T) {
 		if got := s.Decide(c.record); got != c.want {
 			t.Errorf("%s: decision %d, want %d", name, got, c.want)
 		}
-		if o := s.Unexplained(); len(o) != 0 {
+		if o := s.Orphans(); len(o) != 0 {
 			t.Errorf("%s: %v is explained by a record and listed as orphan", name, o)
 		}
 	}
@@ -75,12 +75,12 @@ func TestSpecs_Decide(t *testing.T) {
 func TestSpecs_OrphansAreNamedAndNothingElse(t *testing.T) {
 	s := resync.NewSpecs([]codec.ResourceVersion{{ResourceID: "b"}, {ResourceID: "a"}, {ResourceID: "c"}})
 	s.Decide(resync.Spec{ID: "c", State: resync.Live})
-	s.Explain("unlisted")
-	if diff := cmp.Diff([]string{"a", "b"}, s.Unexplained()); diff != "" {
+	s.MarkKnown("unlisted")
+	if diff := cmp.Diff([]string{"a", "b"}, s.Orphans()); diff != "" {
 		t.Error(diff)
 	}
-	s.Explain("a")
-	if diff := cmp.Diff([]string{"b"}, s.Unexplained()); diff != "" {
+	s.MarkKnown("a")
+	if diff := cmp.Diff([]string{"b"}, s.Orphans()); diff != "" {
 		t.Error(diff)
 	}
 	if !s.Lists("a") || s.Lists("unlisted") {
@@ -203,7 +203,7 @@ func (f *fleet) resync() (sends int, ahead map[string]bool, orphans []string) {
 		case resync.Skip:
 		}
 	}
-	return sends, ahead, s.Unexplained()
+	return sends, ahead, s.Orphans()
 }
 
 func TestSpecs_BothSidesAreEqualAfterwards(t *testing.T) {

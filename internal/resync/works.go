@@ -19,9 +19,9 @@ type Work struct {
 	// Deleting: the source deletes the work; what the broker must hear is the
 	// deletion, whatever it has.
 	Deleting bool
-	// Stuck: the work cannot be published in its present form. What the broker
+	// Unpublishable: the work cannot be published in its present form. What the broker
 	// has of it stays, and so does what else goes by its name.
-	Stuck bool
+	Unpublishable bool
 }
 
 // Works says what makes the records of one source on one cluster those of its
@@ -45,10 +45,10 @@ type Works struct {
 	// That something is not there is no deletion: ask the source for each, and
 	// see [MayDelete].
 	Missing []codec.InventoryRecord
-	// Later counts those of them that have no revision: they wait behind a
+	// QueuedBehindDeletion counts those of them that have no revision: they wait behind a
 	// deletion, and nothing can be said about them on a condition before it is
 	// confirmed. They are not in Missing.
-	Later int
+	QueuedBehindDeletion int
 	// Live counts the live records.
 	Live int
 }
@@ -79,7 +79,7 @@ func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 	for i := range works {
 		w := &works[i]
 		held[w.ID] = true
-		if w.Stuck {
+		if w.Unpublishable {
 			continue
 		}
 		if !w.Deleting {
@@ -98,7 +98,7 @@ func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 		case taken[r.Name] != "":
 			p.Replacing = append(p.Replacing, taken[r.Name])
 		case r.Revision == 0:
-			p.Later++
+			p.QueuedBehindDeletion++
 		default:
 			p.Missing = append(p.Missing, r)
 		}

@@ -22,7 +22,7 @@ func TestCompareWorks(t *testing.T) {
 		return resync.Work{ID: id, Name: name, Version: version, Tag: tag(content)}
 	}
 	with := func(w resync.Work, f func(*resync.Work)) resync.Work { f(&w); return w }
-	stuck := func(w *resync.Work) { w.Stuck = true }
+	stuck := func(w *resync.Work) { w.Unpublishable = true }
 	deleting := func(w *resync.Work) { w.Deleting = true }
 	for name, c := range map[string]struct {
 		works   []resync.Work
@@ -44,7 +44,7 @@ func TestCompareWorks(t *testing.T) {
 		"name taken by a new work": {[]resync.Work{work("u2", "a", 1, 1)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Publish: []string{"u2"}, Replacing: []string{"u2"}, Live: 1}},
 		"name of a dying work":     {[]resync.Work{with(work("u2", "a", 1, 1), deleting)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Publish: []string{"u2"}, Missing: []codec.InventoryRecord{rec("u", "a", 2, 2)}, Live: 1}},
 		"name of a stuck work":     {[]resync.Work{with(work("u2", "a", 1, 1), stuck)}, []codec.InventoryRecord{rec("u", "a", 2, 2)}, resync.Works{Missing: []codec.InventoryRecord{rec("u", "a", 2, 2)}, Live: 1}},
-		"missing, but waits":       {nil, []codec.InventoryRecord{{ResourceID: "u", Name: "a", Version: 1}, dead(rec("u", "a", 2, 2))}, resync.Works{Later: 1, Live: 1}},
+		"missing, but waits":       {nil, []codec.InventoryRecord{{ResourceID: "u", Name: "a", Version: 1}, dead(rec("u", "a", 2, 2))}, resync.Works{QueuedBehindDeletion: 1, Live: 1}},
 		"waits":                    {[]resync.Work{work("u", "a", 3, 1)}, []codec.InventoryRecord{dead(rec("u", "b", 1, 2)), {ResourceID: "u", Name: "a", Version: 3, Tag: tag(1)}}, resync.Works{InSync: []string{"u"}, Live: 1}},
 		"listed twice":             {[]resync.Work{work("u", "a", 3, 1)}, []codec.InventoryRecord{rec("u", "a", 3, 1), {ResourceID: "u", Name: "a", Version: 2, Revision: 6}}, resync.Works{InSync: []string{"u"}, Live: 1}},
 	} {
@@ -116,7 +116,7 @@ func TestCompareWorks_MakesBothSidesEqual(t *testing.T) {
 				ID: fmt.Sprint("u", rapid.IntRange(0, 60).Draw(t, "id")), Name: fmt.Sprint("n", i),
 				Version: rapid.Int64Range(1, 3).Draw(t, "version"), Tag: tag(rapid.Byte().Draw(t, "content") % 3),
 				Untagged: rapid.IntRange(0, 9).Draw(t, "untagged") == 0, Deleting: rapid.IntRange(0, 4).Draw(t, "deleting") == 0,
-				Stuck: rapid.IntRange(0, 9).Draw(t, "stuck") == 0,
+				Unpublishable: rapid.IntRange(0, 9).Draw(t, "stuck") == 0,
 			}
 			if r, has := l[w.ID]; has {
 				w.Name = r.Name // never changes
@@ -181,7 +181,7 @@ func checkEqual(t *rapid.T, l records, works []resync.Work) {
 	for _, w := range works {
 		r, has := l[w.ID]
 		switch {
-		case w.Stuck:
+		case w.Unpublishable:
 		case w.Deleting && has && !r.Tombstone:
 			t.Fatalf("%+v is deleted and live at the broker: %+v", w, r)
 		case !w.Deleting && (!has || r.Tombstone || r.Tag != w.Tag):

@@ -46,14 +46,14 @@ func TestGroup_TaskThatEndsByItselfIsAnError(t *testing.T) {
 	}
 }
 
-// endedUnheard is a context whose end nobody below it has heard of yet: the
+// endedEarly is a context whose end nobody below it has heard of yet: the
 // moment between its end and that of its children.
-type endedUnheard struct{ context.Context }
+type endedEarly struct{ context.Context }
 
-func (endedUnheard) Err() error { return context.Canceled }
+func (endedEarly) Err() error { return context.Canceled }
 
 func TestGroup_TaskThatHearsOfTheEndFirstStopsCleanly(t *testing.T) {
-	err := run.Group(endedUnheard{t.Context()}, run.Task{Name: "worker", Run: func(context.Context) error { return nil }})
+	err := run.Group(endedEarly{t.Context()}, run.Task{Name: "worker", Run: func(context.Context) error { return nil }})
 	if err != nil {
 		t.Fatalf("got %v, want nil", err)
 	}

@@ -25,16 +25,16 @@ const (
 // clientKeys are the attributes that say which party a line is about.
 var clientKeys = []string{"cluster", "source", "peer"}
 
-// quiet is a handler of log lines that says of each party only so much.
-type quiet struct {
+// rateLimitHandler is a handler of log lines that says of each party only so much.
+type rateLimitHandler struct {
 	slog.Handler
 	client string // that With named
-	said   *said
+	limits *recentLines
 	level  *slog.LevelVar
 }
 
 // Handle writes a line, or counts it for the next one of its kind.
-func (q quiet) Handle(ctx context.Context, r slog.Record) error {
+func (q rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	party := q.client
 	r.Attrs(func(a slog.Attr) bool {
 		party = clientOf(a, party)
@@ -43,7 +43,7 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 	if party == "" || r.Level < slog.LevelInfo {
 		return q.Handler.Handle(ctx, r)
 	}
-	write, leftOut := q.said.line(r.Message, party, r.Time)
+	write, leftOut := q.limits.allow(r.Message, party, r.Time)
 	if !write {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs returns the handler for lines that all have attrs.
-func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
+func (q rateLimitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		q.client = clientOf(a, q.client)
 	}
@@ -63,7 +63,7 @@ func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // WithGroup returns the handler for lines whose attributes are in a group.
-func (q quiet) WithGroup(name string) slog.Handler {
+func (q rateLimitHandler) WithGroup(name string) slog.Handler {
 	q.Handler = q.Handler.WithGroup(name)
 	return q
 }
@@ -75,11 +75,11 @@ func clientOf(a slog.Attr, known string) string {
 	return a.Key + "/" + a.Value.String()
 }
 
-// said counts lines.
-type said struct {
-	mu    sync.Mutex
-	lines map[[2]string]*subject // by message and party
-	swept time.Time              // when those with nothing to count were forgotten
+// recentLines counts lines.
+type recentLines struct {
+	mu          sync.Mutex
+	lines       map[[2]string]*subject // by message and party
+	collectedAt time.Time              // when those with nothing to count were forgotten
 }
 
 // subject is one message about one party.
@@ -89,8 +89,8 @@ type subject struct {
 	leftOut int
 }
 
-// line reports whether a line is to be written, and how many before it were not.
-func (s *said) line(message, party string, now time.Time) (write bool, leftOut int) {
+// allow reports whether a line is to be written, and how many before it were not.
+func (s *recentLines) allow(message, party string, now time.Time) (write bool, leftOut int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.about(message, party, now)
@@ -105,12 +105,12 @@ func (s *said) line(message, party string, now time.Time) (write bool, leftOut i
 }
 
 // about returns what was said of a party, or, where there are too many, of all others.
-func (s *said) about(message, party string, now time.Time) *subject {
+func (s *recentLines) about(message, party string, now time.Time) *subject {
 	if l := s.lines[[2]string{message, party}]; l != nil {
 		return l
 	}
-	if len(s.lines) >= maxSubjects && now.Sub(s.swept) >= time.Second {
-		s.swept = now
+	if len(s.lines) >= maxSubjects && now.Sub(s.collectedAt) >= time.Second {
+		s.collectedAt = now
 		maps.DeleteFunc(s.lines, func(_ [2]string, l *subject) bool {
 			l.recover(now)
 			return l.used == 0

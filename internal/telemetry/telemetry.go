@@ -59,7 +59,7 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	now.Set(l)
 	o := &slog.HandlerOptions{Level: now, ReplaceAttr: cut}
 	w = PrintableWriter{w}
-	q := quiet{said: &said{lines: map[[2]string]*subject{}}, level: now}
+	q := rateLimitHandler{limits: &recentLines{lines: map[[2]string]*subject{}}, level: now}
 	switch format {
 	case "text":
 		q.Handler = slog.NewTextHandler(w, o)
@@ -79,7 +79,7 @@ func DebugOnSignal(log *slog.Logger) func(context.Context) error {
 	signal.Notify(signals, syscall.SIGUSR1) // here, for until then it would end the program
 	return func(ctx context.Context) error {
 		defer signal.Stop(signals)
-		q, ok := log.Handler().(quiet)
+		q, ok := log.Handler().(rateLimitHandler)
 		if !ok {
 			return errors.New("the logger has no level that can be changed")
 		}

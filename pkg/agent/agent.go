@@ -169,7 +169,7 @@ func New(c Config) (*Agent, error) {
 		Source:  c.Metadata,
 		History: a.history,
 		Changed: a.drifted,
-		Standing: map[schema.GroupVersionResource]drift.Standing{inventory.Resource: {
+		Permanent: map[schema.GroupVersionResource]drift.Permanent{inventory.Resource: {
 			Seen: func(m *metav1.PartialObjectMetadata) (string, bool) { return m.Name, a.core.Discovered(m) },
 			Gone: func(name string) { a.core.Vanished(name) },
 		}},

@@ -164,7 +164,7 @@ func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, told 
 			told()
 		}
 	}
-	all := drift.Standing{
+	all := drift.Permanent{
 		Seen: func(*metav1.PartialObjectMetadata) (string, bool) { changed(); return "", false },
 		Gone: func(string) { changed() },
 		// The first complete list is news, too. t1: an executor is asked about, and
@@ -172,11 +172,11 @@ func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, told 
 		// Therefore all that was asked by then is asked again.
 		Unsure: changed,
 	}
-	standing := map[schema.GroupVersionResource]drift.Standing{}
+	standing := map[schema.GroupVersionResource]drift.Permanent{}
 	for _, resource := range resources {
 		standing[resource] = all
 	}
-	c.Changed, c.Standing = func(string) {}, standing
+	c.Changed, c.Permanent = func(string) {}, standing
 	w.watcher = drift.New(c)
 	return w
 }

@@ -109,7 +109,7 @@ func (b *bench) onFleet(ctx context.Context, root string) (err error) {
 	b.fleet = fleet.New(fleet.Config{
 		Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
 		Clusters: []string{cluster}, APIServerArgs: auditFlags,
-		Say: b.say,
+		Printf: b.say,
 	})
 	if err := b.fleet.Start(ctx); err != nil {
 		return err

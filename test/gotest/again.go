@@ -155,8 +155,8 @@ func (s *stage) tell(f testlog.Failure, first, second []byte) error {
 	var b strings.Builder
 	for _, t := range f.Tests {
 		n := testlog.Name{Package: f.Package, Test: t}
-		failed, err := testlog.Said(bytes.NewReader(first), n)
-		passed, err2 := testlog.Said(bytes.NewReader(second), n)
+		failed, err := testlog.Output(bytes.NewReader(first), n)
+		passed, err2 := testlog.Output(bytes.NewReader(second), n)
 		if err := errors.Join(err, err2); err != nil {
 			return err
 		}

@@ -235,7 +235,7 @@ func (w *world) checkRest() {
 	}
 	s, counted := w.source.core.Stats(), census.Counts{}
 	for _, o := range w.hub.works {
-		var class census.Class
+		var class census.ConditionStates
 		counted.Move(&class, census.Of(o))
 	}
 	if s.Pending != 0 || s.InitialSync != 0 || s.Works != len(w.hub.works) || s.Census != counted {

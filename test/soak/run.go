@@ -85,7 +85,7 @@ func (s *soak) start(ctx context.Context, dir string) error {
 			fleet.HubSource: {"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"},
 			fleet.Agent:     {"--kube-api-qps=500", "--kube-api-burst=500"},
 		},
-		Say: s.say,
+		Printf: s.say,
 	})
 	return s.fleet.Start(ctx)
 }

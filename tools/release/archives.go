@@ -65,7 +65,7 @@ func (r *release) write(name string, data []byte) error {
 		return errors.Join(err, f.Close())
 	}
 	fmt.Fprintf(&r.sums, "%x  %s\n", sha256.Sum256(data), name)
-	r.say("bin/release/" + name)
+	r.printf("bin/release/" + name)
 	return f.Close()
 }
 

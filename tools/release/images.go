@@ -38,7 +38,7 @@ type build struct {
 	root, version string
 	at            time.Time
 	platforms     []v1.Platform
-	say           func(line string)
+	printf        func(line string)
 }
 
 func (b build) binary(p v1.Platform, program string) string {
@@ -61,7 +61,7 @@ func (b build) images() error {
 		if err != nil {
 			return fmt.Errorf("image of %s: %w", program, err)
 		}
-		b.say("bin/images/" + program + ": " + digest.String())
+		b.printf("bin/images/" + program + ": " + digest.String())
 	}
 	return nil
 }

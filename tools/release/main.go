@@ -24,7 +24,7 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
-	b := build{say: func(line string) { fmt.Println(line) }}
+	b := build{printf: func(line string) { fmt.Println(line) }}
 	flags.StringVar(&b.root, "root", ".", "the repository, whose bin/OS_ARCH has the programs")
 	flags.StringVar(&b.version, "version", "", "the version that the programs were built as")
 	platforms := flags.String("platforms", "", "OS/ARCH,…: what the programs were built for")

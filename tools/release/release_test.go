@@ -34,7 +34,7 @@ const builtAt = 1_700_000_000
 func checkout(t *testing.T) build {
 	t.Helper()
 	b := build{
-		root: t.TempDir(), version: "v1.2.3", at: time.Unix(builtAt, 0).UTC(), say: func(line string) { t.Log(line) },
+		root: t.TempDir(), version: "v1.2.3", at: time.Unix(builtAt, 0).UTC(), printf: func(line string) { t.Log(line) },
 		platforms: []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}, {OS: "darwin", Architecture: "arm64"}},
 	}
 	for name, text := range map[string]string{

@@ -64,7 +64,7 @@ func (a *Admin) limitsOf(of quota.Scope, row quota.Row) *hawserv1.ListLimitsResp
 	return l
 }
 
-func reachOf(r identity.Reach) []string {
+func reachOf(r identity.AllowedClusters) []string {
 	all := append([]string{}, r.Clusters...)
 	for _, p := range r.Prefixes {
 		all = append(all, p+"*")

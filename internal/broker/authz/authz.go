@@ -65,7 +65,7 @@ type Call struct {
 	// Deleting: the event is a deletion.
 	Deleting bool
 	// Reach is where the event's source may have works.
-	Reach identity.Reach
+	Reach identity.AllowedClusters
 }
 
 // scope says within which bounds a role may call a method; nil means that it

@@ -193,7 +193,7 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 	t.request(chunks)
 	if !l.timedOut {
 		odd := claims.Mismatch{Orphans: map[string]int64{}, Newer: c.newer, MaxBytes: min(claims.MaxListBytes, t.cfg.MaxEventBytes/2)}
-		for _, id := range c.plan.Unexplained() {
+		for _, id := range c.plan.Orphans() {
 			odd.Orphans[id] = c.plan.Version(id)
 		}
 		t.sub.list.Replace(odd)
@@ -230,7 +230,7 @@ func (c *specList) add(m *store.Meta) {
 	case resync.Skip:
 	}
 	if m.Queued != nil {
-		c.plan.Explain(m.Queued.ResourceID)
+		c.plan.MarkKnown(m.Queued.ResourceID)
 	}
 	if m.State != store.ConfirmedTombstone && c.plan.Lists(m.ResourceID) {
 		// No status has the empty hash: the agent is asked to report.

@@ -17,7 +17,7 @@ var (
 // SourcePolicy is what one source may do.
 type SourcePolicy struct {
 	Quota Quota
-	Reach identity.Reach
+	Reach identity.AllowedClusters
 }
 
 // Table has the terms of every source. It is never modified. The nil table has the same for all:

@@ -17,7 +17,7 @@ import (
 func countsOf(c *Core) (n census.Counts) {
 	for _, w := range c.index.works {
 		if w.hub.object != nil && w.hub.ended == alive {
-			var class census.Class
+			var class census.ConditionStates
 			n.Move(&class, census.Of(w.hub.object))
 		}
 	}

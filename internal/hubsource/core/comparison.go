@@ -354,7 +354,7 @@ func workOf(w *work) resync.Work {
 	return resync.Work{
 		ID: string(w.uid), Name: o.Name, Version: o.Generation,
 		Tag: w.hub.tag, Untagged: !w.hub.isTagged(),
-		Deleting: deleting, Stuck: !deleting && isLarge(o),
+		Deleting: deleting, Unpublishable: !deleting && isLarge(o),
 	}
 }
 

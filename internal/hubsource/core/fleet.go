@@ -70,8 +70,8 @@ type work struct {
 	problems deliveryProblems
 
 	// class is as what the census has it.
-	class      census.Class
-	turnaround census.Turnaround
+	class      census.ConditionStates
+	turnaround census.VersionLatency
 
 	// nextTurn is when its Delivered may say something else of its agent; zero if it need not.
 	nextTurn time.Time
@@ -205,7 +205,7 @@ func (f *workIndex) nextInitialSync(n int) []Key {
 // recount brings up to date what is counted of a work.
 func (f *workIndex) recount(w *work) {
 	known := w.hub.object != nil && f.works[w.uid] == w
-	var class census.Class
+	var class census.ConditionStates
 	if known && w.hub.ended == alive {
 		class = census.Of(w.hub.object)
 	}

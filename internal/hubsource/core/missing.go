@@ -35,7 +35,7 @@ type missing struct {
 
 // begin takes what a comparison found; it reports whether there is anything.
 func (m *missing) begin(plan resync.Works) bool {
-	*m = missing{records: plan.Missing, candidates: len(plan.Missing), live: plan.Live, later: plan.Later > 0}
+	*m = missing{records: plan.Missing, candidates: len(plan.Missing), live: plan.Live, later: plan.QueuedBehindDeletion > 0}
 	return m.candidates > 0
 }
 

@@ -357,15 +357,15 @@ func (p *agentResponder) answer(cl *cluster, s *resync.Specs, has Present) {
 		switch {
 		case w.hub.object == nil:
 		case w.hub.ended == alive && has[uid] == "": // the informer lags behind its end
-			s.Explain(string(uid))
+			s.MarkKnown(string(uid))
 			p.questions.query(w)
 		case isLarge(w.hub.object) && !w.hub.deleting():
-			s.Explain(string(uid))
+			s.MarkKnown(string(uid))
 		default:
 			p.answerOf(w, s)
 		}
 	}
-	p.trackListedOrphans(cl, s.Unexplained())
+	p.trackListedOrphans(cl, s.Orphans())
 }
 
 // answerOf decides about one work of an agent's list.

@@ -206,7 +206,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 		return Stale
 	}
 	w.report.take(r)
-	if took, first := w.turnaround.Told(r.Version, s.f.Now()); first && s.f.Answered != nil {
+	if took, first := w.turnaround.Reported(r.Version, s.f.Now()); first && s.f.Answered != nil {
 		s.f.Answered(took)
 	}
 	if s.compare.nameWaits(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {

@@ -335,7 +335,7 @@ func (s *Server) store(kept string, old *stored, o Object) *stored {
 		}
 		s.objects[kept][key(m)] = n
 	}
-	s.tell(kept, c)
+	s.notify(kept, c)
 	if strings.HasPrefix(kept, "namespaces.") && c.now == nil {
 		s.empty(m["name"].(string))
 	}
@@ -345,7 +345,7 @@ func (s *Server) store(kept string, old *stored, o Object) *stored {
 // kept is for how many changes a watch may be late.
 const keptChanges = 20000
 
-func (s *Server) tell(kept string, c change) {
+func (s *Server) notify(kept string, c change) {
 	log := append(s.log[kept], c)
 	if len(log) > keptChanges {
 		s.oldest = max(s.oldest, log[len(log)/2].rv)

@@ -40,7 +40,7 @@ func Failures(src io.Reader) ([]Failure, error) {
 		}
 		p := packages[e.Package]
 		if p == nil {
-			p = &run{ended: map[string]Outcome{}, said: map[string][]string{}}
+			p = &run{ended: map[string]Outcome{}, output: map[string][]string{}}
 			packages[e.Package] = p
 		}
 		p.add(e)
@@ -68,7 +68,7 @@ var ends = []string{"FAIL\n", "PASS\n"}
 // failure returns the tests that explain that the package failed.
 func (r *run) failure(name string) Failure {
 	f := Failure{Package: name}
-	for _, said := range r.said {
+	for _, said := range r.output {
 		if slices.ContainsFunc(said, func(s string) bool { return strings.HasPrefix(s, Outside) }) {
 			return f
 		}
@@ -84,7 +84,7 @@ func (r *run) failure(name string) Failure {
 			failed[t] = r.ended[t] == Failed
 		}
 	}
-	f.Crashed = len(r.tests) > 0 && !slices.ContainsFunc(r.said[""], func(s string) bool { return slices.Contains(ends, s) })
+	f.Crashed = len(r.tests) > 0 && !slices.ContainsFunc(r.output[""], func(s string) bool { return slices.Contains(ends, s) })
 	if f.Crashed {
 		for _, t := range r.crashed(f.Open, failed) {
 			failed[t] = true
@@ -105,7 +105,7 @@ var runs = regexp.MustCompile(`^\t\t((?:Test|Fuzz)[^/ ]*)\S* \(`)
 // names itself at its time limit; none if a test failed by a panic; else any that was open.
 func (r *run) crashed(open []string, failed map[string]bool) (tests []string) {
 	panicked := false
-	for t, said := range r.said {
+	for t, said := range r.output {
 		for _, s := range said {
 			if m := runs.FindStringSubmatch(s); m != nil {
 				tests = append(tests, m[1])
@@ -120,9 +120,9 @@ func (r *run) crashed(open []string, failed map[string]bool) (tests []string) {
 	return tests
 }
 
-// Said returns what a test and its subtests printed, in the order of the lines. The error is one of
+// Output returns what a test and its subtests printed, in the order of the lines. The error is one of
 // reading.
-func Said(src io.Reader, n Name) (string, error) {
+func Output(src io.Reader, n Name) (string, error) {
 	var b strings.Builder
 	err := each(src, func(line []byte) error {
 		e, ok := parse(line)

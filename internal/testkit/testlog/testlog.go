@@ -145,7 +145,7 @@ func Print(dst, keep io.Writer, src io.Reader) error {
 		}
 		p := packages[e.Package]
 		if p == nil {
-			p = &run{ended: map[string]Outcome{}, said: map[string][]string{}}
+			p = &run{ended: map[string]Outcome{}, output: map[string][]string{}}
 			packages[e.Package] = p
 		}
 		p.add(e)
@@ -171,8 +171,8 @@ func Print(dst, keep io.Writer, src io.Reader) error {
 type run struct {
 	tests []string // in the order in which they began
 	ended map[string]Outcome
-	// said is what each test printed; under "" is what belongs to none.
-	said map[string][]string
+	// output is what each test printed; under "" is what belongs to none.
+	output map[string][]string
 	// attributes are those that tests set, as lines.
 	attributes []string
 }
@@ -180,7 +180,7 @@ type run struct {
 func (r *run) add(e event) {
 	switch {
 	case e.Action == "output":
-		r.said[e.Test] = append(r.said[e.Test], e.Output)
+		r.output[e.Test] = append(r.output[e.Test], e.Output)
 	case e.Action == "attr":
 		r.attributes = append(r.attributes, fmt.Sprintf("\t%s: %s %s\n", e.Test, e.Key, e.Value))
 	case e.Action == "run":
@@ -196,7 +196,7 @@ func (r *run) text(o Outcome) string {
 	if o != Failed {
 		// Above the line of the package stands what programs and TestMain print,
 		// which go test shows with -v only.
-		if said := r.said[""]; len(said) > 0 {
+		if said := r.output[""]; len(said) > 0 {
 			b.WriteString(said[len(said)-1])
 		}
 		for _, a := range r.attributes {
@@ -210,7 +210,7 @@ func (r *run) text(o Outcome) string {
 			continue
 		}
 		shown[t] = true
-		said := slices.DeleteFunc(r.said[t], framing)
+		said := slices.DeleteFunc(r.output[t], framing)
 		isEnd := func(s string) bool { return strings.HasPrefix(strings.TrimLeft(s, " "), "--- FAIL: "+t+" ") }
 		for _, s := range said {
 			if isEnd(s) {
@@ -223,7 +223,7 @@ func (r *run) text(o Outcome) string {
 			}
 		}
 	}
-	for _, s := range r.said[""] {
+	for _, s := range r.output[""] {
 		b.WriteString(s)
 	}
 	return b.String()

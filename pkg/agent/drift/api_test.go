@@ -73,7 +73,7 @@ func (a *api) put(ref cluster.Ref) {
 	}
 	o.ResourceVersion = strconv.Itoa(a.version)
 	a.objects[ref] = o
-	a.tell(typ, ref, o)
+	a.send(typ, ref, o)
 }
 
 func (a *api) remove(ref cluster.Ref) {
@@ -88,10 +88,10 @@ func (a *api) remove(ref cluster.Ref) {
 	delete(a.born, ref)
 	o = o.DeepCopy()
 	o.ResourceVersion = strconv.Itoa(a.version)
-	a.tell(watch.Deleted, ref, o)
+	a.send(watch.Deleted, ref, o)
 }
 
-func (a *api) tell(typ watch.EventType, ref cluster.Ref, o *metav1.PartialObjectMetadata) {
+func (a *api) send(typ watch.EventType, ref cluster.Ref, o *metav1.PartialObjectMetadata) {
 	e := event{a.version, ref, watch.Event{Type: typ, Object: o}}
 	a.history = append(a.history, e)
 	for s := range a.streams {

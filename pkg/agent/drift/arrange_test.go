@@ -29,20 +29,20 @@ type station struct {
 	t *testing.T
 	*api
 	*Watcher
-	told  sync.Mutex
-	woken []string
-	lines strings.Builder
+	reported sync.Mutex
+	woken    []string
+	lines    strings.Builder
 }
 
 func (s *station) Write(b []byte) (int, error) {
-	s.told.Lock()
-	defer s.told.Unlock()
+	s.reported.Lock()
+	defer s.reported.Unlock()
 	return s.lines.Write(b)
 }
 
 func (s *station) logged() string {
-	s.told.Lock()
-	defer s.told.Unlock()
+	s.reported.Lock()
+	defer s.reported.Unlock()
 	return s.lines.String()
 }
 
@@ -55,8 +55,8 @@ func atWork(t *testing.T, maxWatches int, before func(*api), f func(*station)) {
 		s.Watcher = New(Config{
 			Source: s.source, MaxWatches: maxWatches, Log: slog.New(slog.NewTextHandler(s, nil)),
 			Changed: func(owner string) {
-				s.told.Lock()
-				defer s.told.Unlock()
+				s.reported.Lock()
+				defer s.reported.Unlock()
 				s.woken = append(s.woken, owner)
 			},
 		})
@@ -78,8 +78,8 @@ func atWork(t *testing.T, maxWatches int, before func(*api), f func(*station)) {
 func (s *station) expectWoken(when string, want ...string) {
 	s.t.Helper()
 	synctest.Wait()
-	s.told.Lock()
-	defer s.told.Unlock()
+	s.reported.Lock()
+	defer s.reported.Unlock()
 	slices.Sort(s.woken)
 	if !slices.Equal(s.woken, want) {
 		s.t.Fatalf("%s: woken %q, want %q", when, s.woken, want)
@@ -196,10 +196,10 @@ func TestWatcher_NothingIsMissedWhileOneWatchReplacesOthers(t *testing.T) {
 		s.expectWoken("not watched yet")
 		<-time.After(10 * time.Second)
 		s.expectScopes("after it", "configmaps/")
-		s.told.Lock()
+		s.reported.Lock()
 		woken := slices.Compact(slices.Sorted(slices.Values(s.woken)))
 		s.woken = nil
-		s.told.Unlock()
+		s.reported.Unlock()
 		if !slices.Contains(woken, "w08") || !slices.Contains(woken, "w09") || slices.ContainsFunc(woken, func(o string) bool { return o != "w01" && o != "w08" && o != "w09" }) {
 			t.Fatalf("woken %q", woken)
 		}
@@ -439,9 +439,9 @@ func TestWatcher_NoRoomAndNotAllNamespaces(t *testing.T) {
 		if unwatched != 3 {
 			t.Fatalf("%d owners look for themselves", unwatched)
 		}
-		s.told.Lock()
+		s.reported.Lock()
 		woken := slices.Clone(s.woken)
-		s.told.Unlock()
+		s.reported.Unlock()
 		// The last one knew when it came; one lost its watch to make room.
 		if len(woken) != 2 || !slices.Contains(woken, "w03") || s.Unwatched(woken[0]) == 0 || s.Unwatched(woken[1]) == 0 {
 			t.Errorf("told: %q", woken)

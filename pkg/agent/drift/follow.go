@@ -226,7 +226,7 @@ func (f *follower) handle(e watch.Event) error {
 		f.uninvited(m)
 	case watch.Deleted:
 		f.w.saw(f.feed, f.feed.key(m), ObservedObject{})
-		if gone := f.w.config.Standing[f.resource].Gone; gone != nil {
+		if gone := f.w.config.Permanent[f.resource].Gone; gone != nil {
 			gone(m.Name)
 		}
 	case watch.Bookmark, watch.Error: // only the version counts; errors were handled
@@ -236,7 +236,7 @@ func (f *follower) handle(e watch.Event) error {
 
 // uninvited tells who is to hear of objects that nobody tracks.
 func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
-	who := f.w.config.Standing[f.resource].Seen
+	who := f.w.config.Permanent[f.resource].Seen
 	if who == nil || f.w.tracks(f.feed, f.feed.key(m)) {
 		return
 	}
@@ -251,7 +251,7 @@ func (f *follower) deny(ctx context.Context, err error) (longest time.Duration) 
 	f.w.deny(f.feed)
 	first := !f.denied
 	f.denied = true
-	if f.feed.space == nil && !f.feed.kind.standing {
+	if f.feed.space == nil && !f.feed.kind.permanent {
 		if first {
 			f.log.InfoContext(ctx, "objects of all namespaces cannot be watched at once: each namespace is watched", "error", err)
 		}
@@ -277,7 +277,7 @@ func denialLevel(err error) slog.Level {
 
 // unsure tells who watches a standing resource that it may have missed changes.
 func (f *follower) unsure() {
-	if unsure := f.w.config.Standing[f.resource].Unsure; unsure != nil {
+	if unsure := f.w.config.Permanent[f.resource].Unsure; unsure != nil {
 		unsure()
 	}
 }

@@ -25,8 +25,8 @@ func (s *server) restore(version int) Signature {
 	return SignatureOf(configMaps, a)
 }
 
-// asked returns how many lists there were, and how many looks at a position.
-func (s *server) asked() [2]int {
+// requests returns how many lists there were, and how many looks at a position.
+func (s *server) requests() [2]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return [2]int{s.lists, s.looks}
@@ -43,13 +43,13 @@ func TestWatcher_ListsAgainInAnotherHistory(t *testing.T) {
 			inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a, "b": b})) }, func(r *rig) {
 				r.expectWoken()
 				<-time.After(2 * time.Second)
-				r.lost.Store(c.lost)
+				r.dropped.Store(c.lost)
 				a = s.restore(c.version)
 				<-time.After(3 * time.Second)
 				r.expectWoken("w1")
 				r.expectSeen("a", a, true)
 				r.expectSeen("b", Absent, true)
-				if got := s.asked(); got[0] != 4 || got[1] > 2 || s.open() != 2 {
+				if got := s.requests(); got[0] != 4 || got[1] > 2 || s.open() != 2 {
 					t.Errorf("%d lists and %d looks, want 4 and at most 2; %d watches are open", got[0], got[1], s.open())
 				}
 			})
@@ -65,16 +65,16 @@ func TestWatcher_ARestartedServerIsNotListedAgain(t *testing.T) {
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		r.expectWoken()
 		<-time.After(2 * time.Second)
-		before := s.asked()
+		before := s.requests()
 		s.deny(errors.New("connection refused"))
 		s.cut(nil)
 		<-time.After(10 * time.Second)
-		failed := s.asked()
+		failed := s.requests()
 		s.deny(nil)
 		<-time.After(time.Minute)
 		r.expectWoken()
 		r.expectSeen("a", a, true)
-		if got := s.asked(); got[0] != before[0] || got[1]-failed[1] != 2 || r.readBacks.Load() != 1 || s.open() != 2 {
+		if got := s.requests(); got[0] != before[0] || got[1]-failed[1] != 2 || r.readBacks.Load() != 1 || s.open() != 2 {
 			t.Errorf("%d lists, %d looks and %d times own writes, want none, 2 and 1; %d watches are open", got[0]-before[0], got[1]-failed[1], r.readBacks.Load(), s.open())
 		}
 	})
@@ -86,10 +86,10 @@ func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
 	s.put("a")
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Unknown})) }, func(r *rig) {
 		<-time.After(2*watchTime + time.Second)
-		before := s.asked()
+		before := s.requests()
 		s.cut(nil)
 		synctest.Wait()
-		if got := s.asked(); got != before || r.readBacks.Load() != 0 || s.open() != 2 {
+		if got := s.requests(); got != before || r.readBacks.Load() != 0 || s.open() != 2 {
 			t.Errorf("asked %v after %v; %d watches are open", got, before, s.open())
 		}
 	})
@@ -101,11 +101,11 @@ func TestWatcher_OpenWatchesEndWithTheHistory(t *testing.T) {
 	a := s.put("a")
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
 		<-time.After(2 * time.Second)
-		before := s.asked()
+		before := s.requests()
 		present, _ := r.history.Present()
 		r.history.End(present, "test")
 		<-time.After(2 * time.Second)
-		if got := s.asked(); got[0] != before[0]+2 || s.open() != 2 {
+		if got := s.requests(); got[0] != before[0]+2 || s.open() != 2 {
 			t.Errorf("%d lists, want 2; %d watches are open", got[0]-before[0], s.open())
 		}
 		r.expectSeen("a", a, true)

@@ -152,7 +152,7 @@ func play(t *testing.T, maxWatches, page int, lag []time.Duration, program []ste
 			<-time.After(time.Minute)
 			p.runUntilIdle()
 		}
-		p.judge()
+		p.check()
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			p.problem = fmt.Sprintf("Run: %v", err)
@@ -184,9 +184,9 @@ func (p *players) runUntilIdle() {
 	}
 }
 
-// judge is for when nothing has happened for long: every owner knows how its
+// check is for when nothing has happened for long: every owner knows how its
 // objects are, or that nobody watches them.
-func (p *players) judge() {
+func (p *players) check() {
 	synctest.Wait()
 	objects := 0
 	for owner, wants := range p.wants {

@@ -15,8 +15,8 @@ func TestOwn(t *testing.T) {
 	type step struct {
 		// do is "begin", "wrote", "expect", "see" or "end", of a state.
 		do, state string
-		// told: the owner is told at this step.
-		told bool
+		// reported: the owner is told at this step.
+		reported bool
 	}
 	for name, steps := range map[string][]step{
 		"the event is before the answer": {{"expect", "1", false}, {"begin", "", false}, {"see", "2", false}, {"wrote", "2", false}, {"expect", "2", false}, {"end", "", false}},
@@ -69,7 +69,7 @@ func TestOwn(t *testing.T) {
 			case "end":
 				told = own.End(owner, func(cluster.Ref) drift.Sight { return now })
 			}
-			if told != s.told {
+			if told != s.reported {
 				t.Errorf("%s: step %d (%s %s): told %t", name, i+1, s.do, s.state, told)
 			}
 		}

@@ -34,8 +34,8 @@ type Config struct {
 	// Changed is told an owner when one of its objects is in another state than
 	// expected. It is called from many goroutines and must not block.
 	Changed func(owner string)
-	// Standing are resources of the cluster that are watched all the time.
-	Standing map[schema.GroupVersionResource]Standing
+	// Permanent are resources of the cluster that are watched all the time.
+	Permanent map[schema.GroupVersionResource]Permanent
 	// History is that of the server; nil: what the watches of this Watcher show of it.
 	History *history.History
 	// MaxWatches bounds the watches at one time; those of Standing count, and are
@@ -44,9 +44,9 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Standing hears of objects that nobody tracks. Its functions are called like
+// Permanent hears of objects that nobody tracks. Its functions are called like
 // Changed.
-type Standing struct {
+type Permanent struct {
 	// Seen is told of an object that exists, when it is found and when it
 	// changes. It names the owner that is to be told; ok is false if nobody is.
 	Seen func(*metav1.PartialObjectMetadata) (owner string, ok bool)
@@ -89,8 +89,8 @@ type Watcher struct {
 // kind is one resource of which something is tracked, or that stands.
 type kind struct {
 	schema.GroupVersionResource
-	standing bool
-	spaces   map[string]*space // by namespace; "" has the objects of the cluster
+	permanent bool
+	spaces    map[string]*space // by namespace; "" has the objects of the cluster
 	// wide covers all namespaces, or is about to; nil if there is none. A kind that
 	// stands always has one.
 	wide *feed
@@ -129,8 +129,8 @@ func New(c Config) *Watcher {
 	w := &Watcher{
 		config: c, kinds: map[schema.GroupVersionResource]*kind{}, owners: map[string]map[cluster.Ref]bool{}, waiting: map[*space]bool{},
 	}
-	for gvr := range c.Standing {
-		k := &kind{GroupVersionResource: gvr, standing: true, spaces: map[string]*space{}}
+	for gvr := range c.Permanent {
+		k := &kind{GroupVersionResource: gvr, permanent: true, spaces: map[string]*space{}}
 		w.kinds[gvr] = k
 		k.wide = w.begin(k, nil)
 		k.wide.leads = true
@@ -234,7 +234,7 @@ func (w *Watcher) drop(owner string, ref cluster.Ref) {
 	delete(k.spaces, ref.Namespace)
 	w.unwait(s)
 	w.end(&s.feed)
-	if len(k.spaces) == 0 && !k.standing {
+	if len(k.spaces) == 0 && !k.permanent {
 		w.end(&k.wide)
 		delete(w.kinds, k.GroupVersionResource)
 	}
@@ -310,7 +310,7 @@ func (w *Watcher) count() Counts {
 	n := Counts{Watches: w.feeds}
 	for _, k := range w.kinds {
 		for _, f := range k.feeds() {
-			if f.denied && (f.space != nil || k.standing) {
+			if f.denied && (f.space != nil || k.permanent) {
 				n.Denied++
 			}
 		}
@@ -330,7 +330,7 @@ func (w *Watcher) count() Counts {
 func (w *Watcher) Ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for gvr := range w.config.Standing {
+	for gvr := range w.config.Permanent {
 		if !w.kinds[gvr].wide.synced {
 			return errors.New(gvr.Resource + " have not been listed yet")
 		}

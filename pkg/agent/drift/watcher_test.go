@@ -185,8 +185,8 @@ type rig struct {
 	records *server // of the standing watch; nil: server
 	*Watcher
 	unsure atomic.Int64 // times that changes of the standing may have been missed
-	// lost: an own write is not there; readBacks counts looks.
-	lost      atomic.Bool
+	// dropped: an own write is not there; readBacks counts looks.
+	dropped   atomic.Bool
 	readBacks atomic.Int64
 	history   *history.History
 	mu        sync.Mutex
@@ -200,7 +200,7 @@ func inBubble(t *testing.T, s *server, before func(*rig), f func(*rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, server: s}
 		r.history = history.New(history.Config{Log: slog.New(slog.DiscardHandler), OwnWrites: func(context.Context) error {
-			if r.readBacks.Add(1); r.lost.Swap(false) {
+			if r.readBacks.Add(1); r.dropped.Swap(false) {
 				present, _ := r.history.Present()
 				r.history.End(present, "test")
 			}
@@ -219,7 +219,7 @@ func inBubble(t *testing.T, s *server, before func(*rig), f func(*rig)) {
 				defer r.mu.Unlock()
 				r.woken = append(r.woken, owner)
 			},
-			Standing: map[schema.GroupVersionResource]Standing{records: {
+			Permanent: map[schema.GroupVersionResource]Permanent{records: {
 				Seen: func(m *metav1.PartialObjectMetadata) (string, bool) { return "record " + m.Name, m.Name == "deleting" },
 				Gone: func(name string) {
 					r.mu.Lock()

@@ -112,7 +112,7 @@ func start(ctx context.Context, cfg fleet.Config) (*Fleet, error) {
 	}
 	began := time.Now()
 	cfg.Root, cfg.Dir, cfg.Bin, cfg.ControlPlane = root, dir, filepath.Join(root, "bin"), programs
-	cfg.Say = func(format string, args ...any) {
+	cfg.Printf = func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "e2e: %3.0fs %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
 	f := &Fleet{Root: root, API: map[string]Clients{}, Forgiven: map[string]int{}, Fleet: fleet.New(cfg)}

@@ -22,7 +22,7 @@ func (s *site) setAuthorities(all ...*pki.Authority) {
 	for _, a := range all {
 		bundle = slices.Concat(bundle, a.CertificatePEM())
 	}
-	if _, err := identity.KeepToldCA(s.file("agent-ca"), bundle, time.Now()); err != nil {
+	if _, err := identity.KeepHubCA(s.file("agent-ca"), bundle, time.Now()); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -106,7 +106,7 @@ func open(t *testing.T, d *denials.List, trusted ...*pki.Authority) *site {
 	s := &site{t: t, dir: t.TempDir(), server: &streams{}, log: &output.Buffer{}}
 	s.trust(trusted...)
 	s.serve(issue(t, trusted[0], pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, long))
-	creds, err := identity.Files{CA: s.file("ca"), Cert: s.file("crt"), Key: s.file("key"), ToldCA: s.file("agent-ca")}.Server(func(error) {}) // a key may be read before its certificate
+	creds, err := identity.Files{CA: s.file("ca"), Cert: s.file("crt"), Key: s.file("key"), HubCA: s.file("agent-ca")}.Server(func(error) {}) // a key may be read before its certificate
 	if err != nil {
 		t.Fatal(err)
 	}
