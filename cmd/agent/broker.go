@@ -62,7 +62,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		if err := mayMove(d.URL); err != nil {
 			return nil, err
 		}
-		c.tellUnknown(log, c.sourceConfig, d.unknown)
+		c.logUnknown(log, c.sourceConfig, d.unknown)
 		if d.KeepAliveConfig != nil {
 			log.Info("keepAliveConfig is not needed: connections are always watched by pings and heartbeats", "file", c.sourceConfig)
 		}
@@ -95,7 +95,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	}
 	mayMove := c.mayMove()
 	r, err := transportmqtt.Reread(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
-		c.tellUnknown(log, c.sourceConfig, f.Unknown)
+		c.logUnknown(log, c.sourceConfig, f.Unknown)
 		o.Metrics, o.Will, o.Proxy = metrics, will, c.proxy.Or(o.Proxy)
 		return mayMove(f.BrokerHost)
 	})
@@ -157,7 +157,7 @@ func (c *config) brokerFile() (flag, path string) {
 	return flagSource, c.sourceConfig
 }
 
-func (c *config) tellUnknown(log *slog.Logger, file string, keys []string) {
+func (c *config) logUnknown(log *slog.Logger, file string, keys []string) {
 	if len(keys) > 0 {
 		log.Warn("keys of the configuration of the broker that mean nothing here", "file", file, "keys", keys)
 	}

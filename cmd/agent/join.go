@@ -44,10 +44,10 @@ type joining struct {
 // lastGood is the bootstrap file as it could be used last, and why it cannot now: what breaks the
 // file must not keep a renewed certificate from being used.
 type lastGood struct {
-	mayMove func(addr string) error
-	tell    func(error)
-	driver  *driver
-	told    string
+	mayMove   func(addr string) error
+	onError   func(error)
+	driver    *driver
+	lastError string
 }
 
 // rightsAgain is how long works wait after a refusal: a hub may give rights a while after the
@@ -69,13 +69,13 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 		log.Error("the bootstrap file cannot be used, what it said before stays in use", "error", err)
 	}
 	first, err := transport.NewReread(j.file, func(d *driver) (transport.Dialer, error) {
-		c.tellUnknown(log, c.bootstrapConfig, d.unknown)
+		c.logUnknown(log, c.bootstrapConfig, d.unknown)
 		return d.dialer(false, log)
 	}, tell)
 	if err != nil {
 		return nil, err
 	}
-	j.good = lastGood{mayMove: c.mayMove(), tell: tell}
+	j.good = lastGood{mayMove: c.mayMove(), onError: tell}
 	later, err := transport.NewReread(j.hub, func(d *driver) (transport.Dialer, error) {
 		if !d.HasCert() {
 			return unregistered{}, nil
@@ -101,7 +101,7 @@ func (j *joining) hub() (*driver, error) {
 	if d = j.good.driver; d == nil {
 		return nil, err
 	}
-	j.good.say(err)
+	j.good.reportError(err)
 	d = new(*d)
 	d.withCertificate(j.credential.Load())
 	return d, nil
@@ -124,16 +124,16 @@ func (g *lastGood) take(d *driver) error {
 	return nil
 }
 
-// say tells once why a file cannot be used.
-func (g *lastGood) say(err error) {
+// reportError tells once why a file cannot be used.
+func (g *lastGood) reportError(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != g.told && err != nil {
-		g.tell(err)
+	if text != g.lastError && err != nil {
+		g.onError(err)
 	}
-	g.told = text
+	g.lastError = text
 }
 
 // withCertificate puts a certificate in the place of all credentials; nil: none.

@@ -16,8 +16,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// tell tells of the authorities that sign for clusters; nil: the source does not know.
-func (h *hub) tell(authorities []byte) {
+// publish tells of the authorities that sign for clusters; nil: the source does not know.
+func (h *hub) publish(authorities []byte) {
 	h.t.Helper()
 	h.mu.Lock()
 	id := h.id
@@ -154,7 +154,7 @@ func TestProgram_SignerOfTheHub(t *testing.T) {
 		p := launch(t, args...)
 		t.Cleanup(p.end) // after its hub
 		p.refused(d, first)
-		p.serveHub(d).tell(authority(first))
+		p.serveHub(d).publish(authority(first))
 		p.comes(d, first).leaves(t)
 	})
 	t.Run("restarted", func(t *testing.T) {
@@ -162,13 +162,13 @@ func TestProgram_SignerOfTheHub(t *testing.T) {
 		t.Cleanup(p.end)
 		p.comes(d, first).leaves(t)
 		h := p.serveHub(d)
-		h.tell(nil)
-		h.tell([]byte("nothing of use"))
+		h.publish(nil)
+		h.publish([]byte("nothing of use"))
 		p.comes(d, first).leaves(t)
-		h.tell(authority(second))
+		h.publish(authority(second))
 		m := p.comes(d, second)
 		p.refused(d, first)
-		h.tell([]byte{})
+		h.publish([]byte{})
 		if err := <-m.ended; transport.CodeOf(err) != transport.CodeUnavailable {
 			t.Errorf("the connection ended with %v", err)
 		}

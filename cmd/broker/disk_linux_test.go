@@ -260,8 +260,8 @@ func (b *onDisk) ready(c *http.Client, path string) (int, string) {
 	return r.StatusCode, string(body)
 }
 
-// says waits until the broker answers so: something of the store may just find no room.
-func (b *onDisk) says(c *http.Client, path string, code int, text string) {
+// reports waits until the broker answers so: something of the store may just find no room.
+func (b *onDisk) reports(c *http.Client, path string, code int, text string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 	defer cancel()
@@ -288,7 +288,7 @@ func (b *onDisk) says(c *http.Client, path string, code int, text string) {
 func (b *onDisk) fill(v *volume, c *http.Client) {
 	b.t.Helper()
 	for {
-		b.says(c, "/readyz", http.StatusOK, "ok\n")
+		b.reports(c, "/readyz", http.StatusOK, "ok\n")
 		v.fill()
 		_, err := os.Stat(v.Path("store/RESERVE"))
 		if err == nil {
@@ -318,7 +318,7 @@ func TestDisk_Full(t *testing.T) {
 	b.fill(v, c)
 	b.eventually("nearly full")
 	b.must(codec.OutcomeConfirmed, "deleted", 2, true)
-	b.says(c, "/readyz", http.StatusOK, "low on room")
+	b.reports(c, "/readyz", http.StatusOK, "low on room")
 	v.empty()
 	b.eventually("")
 	b.end(syscall.SIGKILL)
@@ -334,7 +334,7 @@ func TestDisk_Full(t *testing.T) {
 	b.eventually("")
 	b.must(codec.OutcomeUnchanged, "kept", 1, false)
 	b.must(codec.OutcomeConfirmed, "deleted", 2, true)
-	b.says(c, "/readyz", http.StatusOK, "ok\n")
+	b.reports(c, "/readyz", http.StatusOK, "ok\n")
 	if _, err := os.Stat(v.Path("store/RESERVE")); err != nil {
 		t.Errorf("the reserve is not there again: %v", err)
 	}
@@ -348,7 +348,7 @@ func TestDisk_NoFileDescriptor(t *testing.T) {
 	v, c := newVolume(t), client(t)
 	b := v.start()
 	b.must(codec.OutcomeAccepted, "kept", 1, false)
-	b.says(c, "/readyz", http.StatusOK, "ok\n")
+	b.reports(c, "/readyz", http.StatusOK, "ok\n")
 	limit := func(n string) {
 		t.Helper()
 		if out, err := exec.CommandContext(t.Context(), "prlimit", "--pid", fmt.Sprint(b.cmd.Process.Pid), "--nofile="+n+":").CombinedOutput(); err != nil {
@@ -359,15 +359,15 @@ func TestDisk_NoFileDescriptor(t *testing.T) {
 	limit("3") // it has these
 	sent := backup()
 	b.eventually("no file descriptor")
-	b.says(c, "/readyz", http.StatusServiceUnavailable, "too many open files")
-	b.says(c, "/livez", http.StatusOK, "ok")
+	b.reports(c, "/readyz", http.StatusServiceUnavailable, "too many open files")
+	b.reports(c, "/livez", http.StatusOK, "ok")
 	limit("1024")
 	b.eventually("")
 	if err := <-sent; err != nil {
 		t.Errorf("the backup: %v", err)
 	}
 	b.must(codec.OutcomeUnchanged, "kept", 1, false)
-	b.says(c, "/readyz", http.StatusOK, "ok\n")
+	b.reports(c, "/readyz", http.StatusOK, "ok\n")
 	b.end(syscall.SIGTERM)
 }
 

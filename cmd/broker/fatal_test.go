@@ -39,7 +39,7 @@ func TestMain_EndsWhenAWriteFails(t *testing.T) {
 		var l struct{ Msg, Addr string }
 		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == "grpc port is open" {
 			failNextLog(t, data)
-			askForBackup(t, l.Addr)
+			requestBackup(t, l.Addr)
 		}
 	}
 	var exit *exec.ExitError
@@ -65,8 +65,8 @@ func failNextLog(t *testing.T, dir string) {
 	}
 }
 
-// askForBackup makes a store begin a log, which fails.
-func askForBackup(t *testing.T, addr string) {
+// requestBackup makes a store begin a log, which fails.
+func requestBackup(t *testing.T, addr string) {
 	t.Helper()
 	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -41,7 +41,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	log.Info("starting", "version", telemetry.Version(program))
 	creds, err := c.credentials(log)
 	if err == nil {
-		err = c.tellServerConfig(log)
+		err = c.logServerConfig(log)
 	}
 	if err != nil {
 		return err
@@ -197,9 +197,9 @@ func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*ident
 	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
 }
 
-// toldCAFile has the authorities of agents of which the source that serves registration told last: the
+// hubCAFile has the authorities of agents of which the source that serves registration told last: the
 // broker may start before that one comes. "" where there is no such source.
-func (c *config) toldCAFile() string {
+func (c *config) hubCAFile() string {
 	if c.Registration.Source == "" {
 		return ""
 	}
@@ -208,7 +208,7 @@ func (c *config) toldCAFile() string {
 
 // keepAuthorities returns what keeps the authorities that the source tells of.
 func (c *config) keepAuthorities(log *slog.Logger) func(*hawserv1.RegistrationKeys) {
-	file := c.toldCAFile()
+	file := c.hubCAFile()
 	return func(k *hawserv1.RegistrationKeys) {
 		if k.ClientAuthorities == nil {
 			return // the source does not know
@@ -232,6 +232,6 @@ func (c *config) credentials(log *slog.Logger) (*identity.Server, error) {
 	if len(c.Identities) == 0 {
 		log.Warn("no identity rules: agents can connect, sources cannot")
 	}
-	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile, AgentCA: c.TLS.AgentCAFile, HubCA: c.toldCAFile()}
+	files := identity.Files{CA: c.TLS.ClientCAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile, AgentCA: c.TLS.AgentCAFile, HubCA: c.hubCAFile()}
 	return files.Server(func(err error) { log.Error("serving with the previous TLS files", "error", err) })
 }

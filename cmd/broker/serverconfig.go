@@ -140,8 +140,8 @@ func (s *serverConfig) below(c *config, f *pflag.FlagSet) error {
 	return cmdline.Load(f, c) // the file wins over what was just set
 }
 
-// tell says which keys of the file have no effect, and why.
-func (s *serverConfig) tell(c *config, log *slog.Logger) {
+// logSettings says which keys of the file have no effect, and why.
+func (s *serverConfig) logSettings(c *config, log *slog.Logger) {
 	idle := func(key, reason string) {
 		log.Warn("a key of the configuration of OCM's gRPC server has no effect here", "file", c.ServerConfig, "key", key, "reason", reason)
 	}
@@ -158,14 +158,14 @@ func (s *serverConfig) tell(c *config, log *slog.Logger) {
 	}
 }
 
-// tellServerConfig is tell for the file that the configuration names, if any.
-func (c *config) tellServerConfig(log *slog.Logger) error {
+// logServerConfig is tell for the file that the configuration names, if any.
+func (c *config) logServerConfig(log *slog.Logger) error {
 	if c.ServerConfig == "" {
 		return nil
 	}
 	s, err := readServerConfig(c.ServerConfig)
 	if err == nil {
-		s.tell(c, log)
+		s.logSettings(c, log)
 	}
 	return err
 }

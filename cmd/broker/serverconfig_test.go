@@ -92,7 +92,7 @@ func TestServerConfig_TellsWhatHasNoEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &output.Buffer{}
-	if err := c.tellServerConfig(slog.New(slog.NewTextHandler(log, nil))); err != nil {
+	if err := c.logServerConfig(slog.New(slog.NewTextHandler(log, nil))); err != nil {
 		t.Fatal(err)
 	}
 	said := strings.Split(strings.TrimSpace(log.String()), "\n")
@@ -112,7 +112,7 @@ func TestServerConfig_TellsWhatHasNoEffect(t *testing.T) {
 		t.Errorf("it says\n%s", all)
 	}
 	c.ServerConfig = ""
-	if err := c.tellServerConfig(nil); err != nil {
+	if err := c.logServerConfig(nil); err != nil {
 		t.Error(err)
 	}
 }
