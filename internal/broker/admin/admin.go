@@ -58,7 +58,7 @@ func New(cfg *call.Config, c *claims.State, a Agents, w claims.Writer, p *peers.
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{cfg: cfg, sync: c, agents: a, writer: w, denials: d, peers: p, limiter: newTurns(cfg)}, nil
+	return &Admin{cfg: cfg, sync: c, agents: a, writer: w, denials: d, peers: p, limiter: newScanLimiter(cfg)}, nil
 }
 
 // Show has the lists show what the hub says of clusters. It is called once, before anybody asks.

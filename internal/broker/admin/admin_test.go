@@ -29,9 +29,9 @@ var (
 	olga = identity.Identity{Role: identity.Operator, Name: "olga"}
 )
 
-// desk is an admin over a store in memory, and the rooms beside it: agents as the test says, and
+// syncFake is an admin over a store in memory, and the rooms beside it: agents as the test says, and
 // an intake that commits at once.
-type desk struct {
+type syncFake struct {
 	*testing.T
 	*Admin
 	agents  []feed.Agent
@@ -40,7 +40,7 @@ type desk struct {
 	orders  []string
 }
 
-func newDesk(t *testing.T) *desk {
+func newSyncFake(t *testing.T) *syncFake {
 	t.Helper()
 	ids := 0
 	s := mem.Open(mem.Options{NewID: func() string { ids++; return fmt.Sprint("store-", ids) }})
@@ -53,7 +53,7 @@ func newDesk(t *testing.T) *desk {
 		Store: s, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: func() time.Time { return noon },
 		QueueBytes: 1 << 20, Comparisons: 1,
 	}
-	d := &desk{T: t}
+	d := &syncFake{T: t}
 	c := claims.New(cfg)
 	c.Connect(d, d)
 	known := peers.New(cfg)
@@ -65,28 +65,28 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-func (d *desk) Agents(cluster string) []feed.Agent {
+func (d *syncFake) Agents(cluster string) []feed.Agent {
 	return slices.DeleteFunc(slices.Clone(d.agents), func(a feed.Agent) bool { return cluster != "" && a.Scope.Cluster != cluster })
 }
 
-func (d *desk) StateOf(scope store.Scope) (worst peers.State) {
+func (d *syncFake) StateOf(scope store.Scope) (worst peers.State) {
 	for _, a := range d.Agents(scope.Cluster) {
 		worst = max(worst, a.State(d.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
 	}
 	return worst
 }
 
-func (d *desk) Resolve(cluster, uid string, adopt bool) (string, error) {
+func (d *syncFake) Resolve(cluster, uid string, adopt bool) (string, error) {
 	d.orders = append(d.orders, fmt.Sprint(cluster, " ", uid, " ", adopt))
 	return "work-of-" + uid, nil
 }
 
-func (d *desk) Closing() error                          { return d.closing }
-func (*desk) Sources() []string                         { return nil }
-func (*desk) Recheck(claims.Change)                     {}
-func (*desk) End(store.Scope, string, *transport.Error) {}
+func (d *syncFake) Closing() error                          { return d.closing }
+func (*syncFake) Sources() []string                         { return nil }
+func (*syncFake) Recheck(claims.Change)                     {}
+func (*syncFake) End(store.Scope, string, *transport.Error) {}
 
-func (d *desk) Commit(ctx context.Context, _ identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
+func (d *syncFake) Commit(ctx context.Context, _ identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
 	if d.failing != nil {
 		return nil, d.failing
 	}
@@ -111,12 +111,12 @@ func recordKey(cluster, id string) store.Key {
 	return store.Key{DataType: codec.ManifestBundles, Cluster: cluster, ResourceID: id}
 }
 
-func (d *desk) vouches(cluster, owner string) bool {
+func (d *syncFake) isSynced(cluster, owner string) bool {
 	return d.sync.Sources.IsSynced(placed(cluster), owner)
 }
 
 // put makes live records of source "src"; a name is that of its id, backwards in the alphabet.
-func (d *desk) put(cluster string, ids ...string) {
+func (d *syncFake) put(cluster string, ids ...string) {
 	d.Helper()
 	for _, id := range ids {
 		must(d.cfg.Store.Commit(d.Context(), []store.Op{{
@@ -133,7 +133,7 @@ func (source) Scope() store.Scope    { return store.Scope{DataType: codec.Manife
 func (source) Compares(uint64) error { return nil }
 
 // compare has source "src" say that it has compared a cluster, and lacks works.
-func (d *desk) compare(cluster string, lacks ...string) (withheld []*hawserv1.WithheldDeletion) {
+func (d *syncFake) compare(cluster string, lacks ...string) (withheld []*hawserv1.WithheldDeletion) {
 	d.Helper()
 	c := codec.ClusterComparison{Cluster: cluster, Reason: "the hub lacks them"}
 	for _, id := range lacks {
@@ -149,7 +149,7 @@ func (d *desk) compare(cluster string, lacks ...string) (withheld []*hawserv1.Wi
 	return withheld
 }
 
-func (d *desk) wantCode(what string, err error, code transport.Code) {
+func (d *syncFake) wantCode(what string, err error, code transport.Code) {
 	d.Helper()
 	var e *transport.Error
 	if !errors.As(err, &e) || e.Code != code || e.Message == "" {
@@ -160,7 +160,7 @@ func (d *desk) wantCode(what string, err error, code transport.Code) {
 // TestListClusters_OfSeveralAgentsTheWorstCounts: one that is in step does not hide another one
 // that is not.
 func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	d.put("c1", "w1", "w2")
 	inSync := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: feed.Matched}
 	behind := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: feed.Matched, Pending: 3}
@@ -191,7 +191,7 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 
 // TestListWorks_ByClusterThenID, of the one that is named only, until whoever asks leaves.
 func TestListWorks_ByClusterThenID(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	d.put("c2", "w1")
 	d.put("c1", "w1", "w2", "w3")
 	list := func(ctx context.Context, cluster, source string, most int) (ids []string, err error) {
@@ -225,7 +225,7 @@ func TestListWorks_ByClusterThenID(t *testing.T) {
 // TestApprove_AllOrNothing: one work that is not withheld keeps the others, and what could not be
 // written stays withheld.
 func TestApprove_AllOrNothing(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	d.put("c1", "w1", "w2", "w3")
 	withheld := d.compare("c1", "w1", "w2")
 	approve := func(works ...*hawserv1.WithheldDeletion) error {
@@ -237,13 +237,13 @@ func TestApprove_AllOrNothing(t *testing.T) {
 	d.failing = store.ErrReadOnly
 	d.wantCode("on a disk that fails", approve(withheld...), transport.CodeUnavailable)
 	d.failing = nil
-	if state("w1") != store.Live || d.vouches("c1", "src") {
+	if state("w1") != store.Live || d.isSynced("c1", "src") {
 		t.Error("something was decided")
 	}
-	if err := approve(withheld[0]); err != nil || state("w1") == store.Live || d.vouches("c1", "src") {
+	if err := approve(withheld[0]); err != nil || state("w1") == store.Live || d.isSynced("c1", "src") {
 		t.Errorf("of two withheld one is approved: %v, %v", state("w1"), err)
 	}
-	if err := approve(withheld[1]); err != nil || state("w2") == store.Live || state("w3") != store.Live || !d.vouches("c1", "src") {
+	if err := approve(withheld[1]); err != nil || state("w2") == store.Live || state("w3") != store.Live || !d.isSynced("c1", "src") {
 		t.Errorf("both are approved: %v, %v", state("w2"), err)
 	}
 }
@@ -251,16 +251,16 @@ func TestApprove_AllOrNothing(t *testing.T) {
 // TestForgetWork_IsNoWordOfTheSource: what an operator takes away says nothing about what the
 // source wants, so that it vouches for nothing there until it has compared again.
 func TestForgetWork_IsNoWordOfTheSource(t *testing.T) {
-	for name, do := range map[string]func(d *desk) error{
-		"forget": func(d *desk) error {
+	for name, do := range map[string]func(d *syncFake) error{
+		"forget": func(d *syncFake) error {
 			_, err := d.ForgetWork(d.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"})
 			return err
 		},
-		"adopt": func(d *desk) error {
+		"adopt": func(d *syncFake) error {
 			_, err := d.Adopt(d.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c1", ResourceId: "w1", Source: "heir"})
 			return err
 		},
-		"forget the cluster": func(d *desk) error {
+		"forget the cluster": func(d *syncFake) error {
 			r, err := d.ForgetCluster(d.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true})
 			if r.GetWorks() != 2 {
 				d.Errorf("%d works are forgotten", r.GetWorks())
@@ -268,20 +268,20 @@ func TestForgetWork_IsNoWordOfTheSource(t *testing.T) {
 			return err
 		},
 	} {
-		d := newDesk(t)
+		d := newSyncFake(t)
 		d.put("c1", "w1", "w2")
 		d.put("c2", "w3")
 		d.compare("c1")
 		d.compare("c2")
-		if err := do(d); err != nil || d.vouches("c1", "src") || !d.vouches("c2", "src") {
-			t.Errorf("%s: %v; it vouches for c1: %t, for c2: %t", name, err, d.vouches("c1", "src"), d.vouches("c2", "src"))
+		if err := do(d); err != nil || d.isSynced("c1", "src") || !d.isSynced("c2", "src") {
+			t.Errorf("%s: %v; it vouches for c1: %t, for c2: %t", name, err, d.isSynced("c1", "src"), d.isSynced("c2", "src"))
 		}
 	}
 }
 
 // TestOperations_AreRefused where nothing is named, there is no such thing, or the broker ends.
 func TestOperations_AreRefused(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	d.put("c1", "w1")
 	forget := func(cluster, id string) error {
 		_, err := d.ForgetWork(t.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: cluster, ResourceId: id})
@@ -308,7 +308,7 @@ func TestOperations_AreRefused(t *testing.T) {
 // TestListOrphans_NamesWhatAgentsSeeOnce: two agents of a cluster see the same AppliedManifestWorks;
 // how many they do not name is told.
 func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	lost := codec.OrphanRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
 	shared := codec.OrphanRecord{UID: "u2", Name: "shared", Objects: 1, Shared: true}
 	d.agents = []feed.Agent{
@@ -351,7 +351,7 @@ func (copying) Backup(_ context.Context, send func(string, []byte) error) error 
 
 // TestBackup_SaysWhichEndIsBroken: the receiver's, or the store's.
 func TestBackup_SaysWhichEndIsBroken(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	backup := func(ctx context.Context, fails error) (paths []string, err error) {
 		err = d.Backup(ctx, nil, func(r *hawserv1.BackupResponse) error {
 			paths = append(paths, r.GetPath())

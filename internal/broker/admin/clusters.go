@@ -24,7 +24,7 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 	var places []position
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListClustersResponse]) error {
 		if places == nil {
-			places = a.places(r.GetCluster())
+			places = a.scopes(r.GetCluster())
 		}
 		for _, at := range behind(places, p.after) {
 			if p.full() {

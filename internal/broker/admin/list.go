@@ -38,7 +38,7 @@ type scanLimiter struct {
 	next time.Time     // when the rest is over; of who has the turn
 }
 
-func newTurns(cfg *call.Config) scanLimiter {
+func newScanLimiter(cfg *call.Config) scanLimiter {
 	t := scanLimiter{cfg: cfg, free: make(chan struct{}, 1)}
 	t.free <- struct{}{}
 	return t
@@ -184,8 +184,8 @@ func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send fu
 	}
 }
 
-// places are the cluster that is named, or all that are known, in the order of lists.
-func (a *Admin) places(cluster string) []position {
+// scopes are the cluster that is named, or all that are known, in the order of lists.
+func (a *Admin) scopes(cluster string) []position {
 	all := []position{}
 	add := func(d codec.DataType, clusters []string) {
 		for _, c := range clusters {

@@ -14,7 +14,7 @@ import (
 )
 
 // page asks for one page; what it returns are its ids, and the token of the next one.
-func (d *desk) page(r *hawserv1.ListWorksRequest) (ids []string, next string) {
+func (d *syncFake) page(r *hawserv1.ListWorksRequest) (ids []string, next string) {
 	d.Helper()
 	err := d.ListWorks(d.Context(), r, func(w *hawserv1.ListWorksResponse) error {
 		if next != "" {
@@ -34,7 +34,7 @@ func (d *desk) page(r *hawserv1.ListWorksRequest) (ids []string, next string) {
 // TestListWorks_PageByPage: what is there all the time is on exactly one page, whatever comes and
 // goes meanwhile, in one order.
 func TestListWorks_PageByPage(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	want := map[string]bool{}
 	for i := range 2100 {
 		cluster := fmt.Sprintf("c%d", i%7/3) // c2 has a seventh
@@ -72,7 +72,7 @@ func TestListWorks_PageByPage(t *testing.T) {
 
 // TestListWorks_BoundsWhatOnePageLooksAt, however little of it is shown.
 func TestListWorks_BoundsWhatOnePageLooksAt(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	for i := range 1500 {
 		d.put("c1", fmt.Sprintf("w%04d", i))
 	}
@@ -98,7 +98,7 @@ func TestListWorks_BoundsWhatOnePageLooksAt(t *testing.T) {
 
 // TestList_OneAtATime: while one list has its turn another one waits, until its caller leaves.
 func TestList_OneAtATime(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	d.put("c1", "w1")
 	ctx, leave := context.WithCancel(t.Context())
 	err := d.limiter.take(t.Context(), func() (int, error) {
@@ -117,7 +117,7 @@ func TestList_OneAtATime(t *testing.T) {
 
 // TestListLimits_ShowsUseAndLimits, of sources first, configured ones too that have nothing.
 func TestListLimits_ShowsUseAndLimits(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	d.cfg.Quotas = quota.NewTable(identity.Mapping{
 		{CommonName: "x", Role: identity.Source, Name: "new", ClusterPrefixes: []string{"edge-"}, Clusters: []string{"one"}, Quota: identity.Limits{Works: 3}},
 	}, identity.Limits{Works: 9, Bytes: 99})
@@ -142,7 +142,7 @@ func TestListLimits_ShowsUseAndLimits(t *testing.T) {
 
 // TestListLimits_PageByPage.
 func TestListLimits_PageByPage(t *testing.T) {
-	d := newDesk(t)
+	d := newSyncFake(t)
 	const many = 1200
 	for i := range many {
 		d.put(fmt.Sprintf("c%04d", i), "w1")

@@ -21,7 +21,7 @@ import (
 func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error {
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListOrphansResponse]) error {
 		agents := a.agents.Agents(r.GetCluster())
-		for _, at := range behind(a.orphanPlaces(r.GetCluster(), agents), p.after) {
+		for _, at := range behind(a.orphanScopes(r.GetCluster(), agents), p.after) {
 			if p.full() {
 				return nil
 			}
@@ -46,8 +46,8 @@ func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest,
 // applied is the second phase of the list of what does not fit together.
 const applied = 1
 
-// orphanPlaces are where something does not fit together, in the order of the list.
-func (a *Admin) orphanPlaces(cluster string, agents []feed.Agent) (all []position) {
+// orphanScopes are where something does not fit together, in the order of the list.
+func (a *Admin) orphanScopes(cluster string, agents []feed.Agent) (all []position) {
 	for _, at := range a.sync.Scopes() {
 		if cluster == "" || at.Cluster == cluster {
 			all = append(all, position{scope: at})

@@ -21,7 +21,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 		var metas []store.Meta // of the rows
 		defer func() { a.judge(ctx, p.rows, metas) }()
 		if places == nil {
-			places = a.places(r.GetCluster())
+			places = a.scopes(r.GetCluster())
 		}
 		from := p.after
 		from.id = ""
