@@ -60,7 +60,7 @@ func withDefaults(c Config) (Config, error) {
 		complete(&c.Checkpoint, DefaultCheckpoint, "pause between checkpoints"),
 		complete(&c.Retention, DefaultRetention, "retention"),
 		complete(&c.TombstoneGC, DefaultTombstoneGC, "sweep interval"),
-		complete(&c.StreamsPerParty, DefaultStreams, "streams per party"),
+		complete(&c.StreamsPerClient, DefaultStreams, "streams per party"),
 		complete(&c.Comparisons, runtime.GOMAXPROCS(0), "number of comparisons"),
 	); err != nil {
 		return c, err

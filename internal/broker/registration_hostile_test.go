@@ -420,7 +420,7 @@ func TestRegistration_NotOverMQTT(t *testing.T) {
 // nobody, and nobody has streams without end.
 func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
 	cfg := joining()
-	cfg.StreamsPerParty = 2
+	cfg.StreamsPerClient = 2
 	inWorld(t, cfg, func(w *world) {
 		h := w.hub()
 		h.snapshot(true, clusterOf("c1", 1, true))

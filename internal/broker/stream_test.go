@@ -121,7 +121,7 @@ func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 }
 
 func TestSubscribe_StreamsOfOnePartyAreBounded(t *testing.T) {
-	inWorld(t, broker.Config{StreamsPerParty: 3}, func(w *world) {
+	inWorld(t, broker.Config{StreamsPerClient: 3}, func(w *world) {
 		var open []*tap
 		for range 3 {
 			open = append(open, w.open(w.agent("c1"), nil))

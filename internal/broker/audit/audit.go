@@ -59,8 +59,8 @@ const (
 	operated  = "operated"
 )
 
-// Who is the other end of a connection.
-type Who struct {
+// Client is the other end of a connection.
+type Client struct {
 	// Identity is "role/name", "" without one.
 	Identity string
 	Addr     string
@@ -71,10 +71,10 @@ type Who struct {
 	Account string
 }
 
-func (w Who) attrs() []slog.Attr { return w.as("identity") }
+func (w Client) attrs() []slog.Attr { return w.as("identity") }
 
 // as returns them with the identity under a key.
-func (w Who) as(key string) []slog.Attr {
+func (w Client) as(key string) []slog.Attr {
 	all := []slog.Attr{slog.String("addr", clip(w.Addr))}
 	if w.Identity != "" {
 		all = append(all, slog.String(key, clip(w.Identity)))
@@ -208,7 +208,7 @@ func (l *Log) writes(level Level) bool {
 }
 
 // Connected tells of a connection whose peer has an identity.
-func (l *Log) Connected(w Who, until time.Time) {
+func (l *Log) Connected(w Client, until time.Time) {
 	if l.meets(w, connected) {
 		attrs := w.as("peer")
 		if until.Unix() > 0 {
@@ -222,24 +222,24 @@ func (l *Log) Connected(w Who, until time.Time) {
 }
 
 // Left tells of a connection whose peer has gone, or lost it.
-func (l *Log) Left(w Who) {
+func (l *Log) Left(w Client) {
 	if l.meets(w, "left") {
 		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party has left", w.as("peer")...)
 	}
 }
 
 // meets counts that somebody came or went, and reports whether the log is to say it.
-func (l *Log) meets(w Who, what string) bool {
+func (l *Log) meets(w Client, what string) bool {
 	if l == nil {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.met.count(refusal{who: w.Identity, reason: what}, l.now())
+	return l.met.count(refusal{client: w.Identity, reason: what}, l.now())
 }
 
 // Ended tells that the broker ended a connection.
-func (l *Log) Ended(w Who, reason string) {
+func (l *Log) Ended(w Client, reason string) {
 	if l.writes(Refusals) {
 		l.write(ended, append(w.attrs(), slog.String("reason", reason)))
 	}
@@ -255,14 +255,14 @@ func (l *Log) OnRefused(f func(cluster, why string)) {
 
 // Refused tells that a handshake, or a call, was refused: from is the network it
 // came from, method "" for a handshake, err may be nil.
-func (l *Log) Refused(w Who, from, method, reason string, err error) {
+func (l *Log) Refused(w Client, from, method, reason string, err error) {
 	if l == nil {
 		return
 	}
 	if cluster, ok := strings.CutPrefix(w.Identity, "agent/"); ok && l.onRefused != nil {
 		l.onRefused(cluster, whyOf(reason, err))
 	}
-	r := refusal{who: w.Identity, from: from, method: method, reason: reason}
+	r := refusal{client: w.Identity, from: from, method: method, reason: reason}
 	l.mu.Lock()
 	first := l.repeated.count(r, l.now())
 	l.mu.Unlock()
@@ -300,14 +300,14 @@ func (l *Log) repeat(all bool) {
 	counted, met := l.repeated.over(l.now(), all), l.met.over(l.now(), all)
 	l.mu.Unlock()
 	for _, c := range append(met, counted...) {
-		l.program.Info("the same again", "of", c.reason, "peer", clip(c.who), "from", clip(c.from), "method", clip(c.method), "times", c.n)
+		l.program.Info("the same again", "of", c.reason, "peer", clip(c.client), "from", clip(c.from), "method", clip(c.method), "times", c.n)
 	}
 	if !l.writes(Refusals) {
 		return
 	}
 	for _, c := range counted {
 		attrs := []slog.Attr{slog.String("reason", c.reason), slog.Int("repeated", c.n)}
-		for key, value := range map[string]string{"from": c.from, "identity": c.who, "method": c.method} {
+		for key, value := range map[string]string{"from": c.from, "identity": c.client, "method": c.method} {
 			if value != "" {
 				attrs = append(attrs, slog.String(key, clip(value)))
 			}
@@ -321,7 +321,7 @@ func (l *Log) Published(p Publish) {
 	if !l.writes(All) {
 		return
 	}
-	attrs := Who{Identity: p.Role + "/" + p.Name, Addr: p.Addr, Conn: p.Conn}.attrs()
+	attrs := Client{Identity: p.Role + "/" + p.Name, Addr: p.Addr, Conn: p.Conn}.attrs()
 	attrs = append(attrs, slog.String("kind", p.Kind), slog.Int("bytes", p.Bytes), slog.String("result", p.Result))
 	if e := p.Envelope; e != nil {
 		attrs = append(attrs, slog.String("type", clip(e.RawType)), slog.String("source", clip(e.Source)), slog.String("cluster", clip(e.Cluster)))
@@ -333,14 +333,14 @@ func (l *Log) Published(p Publish) {
 }
 
 // Called tells of a call that reads, when it has ended.
-func (l *Log) Called(w Who, method string, err error) {
+func (l *Log) Called(w Client, method string, err error) {
 	if l.writes(All) {
 		l.write(called, outcome(append(w.attrs(), slog.String("method", clip(method))), err))
 	}
 }
 
 // Operated tells what an operator did, with what; request may be nil.
-func (l *Log) Operated(w Who, method string, request any, err error) {
+func (l *Log) Operated(w Client, method string, request any, err error) {
 	if !l.writes(Refusals) {
 		return
 	}

@@ -21,11 +21,11 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-var somebody = Who{Identity: "agent/c1", Addr: "192.0.2.1:7", Conn: 3, Serial: "a1"}
+var aClient = Client{Identity: "agent/c1", Addr: "192.0.2.1:7", Conn: 3, Serial: "a1"}
 
-// heard returns what a stream of some level says of what do tells it, and how
+// logged returns what a stream of some level says of what do tells it, and how
 // many bytes that are.
-func heard(t *testing.T, level Level, do func(*Log)) (lines []map[string]any, size int) {
+func logged(t *testing.T, level Level, do func(*Log)) (lines []map[string]any, size int) {
 	t.Helper()
 	var out bytes.Buffer
 	l := New(level, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
@@ -50,18 +50,18 @@ func heard(t *testing.T, level Level, do func(*Log)) (lines []map[string]any, si
 
 // everything tells a stream of one thing of each kind.
 func everything(l *Log) {
-	l.Connected(somebody, time.Unix(1000, 0).UTC())
-	l.Ended(somebody, "expired")
-	l.Refused(Who{Addr: "192.0.2.9:1"}, "192.0.2.9/32", "", "untrusted", errors.New("x509: no"))
+	l.Connected(aClient, time.Unix(1000, 0).UTC())
+	l.Ended(aClient, "expired")
+	l.Refused(Client{Addr: "192.0.2.9:1"}, "192.0.2.9/32", "", "untrusted", errors.New("x509: no"))
 	l.Published(Publish{
 		Role: "source", Name: "hub", Addr: "192.0.2.2:1", Conn: 4, Kind: "spec", Bytes: 99, Result: "accepted",
 		Envelope: &codec.Envelope{RawType: "t", Source: "hub", Cluster: "c1", ResourceID: "w", Version: 7, Data: []byte("a Secret"), RawMetadata: "a Secret"},
 	})
-	l.Called(somebody, "/s/Subscribe", nil)
-	l.Operated(Who{Identity: "operator/o", Addr: "192.0.2.3:1"}, "/s/Approve", &hawserv1.ApproveRequest{
+	l.Called(aClient, "/s/Subscribe", nil)
+	l.Operated(Client{Identity: "operator/o", Addr: "192.0.2.3:1"}, "/s/Approve", &hawserv1.ApproveRequest{
 		Source: "hub", Cluster: "c1", Works: []*hawserv1.WithheldDeletion{{ResourceId: "w1", Revision: 3}, {ResourceId: "w2"}},
 	}, nil)
-	l.Operated(Who{Identity: "operator/o", Addr: "192.0.2.3:1"}, "/s/Backup", nil, errors.New("no room"))
+	l.Operated(Client{Identity: "operator/o", Addr: "192.0.2.3:1"}, "/s/Backup", nil, errors.New("no room"))
 }
 
 func TestLevels(t *testing.T) {
@@ -95,7 +95,7 @@ func TestLevels(t *testing.T) {
 			with(agent, "event", "called", "method", "/s/Subscribe", "result", "ok"), approved, backup,
 		},
 	} {
-		got, _ := heard(t, level, everything)
+		got, _ := logged(t, level, everything)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s (-want +got):\n%s", level, d)
 		}
@@ -108,20 +108,20 @@ func TestLevels(t *testing.T) {
 // TestRefused_RepeatedIsCounted: the first of a kind is told of at once, the others
 // when the time is over; however many kinds there are, the stream stays small.
 func TestRefused_RepeatedIsCounted(t *testing.T) {
-	lines, size := heard(t, Refusals, func(l *Log) {
+	lines, size := logged(t, Refusals, func(l *Log) {
 		now, wrong := time.Unix(1000, 0), errors.New(strings.Repeat("\x00", 1<<20))
 		l.now = func() time.Time { return now }
 		for range 1000 {
-			l.Refused(somebody, "192.0.2.1/32", "/s/Publish", "scope", errors.New("not yours"))
+			l.Refused(aClient, "192.0.2.1/32", "/s/Publish", "scope", errors.New("not yours"))
 		}
 		for n := range 100_000 {
 			from := fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
-			l.Refused(Who{Addr: from + ":1"}, from+"/32", "", "failed", wrong)
+			l.Refused(Client{Addr: from + ":1"}, from+"/32", "", "failed", wrong)
 		}
 		l.repeat(false) // it is too early
 		now = now.Add(period)
 		l.repeat(false)
-		l.Refused(somebody, "192.0.2.1/32", "/s/Publish", "scope", errors.New("not yours"))
+		l.Refused(aClient, "192.0.2.1/32", "/s/Publish", "scope", errors.New("not yours"))
 	})
 	first, again := lines[0], lines[len(lines)-1]
 	if first["method"] != "/s/Publish" || first["error"] != "not yours" || cmp.Diff(first, again) != "" {
@@ -147,10 +147,10 @@ func TestRefused_RepeatedIsCounted(t *testing.T) {
 // breaks it.
 func TestLines_AreBoundedAndPrintable(t *testing.T) {
 	huge := strings.Repeat("\x1b[2J\n\xff", 1<<18)
-	lines, size := heard(t, All, func(l *Log) {
+	lines, size := logged(t, All, func(l *Log) {
 		l.Published(Publish{Role: huge, Name: huge, Addr: huge, Kind: "spec", Envelope: &codec.Envelope{RawType: huge, Source: huge, Cluster: huge, ResourceID: huge}})
-		l.Operated(Who{}, huge, &hawserv1.ApproveRequest{Source: huge, Works: slices.Repeat([]*hawserv1.WithheldDeletion{{ResourceId: huge}}, 1000)}, errors.New(huge))
-		l.Called(Who{Identity: huge, Serial: huge}, huge, nil)
+		l.Operated(Client{}, huge, &hawserv1.ApproveRequest{Source: huge, Works: slices.Repeat([]*hawserv1.WithheldDeletion{{ResourceId: huge}}, 1000)}, errors.New(huge))
+		l.Called(Client{Identity: huge, Serial: huge}, huge, nil)
 	})
 	if len(lines) != 3 || size > 40_000 {
 		t.Errorf("%d lines, %d bytes", len(lines), size)
@@ -168,7 +168,7 @@ func TestNobodyWaits(t *testing.T) {
 	l := New(All, stuck{}, registry, slog.New(slog.DiscardHandler))
 	const more = 10
 	for range queued + more {
-		l.Called(somebody, "/s/M", nil)
+		l.Called(aClient, "/s/M", nil)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
@@ -222,7 +222,7 @@ func TestLog_SaysWhoComesAndGoes(t *testing.T) {
 	l.now = func() time.Time { return now }
 	everything(l)
 	for range 5 {
-		l.Left(somebody)
+		l.Left(aClient)
 	}
 	for _, want := range []string{
 		`level=INFO msg="a party has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_ends=1970-01-01T00:16:40.000Z` + "\n",
@@ -243,9 +243,9 @@ func TestLog_SaysWhoComesAndGoes(t *testing.T) {
 	}
 	log.Reset()
 	for n := range 100_000 { // a fleet comes back, and somebody scans
-		who := Who{Identity: fmt.Sprint("agent/c", n), Addr: "192.0.2.1:7"}
+		who := Client{Identity: fmt.Sprint("agent/c", n), Addr: "192.0.2.1:7"}
 		l.Connected(who, time.Time{})
-		l.Refused(Who{Addr: "192.0.2.9:1"}, fmt.Sprint(n), "", "failed", errors.New("EOF"))
+		l.Refused(Client{Addr: "192.0.2.9:1"}, fmt.Sprint(n), "", "failed", errors.New("EOF"))
 	}
 	now = now.Add(period)
 	l.repeat(false)

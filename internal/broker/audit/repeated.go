@@ -11,7 +11,7 @@ const (
 )
 
 // refusal is what is told apart.
-type refusal struct{ who, from, method, reason string }
+type refusal struct{ client, from, method, reason string }
 
 // counted is how often one was repeated after its first line.
 type counted struct {

@@ -44,8 +44,8 @@ type Config struct {
 	// Retention is how long a grave waits for its source; TombstoneGC how often that
 	// is looked at.
 	Retention, TombstoneGC time.Duration
-	// StreamsPerParty bounds the subscriptions of one identity.
-	StreamsPerParty int
+	// StreamsPerClient bounds the subscriptions of one identity.
+	StreamsPerClient int
 	// Comparisons is how many comparisons of lists run at a time. Default: the
 	// number of processors.
 	Comparisons int

@@ -97,7 +97,7 @@ func (f *Feed) enter(ctx context.Context, s *subscription) (err error) {
 	if s.hello.Protocol > 0 {
 		f.intake.Open(s.id, s.client, s.scope, s.stop)
 	}
-	add := func() error { return f.registry.add(s, f.cfg.StreamsPerParty) }
+	add := func() error { return f.registry.add(s, f.cfg.StreamsPerClient) }
 	if s.part == codec.Status {
 		err = add()
 	} else {

@@ -187,8 +187,8 @@ func (c *Connection) Peer() transport.Peer {
 }
 
 // Client is how the audit stream names the other end.
-func (c *Connection) Client() audit.Who {
-	w, s := audit.Who{Addr: c.addr, Conn: c.id, Serial: c.serial()}, c.peerState()
+func (c *Connection) Client() audit.Client {
+	w, s := audit.Client{Addr: c.addr, Conn: c.id, Serial: c.serial()}, c.peerState()
 	if s.identity.Role != noRole {
 		w.Identity = s.identity.String()
 	}

@@ -183,7 +183,7 @@ func isLoopback(a net.Addr) bool {
 // refused counts a handshake that is refused; err may be nil.
 func (p *Port) refused(reason string, from net.Addr, err error) {
 	p.metrics.refusedHandshakes.WithLabelValues(reason).Inc()
-	p.cfg.Audit.Refused(audit.Who{Addr: from.String()}, prefixOf(from).String(), "", reason, err)
+	p.cfg.Audit.Refused(audit.Client{Addr: from.String()}, prefixOf(from).String(), "", reason, err)
 }
 
 // Peers are all of one role that come in the same way.

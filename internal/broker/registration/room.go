@@ -92,7 +92,7 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 	}
 	s, err := r.open(p, raw, d)
 	if err == nil {
-		err = r.agents.add(s, r.cfg.StreamsPerParty)
+		err = r.agents.add(s, r.cfg.StreamsPerClient)
 	}
 	r.metrics.subscribed(d, err)
 	if err != nil {
