@@ -11,13 +11,13 @@ import (
 )
 
 var (
-	agent    = identity.Identity{Role: identity.Agent, Name: "me"}
-	source   = identity.Identity{Role: identity.Source, Name: "me"}
-	operator = identity.Identity{Role: identity.Operator, Name: "me"}
-	viewer   = identity.Identity{Role: identity.Viewer, Name: "me"}
-	joining  = identity.Identity{Role: identity.Bootstrap, Name: "system:serviceaccount:ns:bootstrap"}
-	nobody   = identity.Identity{}
-	everyone = []identity.Identity{agent, source, operator, viewer, joining, nobody}
+	agent      = identity.Identity{Role: identity.Agent, Name: "me"}
+	source     = identity.Identity{Role: identity.Source, Name: "me"}
+	operator   = identity.Identity{Role: identity.Operator, Name: "me"}
+	viewer     = identity.Identity{Role: identity.Viewer, Name: "me"}
+	joining    = identity.Identity{Role: identity.Bootstrap, Name: "system:serviceaccount:ns:bootstrap"}
+	noIdentity = identity.Identity{}
+	everyone   = []identity.Identity{agent, source, operator, viewer, joining, noIdentity}
 )
 
 // may lists, for every call that is allowed in its scope, who is allowed. What
@@ -106,9 +106,9 @@ func check(t *testing.T, id identity.Identity, name string, c authz.Call, want b
 		t.Errorf("%v, %s %+v: %v, want allowed", id, name, c, err)
 	case !want && err == nil:
 		t.Errorf("%v, %s %+v: allowed", id, name, c)
-	case !want && id == nobody && transport.CodeOf(err) != transport.CodeUnauthenticated:
+	case !want && id == noIdentity && transport.CodeOf(err) != transport.CodeUnauthenticated:
 		t.Errorf("%v, %s: %v, want code unauthenticated", id, name, err)
-	case !want && id != nobody && transport.CodeOf(err) != transport.CodeDenied:
+	case !want && id != noIdentity && transport.CodeOf(err) != transport.CodeDenied:
 		t.Errorf("%v, %s: %v, want code denied", id, name, err)
 	}
 }
