@@ -65,7 +65,7 @@ func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name strin
 	wait := func(look func(context.Context, hubAPI, string) (string, error)) error {
 		return await(ctx, env, "cluster "+name, func(ctx context.Context) (string, error) { return look(ctx, hub, name) })
 	}
-	if err := wait(asked); err != nil {
+	if err := wait(requestOf); err != nil {
 		return err
 	}
 	approved, err := a.once(ctx, env, hub, name)
@@ -104,7 +104,7 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 		if err := hub.setAccepted(ctx, name, true); err != nil {
 			return false, err
 		}
-		return false, say(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
+		return false, printf(env.Stdout, "cluster %s is accepted until its works have ended: it is being detached\n", name)
 	}
 	if err := admit(ctx, env, hub, r.cluster, len(r.waiting) > 0); err != nil {
 		return false, err
@@ -113,7 +113,7 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 		return true, approveFirst(ctx, env, hub, r.picked)
 	}
 	if len(r.waiting) > 0 && !a.wait {
-		if err := say(env.Stdout, "%s", lines(a.unnamed(env, r)+"\n")); err != nil {
+		if err := printf(env.Stdout, "%s", lines(a.unnamed(env, r)+"\n")); err != nil {
 			return false, err
 		}
 	}
@@ -157,7 +157,7 @@ func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster stri
 		applied, first, err := applicationOf(cluster, is)
 		switch {
 		case err != nil:
-			if err := say(env.Stdout, "certificate request %s is left alone: %v\n", is.Name, err); err != nil {
+			if err := printf(env.Stdout, "certificate request %s is left alone: %v\n", is.Name, err); err != nil {
 				return r, err
 			}
 		case first:
@@ -172,7 +172,7 @@ func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster stri
 	chosen := a.choice
 	chosen.member = r.history.member
 	r.picked, err = chosen.pick(r.waiting)
-	var stranger strangerError
+	var stranger quarantinedError
 	switch {
 	case errors.Is(err, errSeveral):
 		return r, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, a.lines(env, cluster, r.history, r.waiting)), "name the right one: hawser accept %s --csr NAME; or approve all with --all; %s", cluster, compare)
@@ -186,14 +186,14 @@ func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster stri
 func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster, asks bool) error {
 	switch {
 	case c.Spec.HubAcceptsClient && asks:
-		return say(env.Stdout, "cluster %s is accepted already\n", c.Name)
+		return printf(env.Stdout, "cluster %s is accepted already\n", c.Name)
 	case c.Spec.HubAcceptsClient:
-		return say(env.Stdout, "cluster %s is accepted already, and no request of it for a certificate waits\n", c.Name)
+		return printf(env.Stdout, "cluster %s is accepted already, and no request of it for a certificate waits\n", c.Name)
 	}
 	if err := hub.setAccepted(ctx, c.Name, true); err != nil {
 		return err
 	}
-	return say(env.Stdout, "cluster %s is accepted\n", c.Name)
+	return printf(env.Stdout, "cluster %s is accepted\n", c.Name)
 }
 
 // approveFirst approves requests for first certificates.
@@ -204,9 +204,9 @@ func approveFirst(ctx context.Context, env Env, hub hubAPI, picked []application
 		case err != nil:
 			return fmt.Errorf("certificate request %s: %w", a.name, err)
 		case !undecided:
-			err = say(env.Stdout, "certificate request %s was decided by somebody else meanwhile\n", a.name)
+			err = printf(env.Stdout, "certificate request %s was decided by somebody else meanwhile\n", a.name)
 		default:
-			err = say(env.Stdout, "certificate request %s of %s, asked for by %s, is approved\n", a.name, a.agent, a.asker)
+			err = printf(env.Stdout, "certificate request %s of %s, asked for by %s, is approved\n", a.name, a.agent, a.requester)
 		}
 		if err != nil {
 			return err
@@ -227,16 +227,16 @@ func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []
 		if err := hub.discard(ctx, r); err != nil {
 			return err
 		}
-		if err := say(env.Stdout, "certificate request %s, which was denied, is deleted: the cluster asks again\n", r.Name); err != nil {
+		if err := printf(env.Stdout, "certificate request %s, which was denied, is deleted: the cluster asks again\n", r.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// asked says what is missing before a cluster can be accepted. One that joined once may have its
+// requestOf says what is missing before a cluster can be accepted. One that joined once may have its
 // certificate, and asks for nothing.
-func asked(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
+func requestOf(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
@@ -260,7 +260,7 @@ func (a *acceptance) comes(ctx context.Context, env Env, hub hubAPI, name string
 	}
 	r, err := (&acceptance{connection: a.connection, choice: choice{all: true}}).read(ctx, Env{Stdout: io.Discard, Program: env.Program}, hub, name)
 	switch {
-	case err != nil && !errors.As(err, new(strangerError)) || r.cluster == nil:
+	case err != nil && !errors.As(err, new(quarantinedError)) || r.cluster == nil:
 		return "", err
 	case r.history.member && len(r.waiting) > 0:
 		return a.unnamed(env, r), nil

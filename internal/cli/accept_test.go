@@ -108,6 +108,6 @@ func firstRequest(t *testing.T, name, cluster string) *unstructured.Unstructured
 		"request": base64.StdEncoding.EncodeToString(csrOf(t, pkix.Name{CommonName: group + ":agent1", Organization: []string{group}})), "signerName": grpcSigner, "username": courier,
 	})
 	o.SetLabels(map[string]string{"open-cluster-management.io/cluster-name": cluster})
-	o.SetAnnotations(map[string]string{askerAnnotation: bootstrapUser})
+	o.SetAnnotations(map[string]string{requesterAnnotation: bootstrapUser})
 	return o
 }

@@ -18,8 +18,8 @@ import (
 // How requests of agents look on a hub of Open Cluster Management.
 const (
 	addOnLabel = "open-cluster-management.io/addon-name"
-	// askerAnnotation is the user who asked, where the request came over a broker.
-	askerAnnotation = "open-cluster-management.io/csr-user"
+	// requesterAnnotation is the user who asked, where the request came over a broker.
+	requesterAnnotation = "open-cluster-management.io/csr-user"
 	// courier creates the requests that came over a broker, for whom the annotation names.
 	courier = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
 
@@ -39,10 +39,10 @@ type application struct {
 	agent string
 	// key is the SHA-256 of the public key that it asks for, in hexadecimal digits.
 	key string
-	// asker is the user who asked, trusted that clusters join with it.
-	asker   string
-	trusted bool
-	asked   time.Time
+	// requester is the user who asked, trusted that clusters join with it.
+	requester   string
+	trusted     bool
+	requestedAt time.Time
 }
 
 // pending tells whether nobody has decided about a request.
@@ -61,12 +61,12 @@ func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) 
 	if r.Labels[clusterv1.ClusterNameLabelKey] != cluster || r.Labels[addOnLabel] != "" {
 		return a, false, nil
 	}
-	a = application{name: r.Name, asker: r.Spec.Username, asked: r.CreationTimestamp.Time}
-	a.trusted = a.asker == bootstrapUser || strings.HasPrefix(a.asker, "system:bootstrap:") || slices.Contains(r.Spec.Groups, bootstrapGroup)
-	if a.asker == courier {
-		a.asker = r.Annotations[askerAnnotation]
+	a = application{name: r.Name, requester: r.Spec.Username, requestedAt: r.CreationTimestamp.Time}
+	a.trusted = a.requester == bootstrapUser || strings.HasPrefix(a.requester, "system:bootstrap:") || slices.Contains(r.Spec.Groups, bootstrapGroup)
+	if a.requester == courier {
+		a.requester = r.Annotations[requesterAnnotation]
 		// Over a broker the user alone comes along, not its groups.
-		a.trusted = a.asker == bootstrapUser || strings.HasPrefix(a.asker, "system:bootstrap:")
+		a.trusted = a.requester == bootstrapUser || strings.HasPrefix(a.requester, "system:bootstrap:")
 	}
 	if r.Spec.SignerName != grpcSigner && r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
 		return a, false, fmt.Errorf("it asks for a certificate of the signer %s, which clusters do not join with", r.Spec.SignerName)
@@ -74,7 +74,7 @@ func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) 
 	if a.agent, a.key, err = agentOf(cluster, r.Spec.Request); err != nil {
 		return a, false, err
 	}
-	return a, a.agent != a.asker, nil
+	return a, a.agent != a.requester, nil
 }
 
 // agentOf returns the common name and the key that a request is for, if it is for an agent of the cluster and
@@ -144,7 +144,7 @@ func (a *acceptance) lines(env Env, cluster string, h history, waiting []applica
 		case h.member:
 			key += " (not known to the hub)"
 		}
-		return fmt.Sprintf("  %s of %s, asked for by %s at %s\n    key sha256:%s\n    %s", oneLine(w.name), oneLine(w.agent), oneLine(w.asker), stamp(w.asked), key,
+		return fmt.Sprintf("  %s of %s, asked for by %s at %s\n    key sha256:%s\n    %s", oneLine(w.name), oneLine(w.agent), oneLine(w.requester), stamp(w.requestedAt), key,
 			s.command("accept "+cluster, "--csr", w.name, "--context", a.context, "--kubeconfig", a.kubeconfig))
 	}), "\n")
 }
@@ -167,11 +167,11 @@ type choice struct {
 // errSeveral: several agents wait, and nobody said which is the right one.
 var errSeveral = errors.New("several agents ask for a certificate of it")
 
-// strangerError: somebody asked whom nobody named.
-type strangerError struct{ application }
+// quarantinedError: somebody asked whom nobody named.
+type quarantinedError struct{ application }
 
-func (e strangerError) Error() string {
-	return fmt.Sprintf("certificate request %s was made by %q, which clusters do not join with", e.name, e.asker)
+func (e quarantinedError) Error() string {
+	return fmt.Sprintf("certificate request %s was made by %q, which clusters do not join with", e.name, e.requester)
 }
 
 // pick returns the applications to approve of those that wait.
@@ -185,14 +185,14 @@ func (c choice) pick(waiting []application) ([]application, error) {
 	}
 	for _, a := range picked {
 		// Who asks chooses the name of the agent: another key may be that of another one.
-		other := a.agent != picked[0].agent || a.asker != picked[0].asker || a.key != picked[0].key
+		other := a.agent != picked[0].agent || a.requester != picked[0].requester || a.key != picked[0].key
 		if other && !c.all && len(c.named) == 0 {
 			return nil, errSeveral
 		}
 	}
 	for _, a := range picked { // who names a request has looked at it
-		if !a.trusted && len(c.named) == 0 && !slices.Contains(c.askers, a.asker) {
-			return nil, strangerError{a}
+		if !a.trusted && len(c.named) == 0 && !slices.Contains(c.askers, a.requester) {
+			return nil, quarantinedError{a}
 		}
 	}
 	return picked, nil

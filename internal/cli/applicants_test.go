@@ -41,26 +41,26 @@ const (
 func TestApplicationOf(t *testing.T) {
 	good := pkix.Name{CommonName: own + ":a", Organization: []string{own, allOfUs}}
 	for name, c := range map[string]struct {
-		subject pkix.Name
-		change  func(*certificatesv1.CertificateSigningRequest)
-		first   bool
-		trusted bool
-		asker   string
-		wrong   string
+		subject   pkix.Name
+		change    func(*certificatesv1.CertificateSigningRequest)
+		first     bool
+		trusted   bool
+		requester string
+		wrong     string
 	}{
-		"over a broker":                 {subject: good, first: true, trusted: true, asker: bootstrapUser},
+		"over a broker":                 {subject: good, first: true, trusted: true, requester: bootstrapUser},
 		"by one without the annotation": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) { r.Annotations = nil }, first: true},
 		"directly, who claims to be the bootstrap account": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Username = "mallory"
-		}, first: true, asker: "mallory"},
+		}, first: true, requester: "mallory"},
 		"directly, with a bootstrap token": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Username, r.Spec.Groups = "system:bootstrap:abcdef", []string{bootstrapGroup}
-		}, first: true, trusted: true, asker: "system:bootstrap:abcdef"},
+		}, first: true, trusted: true, requester: "system:bootstrap:abcdef"},
 		"over a broker, whose groups are not those of who asked": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
-			r.Annotations[askerAnnotation], r.Spec.Groups = "mallory", []string{bootstrapGroup}
-		}, first: true, asker: "mallory"},
+			r.Annotations[requesterAnnotation], r.Spec.Groups = "mallory", []string{bootstrapGroup}
+		}, first: true, requester: "mallory"},
 		"a renewal": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
-			r.Annotations[askerAnnotation] = good.CommonName
+			r.Annotations[requesterAnnotation] = good.CommonName
 		}},
 		"another cluster's label": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Labels["open-cluster-management.io/cluster-name"] = "c2"
@@ -89,7 +89,7 @@ func TestApplicationOf(t *testing.T) {
 			r := &certificatesv1.CertificateSigningRequest{}
 			r.Name = "c1-x"
 			r.Labels = map[string]string{"open-cluster-management.io/cluster-name": "c1"}
-			r.Annotations = map[string]string{askerAnnotation: bootstrapUser}
+			r.Annotations = map[string]string{requesterAnnotation: bootstrapUser}
 			r.Spec = certificatesv1.CertificateSigningRequestSpec{SignerName: grpcSigner, Username: courier, Request: csrOf(t, c.subject)}
 			if c.change != nil {
 				c.change(r)
@@ -98,7 +98,7 @@ func TestApplicationOf(t *testing.T) {
 			if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Fatalf("error %v, want %q", err, c.wrong)
 			}
-			if first != c.first || first && (a.trusted != c.trusted || a.asker != c.asker || a.agent != good.CommonName) {
+			if first != c.first || first && (a.trusted != c.trusted || a.requester != c.requester || a.agent != good.CommonName) {
 				t.Errorf("got %+v, first %t; want %+v", a, first, c)
 			}
 		})
@@ -107,11 +107,11 @@ func TestApplicationOf(t *testing.T) {
 
 // TestChoice: nothing is approved that could be somebody else than the person at the terminal means.
 func TestChoice(t *testing.T) {
-	one := application{name: "1", agent: "a", asker: "boot", trusted: true}
-	again := application{name: "2", agent: "a", asker: "boot", trusted: true}
-	twin := application{name: "5", agent: "a", key: "k", asker: "boot", trusted: true}
-	other := application{name: "3", agent: "b", asker: "boot", trusted: true}
-	stranger := application{name: "4", agent: "a", asker: "mallory"}
+	one := application{name: "1", agent: "a", requester: "boot", trusted: true}
+	again := application{name: "2", agent: "a", requester: "boot", trusted: true}
+	twin := application{name: "5", agent: "a", key: "k", requester: "boot", trusted: true}
+	other := application{name: "3", agent: "b", requester: "boot", trusted: true}
+	stranger := application{name: "4", agent: "a", requester: "mallory"}
 	for name, c := range map[string]struct {
 		choice
 		waiting []application
@@ -128,15 +128,15 @@ func TestChoice(t *testing.T) {
 		"one of two, by name":             {choice: choice{named: []string{"3"}}, waiting: []application{one, other}, want: "3"},
 		"both, by name":                   {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},
 		"all":                             {choice: choice{all: true}, waiting: []application{one, other}, want: "13"},
-		"all, and one is a stranger":      {choice: choice{all: true}, waiting: []application{one, stranger}, err: strangerError{stranger}},
+		"all, and one is a stranger":      {choice: choice{all: true}, waiting: []application{one, stranger}, err: quarantinedError{stranger}},
 		"of a cluster that had an agent":  {choice: choice{member: true}, waiting: []application{one}},
 		"of one, all":                     {choice: choice{member: true, all: true}, waiting: []application{one}},
 		"of one, by who asked":            {choice: choice{member: true, askers: []string{"boot"}}, waiting: []application{one}},
 		"of one, by name":                 {choice: choice{member: true, named: []string{"1"}}, waiting: []application{one, again}, want: "1"},
-		"a stranger":                      {waiting: []application{stranger}, err: strangerError{stranger}},
+		"a stranger":                      {waiting: []application{stranger}, err: quarantinedError{stranger}},
 		"a stranger, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, stranger}, want: "4"},
 		"a stranger whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{stranger}, want: "4"},
-		"a stranger beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{stranger}, err: strangerError{stranger}},
+		"a stranger beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{stranger}, err: quarantinedError{stranger}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			picked, err := c.pick(c.waiting)

@@ -76,7 +76,7 @@ func checkWorks(env Env, file string, in io.Reader) error {
 		works++
 		answer := ruled(raw)
 		for _, warning := range answer.Warnings {
-			if err := say(env.Stderr, "Warning: %s/%s: %s\n", w.Namespace, w.Name, warning); err != nil {
+			if err := printf(env.Stderr, "Warning: %s/%s: %s\n", w.Namespace, w.Name, warning); err != nil {
 				return err
 			}
 		}
@@ -85,7 +85,7 @@ func checkWorks(env Env, file string, in io.Reader) error {
 			refused++
 			said = "would be refused: " + answer.Problem
 		}
-		if err := say(env.Stdout, "ManifestWork %s/%s %s\n", w.Namespace, w.Name, said); err != nil {
+		if err := printf(env.Stdout, "ManifestWork %s/%s %s\n", w.Namespace, w.Name, said); err != nil {
 			return err
 		}
 	}

@@ -38,7 +38,7 @@ func TestClusterScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"cmpmasked": compareMasked},
 		Setup: func(e *testscript.Env) error {
 			urls := map[string]string{}
-			for name, f := range map[string]*clustertest.Fake{"hub": clustertest.New(), "cluster1": clustertest.New(), "fleet": asked(t), "spoke": spoke(), "moved": inUse(t)} {
+			for name, f := range map[string]*clustertest.Fake{"hub": clustertest.New(), "cluster1": clustertest.New(), "fleet": requested(t), "spoke": spoke(), "moved": inUse(t)} {
 				s := httptest.NewServer(api{f})
 				e.Defer(s.Close)
 				urls[name] = s.URL

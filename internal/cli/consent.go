@@ -32,7 +32,7 @@ func (c *consent) get(ctx context.Context, cmd *cobra.Command, env Env, what str
 	if c.yes {
 		return nil
 	}
-	if err := say(env.Stderr, "%s\nGo on? Type yes: ", what); err != nil {
+	if err := printf(env.Stderr, "%s\nGo on? Type yes: ", what); err != nil {
 		return err
 	}
 	answer := make(chan string, 1) // so that the reader ends, whether or not its answer is waited for

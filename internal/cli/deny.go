@@ -41,7 +41,7 @@ Where clusters join by themselves, take back on the hub that a cluster was accep
 				if _, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: args[0], Reason: reason}); err != nil {
 					return err
 				}
-				if err := say(env.Stdout, "%s is denied\n", args[0]); err != nil {
+				if err := printf(env.Stdout, "%s is denied\n", args[0]); err != nil {
 					return err
 				}
 				return warnUnknown(ctx, env, c, args[0])
@@ -68,7 +68,7 @@ func warnUnknown(ctx context.Context, env Env, c hawserv1.InspectionServiceClien
 	if !errors.As(err, &u) || !errors.As(err, &h) {
 		return err
 	}
-	return say(env.Stderr, "warning: %s\nhint: %s; if the name is misspelt, take it back with: hawser allow %s\n", u, h.Hint(), subject)
+	return printf(env.Stderr, "warning: %s\nhint: %s; if the name is misspelt, take it back with: hawser allow %s\n", u, h.Hint(), subject)
 }
 
 func newAllow(env Env) *cobra.Command {
@@ -83,7 +83,7 @@ func newAllow(env Env) *cobra.Command {
 				if _, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: args[0]}); err != nil {
 					return err
 				}
-				return say(env.Stdout, "%s is allowed\n", args[0])
+				return printf(env.Stdout, "%s is allowed\n", args[0])
 			})
 		},
 	}

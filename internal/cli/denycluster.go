@@ -51,7 +51,7 @@ func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) 
 	if !c.Spec.HubAcceptsClient {
 		line = "cluster %s is not accepted\n"
 	}
-	if err := say(env.Stdout, line, name); err != nil {
+	if err := printf(env.Stdout, line, name); err != nil {
 		return err
 	}
 	requests, err := hub.requests(ctx, name)
@@ -78,7 +78,7 @@ func denyRequest(ctx context.Context, env Env, hub hubAPI, r *certificatesv1.Cer
 		if err := hub.discard(ctx, r); err != nil {
 			return err
 		}
-		return say(env.Stdout, "certificate request %s, which was approved and is not signed yet, is deleted\n", r.Name)
+		return printf(env.Stdout, "certificate request %s, which was approved and is not signed yet, is deleted\n", r.Name)
 	case !pending(r):
 		return nil
 	}
@@ -89,5 +89,5 @@ func denyRequest(ctx context.Context, env Env, hub hubAPI, r *certificatesv1.Cer
 	case !undecided:
 		return nil
 	}
-	return say(env.Stdout, "certificate request %s is denied\n", r.Name)
+	return printf(env.Stdout, "certificate request %s is denied\n", r.Name)
 }

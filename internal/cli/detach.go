@@ -74,7 +74,7 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 		if _, err := look(ctx); err != nil {
 			return err
 		}
-		return say(env.Stdout, "cluster %s is being detached\n", name)
+		return printf(env.Stdout, "cluster %s is being detached\n", name)
 	}
 	switch err := await(ctx, env, "cluster "+name, look); {
 	case err != nil && ctx.Err() != nil:
@@ -82,7 +82,7 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 	case err != nil:
 		return err
 	}
-	return say(env.Stdout, `cluster %s is detached
+	return printf(env.Stdout, `cluster %s is detached
 what stays on the hub:      the namespace %[1]s, with what others put there
 what stays on the cluster:  its agent; take it off with hawser uninstall cluster %[1]s, or as its klusterlet was installed
 `, name)
@@ -102,7 +102,7 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 	switch {
 	case works == nil || len(works.Items) == 0:
 	case !c.Spec.HubAcceptsClient:
-		return "", unheard(ctx, hub, c.Name, works.Items)
+		return "", neverConnected(ctx, hub, c.Name, works.Items)
 	default:
 		return "the cluster has to delete what it has of " + fewNames(works.Items), nil
 	}
@@ -115,8 +115,8 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 	return "the hub has to delete it", nil
 }
 
-// unheard is the error of works of which no broker tells the cluster that they are deleted.
-func unheard(ctx context.Context, hub hubAPI, cluster string, works []unstructured.Unstructured) error {
+// neverConnected is the error of works of which no broker tells the cluster that they are deleted.
+func neverConnected(ctx context.Context, hub hubAPI, cluster string, works []unstructured.Unstructured) error {
 	e, err := hub.earliestOf(ctx, cluster)
 	switch {
 	case err != nil:

@@ -118,7 +118,7 @@ func (d *doctorFlags) api() kubeconfig.Check {
 
 // mayLook asks for what every operator and viewer may see.
 func mayLook(ctx context.Context, c transport.Conn) (string, error) {
-	_, err := askDenials(ctx, c)
+	_, err := queryDenials(ctx, c)
 	if transport.CodeOf(err) == transport.CodeDenied {
 		err = hint(err, "the broker knows this certificate, and everything up to here works; only an operator or a viewer may look into the broker")
 	}
@@ -128,7 +128,7 @@ func mayLook(ctx context.Context, c transport.Conn) (string, error) {
 // roundTrip measures the same, now that everything is warm.
 func roundTrip(ctx context.Context, c transport.Conn) (string, error) {
 	began := time.Now()
-	if _, err := askDenials(ctx, c); err != nil {
+	if _, err := queryDenials(ctx, c); err != nil {
 		return "", err
 	}
 	return doctor.Took(began), nil
@@ -136,7 +136,7 @@ func roundTrip(ctx context.Context, c transport.Conn) (string, error) {
 
 // healthy fails where the broker warns of something.
 func healthy(ctx context.Context, c transport.Conn) (string, error) {
-	warnings, err := askDenials(ctx, c)
+	warnings, err := queryDenials(ctx, c)
 	if err != nil {
 		return "", err
 	}
@@ -146,16 +146,16 @@ func healthy(ctx context.Context, c transport.Conn) (string, error) {
 	return "it takes events, and its sources are connected", nil
 }
 
-// askDenials makes the smallest call that every operator and viewer may, and returns what the broker warns of.
-func askDenials(ctx context.Context, c transport.Conn) (warnings []string, err error) {
+// queryDenials makes the smallest call that every operator and viewer may, and returns what the broker warns of.
+func queryDenials(ctx context.Context, c transport.Conn) (warnings []string, err error) {
 	over, ok := c.(*transportgrpc.Conn)
 	if !ok {
 		return nil, errors.New("operators ask the broker over gRPC only")
 	}
 	s, err := hawserv1.NewInspectionServiceClient(over.Calls()).ListDenials(ctx, &hawserv1.ListDenialsRequest{})
-	if err := told(received(s, err, func(*hawserv1.ListDenialsResponse) error { return nil })); err != nil {
+	if err := connectionError(received(s, err, func(*hawserv1.ListDenialsResponse) error { return nil })); err != nil {
 		return nil, err
 	}
 	header, err := s.Header()
-	return header.Get(transportgrpc.WarningHeader), told(err)
+	return header.Get(transportgrpc.WarningHeader), connectionError(err)
 }

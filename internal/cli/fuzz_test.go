@@ -39,7 +39,7 @@ func FuzzApplication(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, label, addOn, user, annotation, signer string, inGroup bool) {
 		r := &certificatesv1.CertificateSigningRequest{}
 		r.Name, r.Labels = "c1-x", map[string]string{"open-cluster-management.io/cluster-name": label, addOnLabel: addOn}
-		r.Annotations = map[string]string{askerAnnotation: annotation}
+		r.Annotations = map[string]string{requesterAnnotation: annotation}
 		r.Spec = certificatesv1.CertificateSigningRequestSpec{Request: text, Username: user, SignerName: signer}
 		if inGroup {
 			r.Spec.Groups = []string{bootstrapGroup}
@@ -55,7 +55,7 @@ func FuzzApplication(f *testing.F) {
 		if user == courier {
 			asker = annotation
 		}
-		if a.asker != asker || first != (a.agent != asker) {
+		if a.requester != asker || first != (a.agent != asker) {
 			t.Fatalf("%+v (first %t) was asked for by %q", a, first, asker)
 		}
 		if known := asker == bootstrapUser || strings.HasPrefix(asker, "system:bootstrap:"); a.trusted && !known && (user == courier || !inGroup) {

@@ -108,7 +108,7 @@ func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 		if ends := m.GetCertificateEnds(); ends != nil && ends.AsTime().Before(now) {
 			return "the certificate of its agent ended " + age(now, ends) + " ago" + waits + ": put a new one into its Secret, or have it join again"
 		}
-		return "no agent" + silence(now, m) + waits + ": check that it runs, and reaches the broker"
+		return "no agent" + lastSeenText(now, m) + waits + ": check that it runs, and reaches the broker"
 	case hawserv1.ClusterState_CLUSTER_STATE_FAILING:
 		return "see hawser get works --cluster " + m.GetCluster()
 	case hawserv1.ClusterState_CLUSTER_STATE_DIFFERS:

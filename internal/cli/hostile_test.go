@@ -145,7 +145,7 @@ func hostileHub(t *testing.T, dir string, refuses bool) (kubeconfig string) {
 		if at >= 0 {
 			one := map[string]any{
 				"apiVersion": strings.Join(parts[1:3], "/"), "kind": kind[parts[at]],
-				"metadata": map[string]any{"name": hostile, "namespace": hostile, "uid": "u", "finalizers": []any{hostile}, "labels": map[string]any{"open-cluster-management.io/cluster-name": "c1"}, "annotations": map[string]any{askerAnnotation: hostile, "hawser.dev/member": "true"}},
+				"metadata": map[string]any{"name": hostile, "namespace": hostile, "uid": "u", "finalizers": []any{hostile}, "labels": map[string]any{"open-cluster-management.io/cluster-name": "c1"}, "annotations": map[string]any{requesterAnnotation: hostile, "hawser.dev/member": "true"}},
 				"spec":     map[string]any{"username": courier, "signerName": hostile, "request": "", "hubAcceptsClient": false},
 				"status":   map[string]any{"conditions": []any{map[string]any{"type": "x", "status": "True", "reason": hostile, "message": hostile}}},
 			}

@@ -212,7 +212,7 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 			return nil
 		case err == nil && missing != said:
 			said = missing
-			if err := say(env.Stdout, "waiting for %s: %s\n", of, lines(missing)); err != nil {
+			if err := printf(env.Stdout, "waiting for %s: %s\n", of, lines(missing)); err != nil {
 				return err
 			}
 		}

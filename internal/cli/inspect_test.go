@@ -136,9 +136,9 @@ func fill(t *testing.T, b *testkit.Broker) {
 	lost, err2 := codec.NewOrphanReport(
 		codec.SyncParams{ID: "2", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1"},
 		codec.OrphanReport{Records: []codec.OrphanRecord{{UID: "uid-lost", Name: "hash-lost", Objects: 2, Created: at}}})
-	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, errors.Join(err, err2), list, lost)
+	printf(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, errors.Join(err, err2), list, lost)
 	for _, name := range []string{"hub2", "hub3"} { // connected; hub2 gets works from others, hub3 has none
-		say(t, b, identity.Identity{Role: identity.Source, Name: name}, transport.Filter{Source: name, DataType: codec.ManifestBundles}, nil)
+		printf(t, b, identity.Identity{Role: identity.Source, Name: name}, transport.Filter{Source: name, DataType: codec.ManifestBundles}, nil)
 	}
 	left := b.Store.Head().Revision
 	compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.SyncReport{
@@ -147,7 +147,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 			Withheld: []codec.WithheldDeletion{{ResourceID: "id-left", Name: "left", Revision: left}},
 		}},
 	})
-	say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
+	printf(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
 	publish(t, b, agent1, codec.Builder{
 		Source: "agent", Cluster: "cluster1", Type: kind(codec.Status, codec.UpdateRequest),
 		Data: []byte(`{"conditions":[{"type":"Applied","status":"True"},{"type":"Deleting","status":"True","message":"waits for finalizers: ConfigMap default/a: ` + strings.Repeat("example.com/hold, ", 20) + `last"}]}`),
@@ -209,9 +209,9 @@ func away(t *testing.T, b *testkit.Broker, source identity.Identity) {
 	}
 }
 
-// say subscribes as id until the test ends, and publishes events on the subscription,
+// printf subscribes as id until the test ends, and publishes events on the subscription,
 // which were made without an error.
-func say(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, err error, events ...codec.Event) (end func()) {
+func printf(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.Filter, err error, events ...codec.Event) (end func()) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

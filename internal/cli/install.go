@@ -79,7 +79,7 @@ func (c *connection) dialBoth(hubContext string) (b both, err error) {
 }
 
 func installer(env Env, client *cluster.Kube) install.Installer {
-	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Printf: func(format string, args ...any) { _ = say(env.Stdout, format+"\n", args...) }}
+	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Printf: func(format string, args ...any) { _ = printf(env.Stdout, format+"\n", args...) }}
 }
 
 // installFlags are those that both verbs have.
@@ -230,7 +230,7 @@ func (f *installFlags) giveAccess(env Env, s install.Settings, operator map[stri
 			return err
 		}
 	}
-	return say(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && %s get clusters\n%s",
+	return printf(env.Stdout, "the hub is ready\nagents dial %s:  let it lead to port 8090 of the Service hawser-broker in the namespace hawser\nyour own access:  . '%s' && %s get clusters\n%s",
 		s.Address, filepath.Join(dir, "env"), env.name(), lines(f.clusterLines(env, s, dir)))
 }
 
@@ -274,13 +274,13 @@ accepted it. There it joins (hawser join), and this command refuses and prints h
 				return err
 			}
 			if f.output == "" { // what is printed is for the cluster alone
-				if err := say(env.Stdout, "on the hub:\n"); err != nil {
+				if err := printf(env.Stdout, "on the hub:\n"); err != nil {
 					return err
 				}
 				if err := f.carryOut(ctx, env, b.hub, install.OnHub(args[0])); err != nil {
 					return err
 				}
-				if err := say(env.Stdout, "on the cluster, context %s:\n", f.context); err != nil {
+				if err := printf(env.Stdout, "on the cluster, context %s:\n", f.context); err != nil {
 					return err
 				}
 			}
@@ -290,7 +290,7 @@ accepted it. There it joins (hawser join), and this command refuses and prints h
 			if err := install.CheckTrust(ctx, b.hub, b.cluster, env.Now()); err != nil {
 				return err
 			}
-			return say(env.Stdout, "cluster %s is ready: apply its works on the hub, in the namespace %[1]s\n", args[0])
+			return printf(env.Stdout, "cluster %s is ready: apply its works on the hub, in the namespace %[1]s\n", args[0])
 		},
 	}
 	f.add(cmd, "the managed cluster (required)")

@@ -131,12 +131,12 @@ func (j *joining) run(ctx context.Context, cmd *cobra.Command, env Env) error {
 		return err
 	}
 	if !j.wait {
-		return say(env.Stdout, "cluster %s asks to join; let it in on the hub:  hawser accept %[1]s\n", j.Name)
+		return printf(env.Stdout, "cluster %s asks to join; let it in on the hub:  hawser accept %[1]s\n", j.Name)
 	}
 	if err := await(ctx, env, "cluster "+j.Name, func(ctx context.Context) (string, error) { return j.Joined(ctx, j.klusterlet) }); err != nil {
 		return err
 	}
-	return say(env.Stdout, "cluster %s has joined\n", j.Name)
+	return printf(env.Stdout, "cluster %s has joined\n", j.Name)
 }
 
 // read reads the files that are named.
@@ -180,7 +180,7 @@ func printYAML(w io.Writer, p install.Plan) error {
 		if err != nil {
 			return err
 		}
-		if err := say(w, "---\n%s", text); err != nil {
+		if err := printf(w, "---\n%s", text); err != nil {
 			return err
 		}
 	}

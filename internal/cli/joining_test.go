@@ -21,10 +21,10 @@ const (
 	bootstrap = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 )
 
-// asked is a hub that clusters ask to join: north and young by one agent, south by two, west in the name of
+// requested is a hub that clusters ask to join: north and young by one agent, south by two, west in the name of
 // somebody else. Of the accepted, east has a request that no agent of it can have made, held a
 // finalizer that nobody takes off, and tied such a one and a work.
-func asked(t *testing.T) *clustertest.Fake {
+func requested(t *testing.T) *clustertest.Fake {
 	t.Helper()
 	f := clustertest.New()
 	f.Put(definition("cluster.open-cluster-management.io", "managedclusters", "ManagedCluster"))

@@ -103,7 +103,7 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 		if err := p.end(); err != nil || l.total == nil || shown == 0 || named != "" || l.output != asTable && l.output != asWide {
 			return err
 		}
-		return say(l.env.Stdout, "\n%s\n", l.total())
+		return printf(l.env.Stdout, "\n%s\n", l.total())
 	})
 }
 
@@ -155,7 +155,7 @@ func (l *listing[T]) follow(ctx context.Context, look func(func(*T) error) error
 			return nil // whoever watches has seen enough
 		}
 		if err == nil {
-			err = l.tellGone(before, now)
+			err = l.printGone(before, now)
 		}
 		if err != nil {
 			return err
@@ -194,9 +194,9 @@ func (l *listing[T]) changes(look func(func(*T) error) error, p printer, before 
 	return now, p.end()
 }
 
-// tellGone says what was there before and is not now: to a person only, a program sees it
+// printGone says what was there before and is not now: to a person only, a program sees it
 // by its absence.
-func (l *listing[T]) tellGone(before, now map[string]seen) error {
+func (l *listing[T]) printGone(before, now map[string]seen) error {
 	if l.output != asTable && l.output != asWide {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (l *listing[T]) tellGone(before, now map[string]seen) error {
 		if _, ok := now[id]; ok {
 			continue
 		}
-		if err := say(l.env.Stdout, "%s/%s is gone\n", strings.ToLower(l.kind), before[id].path); err != nil {
+		if err := printf(l.env.Stdout, "%s/%s is gone\n", strings.ToLower(l.kind), before[id].path); err != nil {
 			return err
 		}
 	}

@@ -68,7 +68,7 @@ that was refused it.`,
 			if len(args) == 0 {
 				return showHubs(cmd.Context(), env, hubs)
 			}
-			m := hub.Migration{Registry: hubs, Abandon: kube.Abandon, Printf: func(format string, args ...any) error { return say(env.Stdout, format, args...) }}
+			m := hub.Migration{Registry: hubs, Abandon: kube.Abandon, Printf: func(format string, args ...any) error { return printf(env.Stdout, format, args...) }}
 			return move(cmd.Context(), m, args[0], args[1], broker)
 		},
 	}

@@ -162,7 +162,7 @@ func (f *aclFlags) layout() (mqttacl.Layout, error) {
 
 // rules are those of the source and of each cluster.
 func (f *aclFlags) rules(l mqttacl.Layout, clusters []string) ([]mqttacl.Rules, error) {
-	source, err := l.OfSource(party(f.source, "{source}", f.sourceUser, f.sourceClientID))
+	source, err := l.OfSource(principal(f.source, "{source}", f.sourceUser, f.sourceClientID))
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", f.source, err)
 	}
@@ -173,7 +173,7 @@ func (f *aclFlags) rules(l mqttacl.Layout, clusters []string) ([]mqttacl.Rules, 
 		if !named {
 			user = f.user
 		}
-		r, err := l.OfAgent(party(cluster, "{cluster}", user, f.clientID))
+		r, err := l.OfAgent(principal(cluster, "{cluster}", user, f.clientID))
 		if err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", cluster, err)
 		}
@@ -186,7 +186,7 @@ func (f *aclFlags) rules(l mqttacl.Layout, clusters []string) ([]mqttacl.Rules, 
 	return rules, nil
 }
 
-func party(name, place, user, clientID string) mqttacl.Principal {
+func principal(name, place, user, clientID string) mqttacl.Principal {
 	p := mqttacl.Principal{Name: name, User: strings.ReplaceAll(user, place, name)}
 	if p.ClientID = strings.ReplaceAll(clientID, place, name); p.ClientID == "" {
 		p.ClientID = p.User

@@ -43,7 +43,7 @@ its id.`,
 				if _, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: args[0], ResourceId: id}); err != nil {
 					return err
 				}
-				return say(env.Stdout, "work %s of cluster %s is given up\n", args[1], args[0])
+				return printf(env.Stdout, "work %s of cluster %s is given up\n", args[1], args[0])
 			})
 		},
 	}
@@ -83,11 +83,11 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 				return fmt.Sprintf("This gives %d works of cluster %s up%s. Their sources are told that nothing of them is left.", len(left), args[0], fewOf(left)), err
 			}, func() error {
 				for _, name := range left {
-					if err := say(env.Stdout, "work %s of cluster %s would be given up\n", name, args[0]); err != nil {
+					if err := printf(env.Stdout, "work %s of cluster %s would be given up\n", name, args[0]); err != nil {
 						return err
 					}
 				}
-				return say(env.Stdout, "another cluster would get the name %s\n", args[0])
+				return printf(env.Stdout, "another cluster would get the name %s\n", args[0])
 			}, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
 				return forgetCluster(ctx, env, client, &hawserv1.ForgetClusterRequest{Cluster: args[0], Works: works})
 			})
@@ -104,10 +104,10 @@ func forgetCluster(ctx context.Context, env Env, c hawserv1.InspectionServiceCli
 	if err != nil {
 		return err
 	}
-	if err := say(env.Stdout, "another cluster may take over the name %s\n", r.GetCluster()); err != nil || !r.GetWorks() {
+	if err := printf(env.Stdout, "another cluster may take over the name %s\n", r.GetCluster()); err != nil || !r.GetWorks() {
 		return err
 	}
-	return say(env.Stdout, "works given up: %d\n", resp.GetWorks())
+	return printf(env.Stdout, "works given up: %d\n", resp.GetWorks())
 }
 
 // givenUp are the works that go when a cluster is forgotten, if its works are meant. A cluster that
@@ -164,12 +164,12 @@ is its name, or its id. It asks before it does so.`,
 				id, err = workID(ctx, client, args[0], args[1])
 				return fmt.Sprintf("This gives work %s of cluster %s to source %s. The source that has it can not change or delete it any more.", args[1], args[0], source), err
 			}, func() error {
-				return say(env.Stdout, "work %s of cluster %s would belong to %s\n", args[1], args[0], source)
+				return printf(env.Stdout, "work %s of cluster %s would belong to %s\n", args[1], args[0], source)
 			}, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
 				if _, err := client.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: args[0], ResourceId: id, Source: source}); err != nil {
 					return err
 				}
-				return say(env.Stdout, "work %s of cluster %s belongs to %s\n", args[1], args[0], source)
+				return printf(env.Stdout, "work %s of cluster %s belongs to %s\n", args[1], args[0], source)
 			})
 		},
 	}
@@ -273,7 +273,7 @@ func approve(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r
 		return err
 	}
 	for _, w := range r.GetWorks() {
-		if err := say(env.Stdout, "work %s (%s) is being deleted on %s\n", w.GetName(), w.GetResourceId(), r.GetCluster()); err != nil {
+		if err := printf(env.Stdout, "work %s (%s) is being deleted on %s\n", w.GetName(), w.GetResourceId(), r.GetCluster()); err != nil {
 			return err
 		}
 	}
@@ -287,7 +287,7 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient
 	if r.GetAdopt() {
 		what = "gives it to the work of its name"
 	}
-	uids, err := ownerless(ctx, c, r.GetCluster(), names)
+	uids, err := unownedOrphans(ctx, c, r.GetCluster(), names)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient
 		if err != nil {
 			return err
 		}
-		if err := say(env.Stdout, "AppliedManifestWork %s: the agent of %s %s; what it cannot do it says in hawser get orphans\n", resp.GetName(), r.GetCluster(), what); err != nil {
+		if err := printf(env.Stdout, "AppliedManifestWork %s: the agent of %s %s; what it cannot do it says in hawser get orphans\n", resp.GetName(), r.GetCluster(), what); err != nil {
 			return err
 		}
 	}
@@ -309,9 +309,9 @@ func orphans(ctx context.Context, c hawserv1.InspectionServiceClient, clusterNam
 	}, f)
 }
 
-// ownerless returns the uids of the AppliedManifestWorks without an owner that are named.
+// unownedOrphans returns the uids of the AppliedManifestWorks without an owner that are named.
 // What is not listed is left to the broker to refuse.
-func ownerless(ctx context.Context, c hawserv1.InspectionServiceClient, clusterName string, names []string) ([]string, error) {
+func unownedOrphans(ctx context.Context, c hawserv1.InspectionServiceClient, clusterName string, names []string) ([]string, error) {
 	uids := slices.Clone(names)
 	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListOrphansResponse) error {
 		if i := slices.Index(names, o.GetName()); i >= 0 && o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER {

@@ -68,7 +68,7 @@ func newPKIInit(env Env) *cobra.Command {
 			case err != nil:
 				return err
 			}
-			return say(env.Stdout, "wrote %s and %s, valid until %s\n", d.CACert(), d.CAKey(), day(a.NotAfter()))
+			return printf(env.Stdout, "wrote %s and %s, valid until %s\n", d.CACert(), d.CAKey(), day(a.NotAfter()))
 		},
 	}
 	f.add(cmd, pki.AuthorityLifetime)
@@ -123,12 +123,12 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 	case err != nil:
 		return err
 	}
-	err = say(env.Stdout, "wrote %s and %s, valid until %s\n", d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter))
+	err = printf(env.Stdout, "wrote %s and %s, valid until %s\n", d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter))
 	if err != nil || req.Role == pki.Broker || req.Role == pki.Webhook || req.Role == pki.Agent {
 		return err // nobody has to be told how to recognise those
 	}
 	commonName, _ := pki.Subject(req.Role, req.Name)
-	return say(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n", commonName, req.Role, req.Name)
+	return printf(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n", commonName, req.Role, req.Name)
 }
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }

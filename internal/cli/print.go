@@ -35,8 +35,8 @@ type lines string
 // oneLine is what a peer said, as it may stand in a line on a terminal.
 func oneLine(said string) string { return telemetry.Printable(said, "") }
 
-// say prints a text. All that verbs print of what others said goes through here, and of rows through [grid].
-func say(w io.Writer, format string, args ...any) error {
+// printf prints a text. All that verbs print of what others said goes through here, and of rows through [grid].
+func printf(w io.Writer, format string, args ...any) error {
 	for i, a := range args {
 		switch a := a.(type) {
 		case string:
@@ -87,7 +87,7 @@ func newPrinter(w io.Writer, format string, header []string, sparse []int, alone
 type nameLines struct{ w io.Writer }
 
 func (n nameLines) show(t thing) error {
-	return say(n.w, "%s/%s\n", strings.ToLower(t.kind), t.path)
+	return printf(n.w, "%s/%s\n", strings.ToLower(t.kind), t.path)
 }
 func (nameLines) end() error { return nil }
 
@@ -118,14 +118,14 @@ func (o *objects) show(t thing) error {
 	}
 	if o.alone {
 		b, err := json.MarshalIndent(object, "", "    ")
-		return errors.Join(err, say(o.w, "%s\n", b))
+		return errors.Join(err, printf(o.w, "%s\n", b))
 	}
 	before := jsonHead
 	if o.shown > 1 {
 		before = ","
 	}
 	b, err := json.MarshalIndent(object, "        ", "    ")
-	return errors.Join(err, say(o.w, "%s\n        %s", before, b))
+	return errors.Join(err, printf(o.w, "%s\n        %s", before, b))
 }
 
 func (o *objects) showYAML(object any) error {
@@ -136,16 +136,16 @@ func (o *objects) showYAML(object any) error {
 	text := lines(b)
 	switch {
 	case o.alone && o.shown > 1:
-		return say(o.w, "---\n%s", text)
+		return printf(o.w, "---\n%s", text)
 	case o.alone:
-		return say(o.w, "%s", text)
+		return printf(o.w, "%s", text)
 	}
 	if o.shown == 1 {
-		if err := say(o.w, "%s\n", yamlHead); err != nil {
+		if err := printf(o.w, "%s\n", yamlHead); err != nil {
 			return err
 		}
 	}
-	return say(o.w, "- %s\n", lines(strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "\n", "\n  ")))
+	return printf(o.w, "- %s\n", lines(strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "\n", "\n  ")))
 }
 
 func (o *objects) end() error {
@@ -153,13 +153,13 @@ func (o *objects) end() error {
 	case o.alone:
 		return nil
 	case o.yaml && o.shown == 0:
-		return say(o.w, "%s []\n%s", yamlHead, yamlTail)
+		return printf(o.w, "%s []\n%s", yamlHead, yamlTail)
 	case o.yaml:
-		return say(o.w, "%s", yamlTail)
+		return printf(o.w, "%s", yamlTail)
 	case o.shown == 0:
-		return say(o.w, "%s%s", jsonHead, jsonTail)
+		return printf(o.w, "%s%s", jsonHead, jsonTail)
 	}
-	return say(o.w, "\n    %s", jsonTail)
+	return printf(o.w, "\n    %s", jsonTail)
 }
 
 // fieldsOf returns the fields of a message as objects of Kubernetes have them: numbers are
@@ -239,7 +239,7 @@ func (g *grid) show(t thing) error {
 func (g *grid) end() error {
 	first := g.widths == nil
 	if first && len(g.rows) == 0 {
-		return say(g.w, "none\n")
+		return printf(g.w, "none\n")
 	}
 	if first {
 		g.sparse = slices.DeleteFunc(g.sparse, func(i int) bool {
@@ -269,7 +269,7 @@ func (g *grid) end() error {
 				line += strings.Repeat(" ", g.widths[i]-utf8.RuneCountInString(cell)+3)
 			}
 		}
-		if err := say(g.w, "%s\n", line); err != nil {
+		if err := printf(g.w, "%s\n", line); err != nil {
 			return err
 		}
 	}

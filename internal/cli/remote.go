@@ -66,7 +66,7 @@ func (r *remote) flags(cmd *cobra.Command) {
 func (r *remote) ready(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("context") && !r.warned {
 		r.warned = true
-		if err := say(r.env.Stderr, "warning: --context is a context of the kubeconfig elsewhere: name a broker with --broker-context\n"); err != nil {
+		if err := printf(r.env.Stderr, "warning: --context is a context of the kubeconfig elsewhere: name a broker with --broker-context\n"); err != nil {
 			return err
 		}
 	}
@@ -175,7 +175,7 @@ func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1
 		return r.diagnose(cmd.Context(), err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return told(do(cmd.Context(), hawserv1.NewInspectionServiceClient(&warner{ClientConnInterface: conn.Calls(), out: r.warnings(), told: map[string]bool{}})))
+	return connectionError(do(cmd.Context(), hawserv1.NewInspectionServiceClient(&warner{ClientConnInterface: conn.Calls(), out: r.warnings(), printed: map[string]bool{}})))
 }
 
 // warnings is where those of the broker go.
@@ -221,11 +221,11 @@ func (r *remote) diagnose(ctx context.Context, failed error) error {
 	if err := r.way(diagnosisStep).Walk(ctx, func(string, string) {}); errors.As(err, &p) {
 		failed = p
 	}
-	return fmt.Errorf("no connection to %s: %w", r.broker, told(failed))
+	return fmt.Errorf("no connection to %s: %w", r.broker, connectionError(failed))
 }
 
-// told returns the error of a connection or of a call with what to do about it as its hint.
-func told(err error) error {
+// connectionError returns the error of a connection or of a call with what to do about it as its hint.
+func connectionError(err error) error {
 	if err == nil || errors.As(err, new(interface{ Hint() string })) {
 		return err
 	}

@@ -79,7 +79,7 @@ func (r *rotation) cluster(ctx context.Context, hub hubAPI, name string) error {
 		return err
 	}
 	if !r.wait {
-		return say(r.env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: r.from})
+		return printf(r.env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: r.from})
 	}
 	err = await(ctx, r.env, "cluster "+name, func(ctx context.Context) (string, error) {
 		e, err := hub.earliestOf(ctx, name)
@@ -91,7 +91,7 @@ func (r *rotation) cluster(ctx context.Context, hub hubAPI, name string) error {
 	if err != nil {
 		return err
 	}
-	return say(r.env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: r.from})
+	return printf(r.env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: r.from})
 }
 
 // nextSecond returns when it has begun, by the clock of the hub's API. A certificate has its issue time to the second:

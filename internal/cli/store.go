@@ -55,7 +55,7 @@ with the records. Nothing is changed. The exit status is 0 when all is sound.`,
 			if err != nil {
 				return storeHint(err, "stop the broker first, or check a backup that it makes: hawser store backup --broker HOST:PORT --to DIR")
 			}
-			return tellReport(env.Stdout, r)
+			return printReport(env.Stdout, r)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store, or of a backup (required)")
@@ -102,11 +102,11 @@ has gone back. When it is on disk, only the newest --keep of those stay.`,
 			}
 			if offline {
 				report, err := pebble.Clone(cmd.Context(), dir, to)
-				err = tellCopy(env.Stdout, report, err, "the broker is running: let it make the backup, with hawser store backup --broker HOST:PORT --to DIR, or stop it first")
+				err = printCopy(env.Stdout, report, err, "the broker is running: let it make the backup, with hawser store backup --broker HOST:PORT --to DIR, or stop it first")
 				return pruned(env.Stdout, err, into, keep)
 			}
 			report, err := receiveBackup(cmd, &r, to)
-			err = tellCopy(env.Stdout, report, err, "another program writes there: choose another directory")
+			err = printCopy(env.Stdout, report, err, "another program writes there: choose another directory")
 			return pruned(env.Stdout, err, into, keep)
 		},
 	}
@@ -128,7 +128,7 @@ func pruned(w io.Writer, err error, into string, keep int) error {
 	}
 	removed, err := prune(into, keep)
 	for _, path := range removed {
-		err = errors.Join(err, say(w, "%s is removed: the newest %d stay\n", path, keep))
+		err = errors.Join(err, printf(w, "%s is removed: the newest %d stay\n", path, keep))
 	}
 	return err
 }
@@ -170,7 +170,7 @@ the store, such as aside-20261123T090000Z. It needs the room of both.`,
 				}
 			}
 			report, err := pebble.Clone(cmd.Context(), from, dir)
-			return tellCopy(env.Stdout, report, err, "stop the broker first")
+			return printCopy(env.Stdout, report, err, "stop the broker first")
 		},
 	}
 	cmd.Flags().StringVar(&from, "from", "", "directory of the backup (required without --latest-in)")
@@ -187,7 +187,7 @@ func moveAside(env Env, from, dir string) error {
 	}
 	to, err := setAside(dir, env.Now())
 	if err == nil && to != "" {
-		err = say(env.Stdout, "%s has the former store: delete it when all is well\n", to)
+		err = printf(env.Stdout, "%s has the former store: delete it when all is well\n", to)
 	}
 	return err
 }
@@ -223,12 +223,12 @@ func receiveBackup(cmd *cobra.Command, r *remote, to string) (report *pebble.Rep
 	return report, err
 }
 
-// tellCopy says what was copied, or what to do.
-func tellCopy(w io.Writer, r *pebble.Report, err error, inUse string) error {
+// printCopy says what was copied, or what to do.
+func printCopy(w io.Writer, r *pebble.Report, err error, inUse string) error {
 	if err != nil {
 		return storeHint(err, inUse)
 	}
-	return say(w, "%s holds %s, up to revision %d\n", r.Dir, amount(r), r.Revision)
+	return printf(w, "%s holds %s, up to revision %d\n", r.Dir, amount(r), r.Revision)
 }
 
 // storeHint adds what to do about an error of a store's files.
@@ -249,15 +249,15 @@ func storeHint(err error, inUse string) error {
 	return err
 }
 
-// tellReport prints what a check found.
-func tellReport(w io.Writer, r *pebble.Report) error {
+// printReport prints what a check found.
+func printReport(w io.Writer, r *pebble.Report) error {
 	for i := range r.Damage {
-		if err := say(w, "damaged: %s: %s\n", r.Damage[i].Key, r.Damage[i].What); err != nil {
+		if err := printf(w, "damaged: %s: %s\n", r.Damage[i].Key, r.Damage[i].What); err != nil {
 			return err
 		}
 	}
 	if more := r.Damaged - len(r.Damage); more > 0 {
-		if err := say(w, "and %d more\n", more); err != nil {
+		if err := printf(w, "and %d more\n", more); err != nil {
 			return err
 		}
 	}
@@ -265,10 +265,10 @@ func tellReport(w io.Writer, r *pebble.Report) error {
 		return hint(fmt.Errorf("%s: %d of %d values are damaged", r.Dir, r.Damaged, r.Values),
 			"restore a backup: hawser store restore --from BACKUP --data-dir DIR; keep this directory for a look at the disk")
 	}
-	if err := say(w, "%s is sound: %s, up to revision %d\n", r.Dir, amount(r), r.Revision); err != nil || r.Closed {
+	if err := printf(w, "%s is sound: %s, up to revision %d\n", r.Dir, amount(r), r.Revision); err != nil || r.Closed {
 		return err
 	}
-	return say(w, "its broker was not stopped in order; it may have been killed, or the machine\n")
+	return printf(w, "its broker was not stopped in order; it may have been killed, or the machine\n")
 }
 
 // amount says how much a store holds.

@@ -43,7 +43,7 @@ func newToken(env Env) *cobra.Command {
 
 func newTokenCreate(env Env) *cobra.Command {
 	var c connection
-	a := tokenAsk{account: bootstrapAccount}
+	a := tokenRequest{account: bootstrapAccount}
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token with which clusters join the hub, and print it",
@@ -75,10 +75,10 @@ An account that is not there is made only if it is the usual one.`,
 			if err != nil {
 				return err
 			}
-			if err := say(env.Stdout, "%s\n", token); err != nil {
+			if err := printf(env.Stdout, "%s\n", token); err != nil {
 				return err
 			}
-			return say(env.Stderr, "%s", lines(c.afterToken(ctx, env)))
+			return printf(env.Stderr, "%s", lines(c.afterToken(ctx, env)))
 		},
 	}
 	c.add(cmd, "the hub (default the current one)")
@@ -89,13 +89,13 @@ An account that is not there is made only if it is the usual one.`,
 	return cmd
 }
 
-// tokenAsk is which token is asked for.
-type tokenAsk struct {
+// tokenRequest is which token is asked for.
+type tokenRequest struct {
 	account, audience string
 	valid             time.Duration
 }
 
-func (a *tokenAsk) check(cmd *cobra.Command) error {
+func (a *tokenRequest) check(cmd *cobra.Command) error {
 	namespace, name, ok := strings.Cut(a.account, "/")
 	switch {
 	case !ok || namespace == "" || name == "" || strings.Contains(name, "/"):
@@ -109,8 +109,8 @@ func (a *tokenAsk) check(cmd *cobra.Command) error {
 }
 
 // create asks the hub for a token, and makes the usual account where it is not there.
-func (a *tokenAsk) create(ctx context.Context, hub hubAPI) (string, error) {
-	token, err := a.ask(ctx, hub)
+func (a *tokenRequest) create(ctx context.Context, hub hubAPI) (string, error) {
+	token, err := a.send(ctx, hub)
 	if !apierrors.IsNotFound(err) {
 		return token, err
 	}
@@ -130,10 +130,10 @@ func (a *tokenAsk) create(ctx context.Context, hub hubAPI) (string, error) {
 			return "", err
 		}
 	}
-	return a.ask(ctx, hub)
+	return a.send(ctx, hub)
 }
 
-func (a *tokenAsk) ask(ctx context.Context, hub hubAPI) (string, error) {
+func (a *tokenRequest) send(ctx context.Context, hub hubAPI) (string, error) {
 	namespace, name, _ := strings.Cut(a.account, "/")
 	seconds := int64(a.valid / time.Second)
 	kind := authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")

@@ -105,7 +105,7 @@ func newUninstallHub(env Env) *cobra.Command {
 			if err := f.remove(ctx, i, p); err != nil || f.workloads || f.dryRun {
 				return err
 			}
-			return say(env.Stdout, "what stays is for a later hawser install hub; agents that are left keep what they applied\n")
+			return printf(env.Stdout, "what stays is for a later hawser install hub; agents that are left keep what they applied\n")
 		},
 	}
 	f.add(cmd, "the hub (default the current one)", "the works of all clusters")
@@ -151,7 +151,7 @@ func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name str
 		if err := errors.Join(f.remove(ctx, i, p), i.Leave(ctx)); err != nil || f.dryRun {
 			return err
 		}
-		return say(env.Stdout, "what works have on the cluster stays; hawser install cluster %s goes on with it\n", name)
+		return printf(env.Stdout, "what works have on the cluster stays; hawser install cluster %s goes on with it\n", name)
 	}
 	if err := i.DeleteWorks(ctx, b.hub.Metadata(), name); err != nil {
 		return err
@@ -167,5 +167,5 @@ func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name str
 	if err := errors.Join(i.Leave(ctx), f.remove(ctx, i, p)); err != nil || f.dryRun {
 		return err
 	}
-	return say(env.Stdout, "nothing of Hawser stays on the cluster; on the hub the namespace %s stays\n", name)
+	return printf(env.Stdout, "nothing of Hawser stays on the cluster; on the hub the namespace %s stays\n", name)
 }

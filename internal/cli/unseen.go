@@ -130,8 +130,8 @@ func whyUnseen(m *hawserv1.ListClustersResponse) string {
 // stamp is a time in a text that stays.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// silence is for how long no agent of a cluster is connected.
-func silence(now time.Time, m *hawserv1.ListClustersResponse) string {
+// lastSeenText is for how long no agent of a cluster is connected.
+func lastSeenText(now time.Time, m *hawserv1.ListClustersResponse) string {
 	switch at, exact := awaySince(m); {
 	case at.IsZero():
 		return ""

@@ -13,7 +13,7 @@ func newVersion(env Env) *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cmdline.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return say(env.Stdout, "%s\n", telemetry.Version("hawser"))
+			return printf(env.Stdout, "%s\n", telemetry.Version("hawser"))
 		},
 	}
 }

@@ -14,8 +14,8 @@ import (
 // for one command, which makes one call after the other.
 type warner struct {
 	grpc.ClientConnInterface
-	out  io.Writer
-	told map[string]bool
+	out     io.Writer
+	printed map[string]bool
 }
 
 // NewStream implements [grpc.ClientConnInterface].
@@ -39,19 +39,19 @@ func (s *warnedStream) RecvMsg(m any) error {
 	if no != nil { // the stream failed before it, and err says why
 		return err
 	}
-	if no := s.by.tell(header); no != nil {
+	if no := s.by.print(header); no != nil {
 		return no
 	}
 	return err
 }
 
-func (w *warner) tell(header metadata.MD) error {
+func (w *warner) print(header metadata.MD) error {
 	for _, line := range header.Get(transportgrpc.WarningHeader) {
-		if w.told[line] {
+		if w.printed[line] {
 			continue
 		}
-		w.told[line] = true
-		if err := say(w.out, "Warning: %s\n", line); err != nil {
+		w.printed[line] = true
+		if err := printf(w.out, "Warning: %s\n", line); err != nil {
 			return err
 		}
 	}

@@ -64,7 +64,7 @@ func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
 	compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.SyncReport{
 		AllClusters: true, Position: &codec.HubPosition{UID: "hub-uid", ResourceVersion: "7"},
 	})
-	end := say(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
+	end := printf(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
 	says("")
 	end()
 	for len(b.Warnings()) == 0 { // the broker notices the end of a stream by and by

@@ -132,7 +132,7 @@ func TestWatch(t *testing.T) {
 	// The work is as it was, and its cluster is not.
 	works, endWorks = start("get", "works", "--watch", "--cluster", "cluster1")
 	works.until(t, "the cluster is NeverSeen\n")
-	say(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, nil)
+	printf(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, nil)
 	works.until(t, "NotReported   -         -\n")
 	if status := endWorks(); status != 0 {
 		t.Errorf("status %d", status)

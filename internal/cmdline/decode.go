@@ -39,12 +39,12 @@ func explained(text []byte, into any, err error, strict bool) error {
 		if m := syntax.FindStringSubmatch(err.Error()); m != nil {
 			return errors.New(m[1])
 		}
-		return plain(err)
+		return withoutPrefix(err)
 	}
 	w := explanation{strict: strict}
 	w.look("", doc.Content[0], reflect.ValueOf(into).Elem())
 	if len(w.errs) == 0 {
-		return plain(err)
+		return withoutPrefix(err)
 	}
 	return errors.Join(w.errs...)
 }
@@ -132,7 +132,7 @@ func (w *explanation) leaf(place string, n *yamlv3.Node, into reflect.Value) {
 	case errors.As(err, &kind) && !unmarshalsItself(into): // which has words of its own
 		w.wrong(n, place, "is %s, and has to be %s", jsonKind(kind.Value), goKind(kind.Type))
 	default:
-		w.wrong(n, place, "%v", plain(err))
+		w.wrong(n, place, "%v", withoutPrefix(err))
 	}
 }
 
@@ -148,8 +148,8 @@ func below(place, name string) string {
 	return place + "." + name
 }
 
-// plain returns an error without what the libraries put before it.
-func plain(err error) error {
+// withoutPrefix returns an error without what the libraries put before it.
+func withoutPrefix(err error) error {
 	text := err.Error()
 	for _, before := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "yaml: "} {
 		text = strings.TrimPrefix(text, before)
