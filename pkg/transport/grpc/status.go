@@ -205,7 +205,7 @@ func explainForeign(e *transport.Error, st *status.Status) {
 	case codes.Unimplemented:
 		e.Hint = "the server at this address does not serve io.cloudevents.v1.CloudEventService; check host and port"
 	case codes.FailedPrecondition:
-		explainStock(e, st.Message())
+		explainOCM(e, st.Message())
 	default:
 		if e.Message == "" {
 			e.Message = "the peer answered " + st.Code().String() + " without a reason"
@@ -213,10 +213,10 @@ func explainForeign(e *transport.Error, st *status.Status) {
 	}
 }
 
-// explainStock reads the errors of a stock broker's backend: the Go value of
+// explainOCM reads the errors of a stock broker's backend: the Go value of
 // the error as JSON, which is {"ErrStatus": <Kubernetes status>} for an API
 // error and {} for every other.
-func explainStock(e *transport.Error, message string) {
+func explainOCM(e *transport.Error, message string) {
 	if !strings.HasPrefix(message, "{") {
 		return
 	}
