@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// Fetch fetches program by test/debian/fetch.sh of the source tree at root, which
+// FetchPackage fetches program by test/debian/fetch.sh of the source tree at root, which
 // lists the programs there are, unless that was done before. It returns the
 // directory that holds the commands. progress, which may be nil, gets what the
 // script says. The error says what to do where the machine has no packages.
-func Fetch(ctx context.Context, root, program string, progress io.Writer) (string, error) {
+func FetchPackage(ctx context.Context, root, program string, progress io.Writer) (string, error) {
 	script := filepath.Join(root, "test", "debian", "fetch.sh")
 	if _, err := os.Stat(script); err != nil {
 		return "", fmt.Errorf("fetch %s: run this in the source tree of Hawser: %w", program, err)

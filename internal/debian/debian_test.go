@@ -18,7 +18,7 @@ func TestFetch_FoundInTheCache(t *testing.T) {
 
 		"prometheus-alertmanager": {"prometheus-alertmanager"},
 	} {
-		dir, err := Fetch(t.Context(), root, program, t.Output())
+		dir, err := FetchPackage(t.Context(), root, program, t.Output())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func TestFetch_FoundInTheCache(t *testing.T) {
 			}
 		}
 		var said strings.Builder
-		again, err := Fetch(t.Context(), root, program, &said)
+		again, err := FetchPackage(t.Context(), root, program, &said)
 		if err != nil || again != dir || said.Len() > 0 {
 			t.Errorf("fetched again: %s after %s, %v, %q", again, dir, err, &said)
 		}
@@ -37,12 +37,12 @@ func TestFetch_FoundInTheCache(t *testing.T) {
 
 func TestFetch_SaysWhatIsMissing(t *testing.T) {
 	t.Run("no source tree", func(t *testing.T) {
-		if _, err := Fetch(t.Context(), t.TempDir(), "squid", nil); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "source tree") {
+		if _, err := FetchPackage(t.Context(), t.TempDir(), "squid", nil); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "source tree") {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("unknown program", func(t *testing.T) {
-		if _, err := Fetch(t.Context(), root, "emacs", nil); err == nil || !strings.Contains(err.Error(), "mosquitto|squid|prometheus|prometheus-alertmanager") {
+		if _, err := FetchPackage(t.Context(), root, "emacs", nil); err == nil || !strings.Contains(err.Error(), "mosquitto|squid|prometheus|prometheus-alertmanager") {
 			t.Errorf("got %v, want those there are", err)
 		}
 	})
@@ -60,13 +60,13 @@ func TestFetch_SaysWhatIsMissing(t *testing.T) {
 	}
 	t.Run("no package lists", func(t *testing.T) {
 		apt(t, "")
-		if path, err := Fetch(t.Context(), root, "mosquitto", nil); err != nil {
+		if path, err := FetchPackage(t.Context(), root, "mosquitto", nil); err != nil {
 			t.Errorf("got %s, %v: the lists can be fetched too", path, err)
 		}
 	})
 	t.Run("no network", func(t *testing.T) {
 		cache := apt(t, "Acquire::http::Proxy \"http://127.0.0.1:1\";\nAcquire::https::Proxy \"http://127.0.0.1:1\";\nAcquire::Retries \"0\";\n")
-		_, err := Fetch(t.Context(), root, "mosquitto", nil)
+		_, err := FetchPackage(t.Context(), root, "mosquitto", nil)
 		if err == nil || !strings.Contains(err.Error(), "is there a network") {
 			t.Errorf("got %v, want what to do", err)
 		}
@@ -84,7 +84,7 @@ func TestFetch_SaysWhatIsMissing(t *testing.T) {
 		}
 		t.Setenv("PATH", tools)
 		t.Setenv("HAWSER_CACHE", filepath.Join(tools, "cache"))
-		_, err := Fetch(t.Context(), root, "mosquitto", nil)
+		_, err := FetchPackage(t.Context(), root, "mosquitto", nil)
 		if err == nil || !strings.Contains(err.Error(), "apt-get is not in the PATH") {
 			t.Errorf("got %v, want what to do", err)
 		}

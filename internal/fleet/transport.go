@@ -87,7 +87,7 @@ func (f *Fleet) ConnectionFile(role pki.Role, name string) []byte {
 // newMosquitto makes a program of Mosquitto, with the configuration in deploy/ and
 // rules for all parties.
 func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
-	program, err := mosquitto.Fetch(ctx, f.cfg.Root, nil)
+	program, err := mosquitto.FetchMosquitto(ctx, f.cfg.Root, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -20,9 +20,9 @@ import (
 	"github.com/hawser-io/hawser/internal/proc"
 )
 
-// Fetch fetches Mosquitto as [debian.Fetch] does and returns the path of the program.
-func Fetch(ctx context.Context, root string, progress io.Writer) (string, error) {
-	dir, err := debian.Fetch(ctx, root, "mosquitto", progress)
+// FetchMosquitto fetches Mosquitto as [debian.FetchPackage] does and returns the path of the program.
+func FetchMosquitto(ctx context.Context, root string, progress io.Writer) (string, error) {
+	dir, err := debian.FetchPackage(ctx, root, "mosquitto", progress)
 	return filepath.Join(dir, "mosquitto"), err
 }
 

@@ -12,11 +12,11 @@ import (
 	"github.com/hawser-io/hawser/internal/proc"
 )
 
-const root = "../.."
+const mosquittoRoot = "../.."
 
 func program(t *testing.T) string {
 	t.Helper()
-	p, err := Fetch(t.Context(), root, nil)
+	p, err := FetchMosquitto(t.Context(), mosquittoRoot, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestDeployed_Starts(t *testing.T) {
 	if err := os.WriteFile(acl, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text, err := Deployed(root, dir, Files{CA: keys.CACert(), Cert: keys.Cert(pki.Broker, "m"), Key: keys.Key(pki.Broker, "m"), ACL: acl})
+	text, err := Deployed(mosquittoRoot, dir, Files{CA: keys.CACert(), Cert: keys.Cert(pki.Broker, "m"), Key: keys.Key(pki.Broker, "m"), ACL: acl})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestInhibition_NamesAlerts(t *testing.T) {
 
 // TestInhibition_IsTakenByAlertmanager: the real parser takes the file beside a route.
 func TestInhibition_IsTakenByAlertmanager(t *testing.T) {
-	programs, err := debian.Fetch(t.Context(), root, "prometheus-alertmanager", t.Output())
+	programs, err := debian.FetchPackage(t.Context(), root, "prometheus-alertmanager", t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

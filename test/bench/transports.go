@@ -367,7 +367,7 @@ func (m *mosquittoProcess) prepare(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.config.Program, err = mosquitto.Fetch(ctx, root, os.Stderr); err != nil {
+	if m.config.Program, err = mosquitto.FetchMosquitto(ctx, root, os.Stderr); err != nil {
 		return err
 	}
 	keys := b.fleet.PKI()

@@ -35,7 +35,7 @@ type mosquittoBroker struct {
 // acl_file, more is added to its configuration.
 func startMosquitto(t testing.TB, rules string, more ...string) *mosquittoBroker {
 	t.Helper()
-	program, err := mosquitto.Fetch(t.Context(), "../..", nil)
+	program, err := mosquitto.FetchMosquitto(t.Context(), "../..", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ type mosquittoProgram struct {
 
 func startMosquitto(t *testing.T, text string) *mosquittoProgram {
 	t.Helper()
-	program, err := mosquitto.Fetch(t.Context(), "../../..", nil)
+	program, err := mosquitto.FetchMosquitto(t.Context(), "../../..", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

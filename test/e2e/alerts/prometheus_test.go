@@ -61,7 +61,7 @@ type (
 // addresses; the labels are those that the PodMonitors lead to.
 func startPrometheus(t *testing.T, targets map[string]string) *prometheus {
 	t.Helper()
-	programs, err := debian.Fetch(t.Context(), shared.Root, "prometheus", t.Output())
+	programs, err := debian.FetchPackage(t.Context(), shared.Root, "prometheus", t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

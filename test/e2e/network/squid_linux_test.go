@@ -55,7 +55,7 @@ mime_table ROOT/usr/share/squid/mime.conf
 // squid starts one at an address of the fleet's subnet, which nobody else uses. idle is in seconds.
 func squid(t *testing.T, port string, idle int) (addr string) {
 	t.Helper()
-	program, err := debian.Fetch(t.Context(), "../../..", "squid", os.Stderr)
+	program, err := debian.FetchPackage(t.Context(), "../../..", "squid", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
