@@ -52,13 +52,13 @@ func (c *config) way(ctx context.Context, step time.Duration) (doctor.Path, erro
 	if err != nil {
 		return w, err
 	}
-	asks, err := c.wayToBroker(ctx, namespace, &w)
+	requests, err := c.wayToBroker(ctx, namespace, &w)
 	if err != nil {
 		return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/operations.md and docs/mqtt.md", Err: err}
 	}
 	w.Identity.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
-	asks.Hello = c.hello
-	w.Calls = asks.Calls()
+	requests.Hello = c.hello
+	w.Calls = requests.Calls()
 	for _, check := range c.checks(namespace) {
 		for _, s := range check.Steps() {
 			w.Calls = append(w.Calls, doctor.Step(s.Name, s.Look))
@@ -69,30 +69,30 @@ func (c *config) way(ctx context.Context, step time.Duration) (doctor.Path, erro
 
 // wayToBroker fills in how the broker is reached, and returns what the agent subscribes to there.
 func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Path) (doctor.Subscriber, error) {
-	asks := doctor.Subscriber{
+	requests := doctor.Subscriber{
 		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
 		Denied: fmt.Sprintf("the broker knows who this is, and it may not be cluster %s: use the certificate of that cluster, or correct --spoke-cluster-name", c.clusterName),
 	}
 	if c.sourceDriver == driverMQTT {
 		var err error
 		w.Transport, w.Identity, err = doctor.MQTTFile(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure)
-		return asks, err
+		return requests, err
 	}
 	flag, path := c.brokerFile()
 	d, err := readDriver(flag, path, c.insecure)
 	if err != nil {
-		return asks, err
+		return requests, err
 	}
 	if c.joins() {
 		if own := c.kept(ctx, namespace); own != nil {
 			d.withCertificate(own)
 		} else {
-			asks.DataType = codec.ManagedClusters
-			asks.Denied = "the broker knows who this is, and it may not ask that a cluster joins: put a token of hawser token create into " + path
+			requests.DataType = codec.ManagedClusters
+			requests.Denied = "the broker knows who this is, and it may not ask that a cluster joins: put a token of hawser token create into " + path
 		}
 	}
 	w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
-	return asks, nil
+	return requests, nil
 }
 
 // uidPatience is how long the cluster may take to say which one it is: without that the

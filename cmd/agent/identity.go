@@ -121,15 +121,15 @@ func (p *process) identify(ctx context.Context) (identity string, proven bool, e
 	if p.cfg.hubIdentity != "" {
 		return p.cfg.hubIdentity, true, nil
 	}
-	told := ""
+	reported := ""
 	for delay := time.Second; ; delay = min(2*delay, identifyAgain) {
 		identity, proven, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.current().addr)
 		if err == nil || ctx.Err() != nil {
 			return identity, proven, errors.Join(err, ctx.Err())
 		}
 		p.unknown.Store(&err)
-		if err.Error() != told {
-			told = err.Error()
+		if err.Error() != reported {
+			reported = err.Error()
 			p.agent.Log.ErrorContext(ctx, "it is not known which hub this is, trying again", "error", err)
 		}
 		if !run.Sleep(ctx, delay) {
@@ -145,10 +145,10 @@ func (p *process) admit(ctx context.Context, identity string, a transport.Accept
 	if err != nil {
 		return err
 	}
-	strays, err := p.hubs.Admit(ctx, identity, hub.BrokerRef{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
-	for _, hash := range slices.Sorted(maps.Keys(strays)) {
+	unclaimed, err := p.hubs.Admit(ctx, identity, hub.BrokerRef{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
+	for _, hash := range slices.Sorted(maps.Keys(unclaimed)) {
 		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser move",
-			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", strays[hash])
+			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", unclaimed[hash])
 	}
 	return err
 }

@@ -65,23 +65,23 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 	if j.watch, err = identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.bootstrapConfig}, Own: j.own, Read: identityOf(j.file)}); err != nil {
 		return nil, err
 	}
-	tell := func(err error) {
+	report := func(err error) {
 		log.Error("the bootstrap file cannot be used, what it said before stays in use", "error", err)
 	}
 	first, err := transport.NewReread(j.file, func(d *driver) (transport.Dialer, error) {
 		c.logUnknown(log, c.bootstrapConfig, d.unknown)
 		return d.dialer(false, log)
-	}, tell)
+	}, report)
 	if err != nil {
 		return nil, err
 	}
-	j.good = lastGood{mayMove: c.mayMove(), onError: tell}
+	j.good = lastGood{mayMove: c.mayMove(), onError: report}
 	later, err := transport.NewReread(j.hub, func(d *driver) (transport.Dialer, error) {
 		if !d.HasCert() {
 			return unregistered{}, nil
 		}
 		return d.dialer(false, log)
-	}, tell)
+	}, report)
 	if err != nil {
 		return nil, err
 	}

@@ -316,23 +316,23 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 	look := func() (doctor.Path, doctor.Subscriber) {
 		t.Helper()
 		var w doctor.Path
-		asks, err := c.wayToBroker(t.Context(), "hawser", &w)
+		queries, err := c.wayToBroker(t.Context(), "hawser", &w)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return w, asks
+		return w, queries
 	}
-	if w, asks := look(); w.Identity.Token == "" || asks.DataType != codec.ManagedClusters {
-		t.Errorf("before it is registered: token %t, %s", w.Identity.Token != "", asks.DataType)
+	if w, requests := look(); w.Identity.Token == "" || requests.DataType != codec.ManagedClusters {
+		t.Errorf("before it is registered: token %t, %s", w.Identity.Token != "", requests.DataType)
 	}
 	secret.Data["tls.crt"], secret.Data["tls.key"] = cert, otherKey
 	if w, _ := look(); w.Identity.Token == "" {
 		t.Error("a certificate counts that does not fit its key")
 	}
 	secret.Data["tls.key"] = key
-	w, asks := look()
-	if w.Identity.Token != "" || string(w.Identity.ClientCertData) != string(cert) || asks.DataType != codec.ManifestBundles {
-		t.Errorf("registered: token %t, %s", w.Identity.Token != "", asks.DataType)
+	w, requestArgs := look()
+	if w.Identity.Token != "" || string(w.Identity.ClientCertData) != string(cert) || requestArgs.DataType != codec.ManifestBundles {
+		t.Errorf("registered: token %t, %s", w.Identity.Token != "", requestArgs.DataType)
 	}
 }
 
@@ -348,10 +348,10 @@ func TestJoin_Hosted(t *testing.T) {
 	dir := t.TempDir()
 	forbidding := kubeapi.Start(t, nil, "get secrets")
 	hosting, managed := kubeapi.Start(t, nil), kubeapi.Start(t, []string{"appliedmanifestworks"})
-	asked := "" // last
+	requested := "" // last
 	remember := func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			asked = r.URL.String()
+			requested = r.URL.String()
 			return next.RoundTrip(r)
 		})
 	}
@@ -404,8 +404,8 @@ func TestJoin_Hosted(t *testing.T) {
 				namespace = "pods"
 			}
 			want := fmt.Sprintf("%s/api/v1/namespaces/%s/secrets/s", tc.where.Host, namespace)
-			if data, err := store.Load(t.Context()); data != nil || err != nil || asked != want {
-				t.Errorf("%s, flag %t: %v, %v, asked %s, want %s", name, flag != "", data, err, asked, want)
+			if data, err := store.Load(t.Context()); data != nil || err != nil || requested != want {
+				t.Errorf("%s, flag %t: %v, %v, asked %s, want %s", name, flag != "", data, err, requested, want)
 			}
 			checks := c.checks("hawser")
 			here := slices.ContainsFunc(checks[0].Rights, func(r kubeconfig.Right) bool { return r.Resource == "secrets" })

@@ -33,7 +33,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 
 // The broker that clusters join through says the same, and who may ask to.
 func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
-	plain, err := load(shipped.Args(t, "../..", "broker")...)
+	defaults, err := load(shipped.Args(t, "../..", "broker")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 		}
 	}
 	cfg.Registration.Source, cfg.Tokens, cfg.TLS.AgentCAFile = "", tokens.Config{}, ""
-	if !reflect.DeepEqual(cfg, plain) {
-		t.Errorf("besides that it says\n%+v, and deploy/broker\n%+v", cfg, plain)
+	if !reflect.DeepEqual(cfg, defaults) {
+		t.Errorf("besides that it says\n%+v, and deploy/broker\n%+v", cfg, defaults)
 	}
 }

@@ -166,7 +166,7 @@ func (b *onDisk) publish(within time.Duration, id string, version int, deleted b
 
 // backup connects an operator, who asks for a backup when the result is called: the store
 // begins a log for that. What becomes of it comes later.
-func (b *onDisk) backup() (ask func() <-chan error) {
+func (b *onDisk) backup() (request func() <-chan error) {
 	b.t.Helper()
 	cc, err := grpc.NewClient(b.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -95,10 +95,10 @@ func TestServerConfig_TellsWhatHasNoEffect(t *testing.T) {
 	if err := c.logServerConfig(slog.New(slog.NewTextHandler(log, nil))); err != nil {
 		t.Fatal(err)
 	}
-	said := strings.Split(strings.TrimSpace(log.String()), "\n")
+	message := strings.Split(strings.TrimSpace(log.String()), "\n")
 	for key, reason := range withoutEffect {
 		n := 0
-		for _, line := range said {
+		for _, line := range message {
 			if strings.Contains(line, " key="+key+" ") && strings.Contains(line, "level=WARN") && strings.Contains(line, reason) {
 				n++
 			}
@@ -108,7 +108,7 @@ func TestServerConfig_TellsWhatHasNoEffect(t *testing.T) {
 		}
 	}
 	all := log.String()
-	if !strings.Contains(all, "says otherwise: --listen=127.0.0.1:1") || !strings.Contains(all, `keys="[colour shape]"`) || len(said) != len(withoutEffect)+2 {
+	if !strings.Contains(all, "says otherwise: --listen=127.0.0.1:1") || !strings.Contains(all, `keys="[colour shape]"`) || len(message) != len(withoutEffect)+2 {
 		t.Errorf("it says\n%s", all)
 	}
 	c.ServerConfig = ""

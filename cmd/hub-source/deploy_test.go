@@ -59,7 +59,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 
 // The hub-source that clusters join through says the same, and that they do.
 func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
-	plain, err := load(shipped.Args(t, "../..", "hub-source")...)
+	defaults, err := load(shipped.Args(t, "../..", "hub-source")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,10 +70,10 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 	if !cfg.Registration.Enabled || cfg.Membership.Mode != membership.Auto || cfg.Membership.Signer.KeyFile != "/etc/hawser/signer/tls.key" {
 		t.Errorf("configuration %+v", cfg)
 	}
-	cfg.Registration, cfg.Membership, cfg.file, cfg.reread = plain.Registration, plain.Membership, plain.file, nil
-	plain.reread = nil
-	if !reflect.DeepEqual(cfg, plain) {
-		t.Errorf("besides that it says\n%+v, and deploy/hub-source\n%+v", cfg, plain)
+	cfg.Registration, cfg.Membership, cfg.file, cfg.reread = defaults.Registration, defaults.Membership, defaults.file, nil
+	defaults.reread = nil
+	if !reflect.DeepEqual(cfg, defaults) {
+		t.Errorf("besides that it says\n%+v, and deploy/hub-source\n%+v", cfg, defaults)
 	}
 }
 

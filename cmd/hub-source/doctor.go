@@ -48,10 +48,10 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 // ways is everything that hub-source needs to reach.
 func (c *config) ways(step time.Duration) (doctor.Path, error) {
 	w := doctor.Path{Insecure: c.Insecure, Timeout: step}
-	party := transport.Filter{Source: c.SourceID, DataType: codec.ManifestBundles}
+	filter := transport.Filter{Source: c.SourceID, DataType: codec.ManifestBundles}
 	if c.Transport == transport.MQTT {
 		var err error
-		if w.Transport, w.Identity, err = doctor.MQTTFile(c.TransportConfig, party, c.Insecure); err != nil {
+		if w.Transport, w.Identity, err = doctor.MQTTFile(c.TransportConfig, filter, c.Insecure); err != nil {
 			return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/mqtt.md", Err: err}
 		}
 	} else {
@@ -60,7 +60,7 @@ func (c *config) ways(step time.Duration) (doctor.Path, error) {
 	}
 	w.Identity.OverrideProxy(c.Proxy, c.ProxyCAFile)
 	w.Calls = doctor.Subscriber{
-		Filter: party,
+		Filter: filter,
 		Hello:  func(context.Context) transport.Hello { return transport.Hello{Protocol: 1} },
 		Denied: fmt.Sprintf("the broker knows who this is, and it may not be source %s: use the certificate of that source, or correct sourceID, or the rules in the broker's configuration", c.SourceID),
 	}.Calls()

@@ -99,9 +99,9 @@ func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.We
 	}
 	// Each question is due to a request that the kube-apiserver has admitted: it
 	// waits neither behind statuses nor for a rate of our own.
-	asking := rest.CopyConfig(hub)
-	asking.QPS = -1
-	access, err := authorizationv1.NewForConfig(asking)
+	requesting := rest.CopyConfig(hub)
+	requesting.QPS = -1
+	access, err := authorizationv1.NewForConfig(requesting)
 	if err != nil {
 		return nil, fmt.Errorf("reach the hub: %w", err)
 	}

@@ -24,10 +24,10 @@ func FuzzReview(f *testing.F) {
 			TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: req,
 		})
 	}
-	plain := workOf(configMap)
-	f.Add(review(request(f, plain, nil)))
-	f.Add(review(request(f, with(plain, executedBy("apps", "deployer")), plain)))
-	f.Add(review(request(f, with(plain, livesFor(0)), workOf())))
+	simple := workOf(configMap)
+	f.Add(review(request(f, simple, nil)))
+	f.Add(review(request(f, with(simple, executedBy("apps", "deployer")), simple)))
+	f.Add(review(request(f, with(simple, withTTL(0)), workOf())))
 	f.Add(review(request(f, workOf(configMap, configMap), nil)))
 	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","object":{"spec":{"workload":{"manifests":[null]}}}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -68,7 +68,7 @@ const mostWarnings = 8
 // warnings tells what the rules let pass and no cluster can take as it is meant:
 // one object in two versions of its API. objects are those of checkManifests;
 // names and namespaces that cannot be, the hub's schema refuses.
-func warnings(objects []identifier) (told []string) {
+func warnings(objects []identifier) (reported []string) {
 	type object struct {
 		schema.GroupKind
 		namespace, name string
@@ -81,10 +81,10 @@ func warnings(objects []identifier) (told []string) {
 			first[o] = i
 			continue
 		}
-		if len(told) == mostWarnings {
-			return told
+		if len(reported) == mostWarnings {
+			return reported
 		}
-		told = append(told, fmt.Sprintf("manifests %d and %d are one object in two API versions: each undoes what the other one says", n, i))
+		reported = append(reported, fmt.Sprintf("manifests %d and %d are one object in two API versions: each undoes what the other one says", n, i))
 	}
-	return told
+	return reported
 }

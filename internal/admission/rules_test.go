@@ -44,7 +44,7 @@ func executedBy(namespace, name string) func(*workv1.ManifestWork) {
 	}
 }
 
-func livesFor(seconds int64) func(*workv1.ManifestWork) {
+func withTTL(seconds int64) func(*workv1.ManifestWork) {
 	return func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{TTLSecondsAfterFinished: &seconds}
 	}
@@ -185,38 +185,38 @@ func TestRules_SayWhatCannotBeChecked(t *testing.T) {
 }
 
 func TestRules_AskWhoMayExecuteAs(t *testing.T) {
-	plain := workOf(configMap)
-	app, db := with(plain, executedBy("apps", "deployer")), with(plain, executedBy("db", "admin"))
+	simple := workOf(configMap)
+	app, db := with(simple, executedBy("apps", "deployer")), with(simple, executedBy("db", "admin"))
 	const appName, dbName, agentName = "system:serviceaccount:apps:deployer", "system:serviceaccount:db:admin", "system:serviceaccount::klusterlet-work-sa"
 	for name, tc := range map[string]struct {
 		work, old *workv1.ManifestWork
 		nilToo    bool
 		want      string // the name that is asked about, "" for no question
 	}{
-		"created without":                   {work: plain},
-		"created without, which is checked": {work: plain, nilToo: true, want: agentName},
+		"created without":                   {work: simple},
+		"created without, which is checked": {work: simple, nilToo: true, want: agentName},
 		"created with":                      {work: app, want: appName},
-		"updated, executor as it was":       {work: with(app, livesFor(1)), old: app, nilToo: true},
-		"updated without, as it was":        {work: with(plain, livesFor(1)), old: plain, nilToo: true},
+		"updated, executor as it was":       {work: with(app, withTTL(1)), old: app, nilToo: true},
+		"updated without, as it was":        {work: with(simple, withTTL(1)), old: simple, nilToo: true},
 		"another executor":                  {work: db, old: app, want: dbName},
-		"an executor is added":              {work: app, old: plain, want: appName},
-		"the executor is removed":           {work: plain, old: app},
-		"removed, which is checked":         {work: plain, old: app, nilToo: true, want: agentName},
+		"an executor is added":              {work: app, old: simple, want: appName},
+		"the executor is removed":           {work: simple, old: app},
+		"removed, which is checked":         {work: simple, old: app, nilToo: true, want: agentName},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := rules()
 			r.CheckNilExecutor = tc.nilToo
 			got := r.Check(request(t, tc.work, tc.old))
-			asked := ""
+			requested := ""
 			if got.Executor != nil {
-				asked = got.Executor.Review().Spec.ResourceAttributes.Name
+				requested = got.Executor.Review().Spec.ResourceAttributes.Name
 			}
-			if got.Problem != "" || asked != tc.want {
-				t.Errorf("problem %q, asked about %q, want %q", got.Problem, asked, tc.want)
+			if got.Problem != "" || requested != tc.want {
+				t.Errorf("problem %q, asked about %q, want %q", got.Problem, requested, tc.want)
 			}
 		})
 	}
-	if got := rules().Check(request(t, with(plain, func(w *workv1.ManifestWork) { w.Spec.Executor = &workv1.ManifestWorkExecutor{} }), nil)); got.Problem != "executor service account can not be nil" {
+	if got := rules().Check(request(t, with(simple, func(w *workv1.ManifestWork) { w.Spec.Executor = &workv1.ManifestWorkExecutor{} }), nil)); got.Problem != "executor service account can not be nil" {
 		t.Errorf("an executor that is nobody: %+v", got)
 	}
 }
@@ -273,26 +273,26 @@ func versions(n int) (manifests []string) {
 	return manifests
 }
 
-func warningsOf(n int) (told []string) {
+func warningsOf(n int) (reported []string) {
 	for i := range n {
-		told = append(told, fmt.Sprintf("manifests 0 and %d are one object in two API versions: each undoes what the other one says", i+1))
+		reported = append(reported, fmt.Sprintf("manifests 0 and %d are one object in two API versions: each undoes what the other one says", i+1))
 	}
-	return told
+	return reported
 }
 
 func TestRules_WarnOfATimeToLiveThatNobodyLooksAt(t *testing.T) {
-	plain := workOf(configMap)
+	simple := workOf(configMap)
 	for name, tc := range map[string]struct {
 		work, old *workv1.ManifestWork
 		on, warns bool
 	}{
-		"created with":         {work: with(plain, livesFor(5)), warns: true},
-		"created with 0":       {work: with(plain, livesFor(0)), warns: true},
-		"created without":      {work: plain},
-		"gate on":              {work: with(plain, livesFor(5)), on: true},
-		"updated, as it was":   {work: with(plain, livesFor(5)), old: with(plain, livesFor(5))},
-		"updated to another":   {work: with(plain, livesFor(5)), old: with(plain, livesFor(6)), warns: true},
-		"no time to live left": {work: plain, old: with(plain, livesFor(6))},
+		"created with":         {work: with(simple, withTTL(5)), warns: true},
+		"created with 0":       {work: with(simple, withTTL(0)), warns: true},
+		"created without":      {work: simple},
+		"gate on":              {work: with(simple, withTTL(5)), on: true},
+		"updated, as it was":   {work: with(simple, withTTL(5)), old: with(simple, withTTL(5))},
+		"updated to another":   {work: with(simple, withTTL(5)), old: with(simple, withTTL(6)), warns: true},
+		"no time to live left": {work: simple, old: with(simple, withTTL(6))},
 	} {
 		r := rules()
 		r.CleansUp = tc.on

@@ -50,16 +50,16 @@ func TestBroker_SpecToAgentStatusToSource(t *testing.T) {
 // knows them.
 func TestBroker_PartiesGetWhatTheyNegotiated(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
-		stock := w.open(w.agent("c1"), nil)
+		ocm := w.open(w.agent("c1"), nil)
 		ours := w.open(w.agent("c1"), hawser)
-		if a := stock.accepted; a.SubscriptionID == "" || !reflect.DeepEqual(a, transport.Accepted{SubscriptionID: a.SubscriptionID}) {
+		if a := ocm.accepted; a.SubscriptionID == "" || !reflect.DeepEqual(a, transport.Accepted{SubscriptionID: a.SubscriptionID}) {
 			t.Errorf("a stock agent was told %+v", a)
 		}
-		if a := ours.accepted; a.Protocol != 1 || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.Epoch != w.Store.Head().StoreID || a.Epoch == "" || a.SubscriptionID == stock.accepted.SubscriptionID {
+		if a := ours.accepted; a.Protocol != 1 || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.Epoch != w.Store.Head().StoreID || a.Epoch == "" || a.SubscriptionID == ocm.accepted.SubscriptionID {
 			t.Errorf("a Hawser agent was told %+v", a)
 		}
 		w.put(w.source("src"), work{version: 1, extensions: map[string]any{codec.ExtSupersedes: nil}}.event())
-		e := stock.expect("spec create_request w1 v1")[0]
+		e := ocm.expect("spec create_request w1 v1")[0]
 		if e.Revision != 0 || e.HasTag {
 			t.Errorf("a stock agent got revision %d, tag %v", e.Revision, e.HasTag)
 		}
@@ -135,8 +135,8 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 		source := w.source("src")
 		release := make(chan struct{})
 		slow := func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-release } }
-		stock := w.open(w.agent("c1"), slow)
-		w.request(stock)
+		ocm := w.open(w.agent("c1"), slow)
+		w.request(ocm)
 		ours := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) { hawser(raw, s); slow(raw, s) })
 		w.put(source, work{id: "first", version: 1}.event()) // both are stuck in this one
 		synctest.Wait()
@@ -145,7 +145,7 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 		w.put(source, work{version: 2, deleting: true, data: orphan}.event())
 		synctest.Wait()
 		close(release)
-		got := stock.expect("spec create_request first v1", "spec update_request w1 v2", "spec delete_request w1 v2 deleting")
+		got := ocm.expect("spec create_request first v1", "spec update_request w1 v2", "spec delete_request w1 v2 deleting")
 		if string(got[1].Data) != orphan || got[1].Deleting {
 			t.Errorf("spec before the deletion: %s", got[1].Data)
 		}
@@ -162,26 +162,26 @@ func TestBroker_DeletionOfAChangedSpec(t *testing.T) {
 	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
-		stock := w.subscribe(w.agent("c1"))
+		ocm := w.subscribe(w.agent("c1"))
 		ours := w.open(w.agent("c1"), hawser)
 		w.put(source, work{version: 1}.event())
 		w.put(source, work{id: "w2", version: 1}.event())
-		stock.take()
+		ocm.take()
 		ours.take()
 		w.put(source, work{version: 2, deleting: true, data: orphan}.event())
-		got := stock.expect("spec update_request w1 v2", "spec delete_request w1 v2 deleting")
+		got := ocm.expect("spec update_request w1 v2", "spec delete_request w1 v2 deleting")
 		if string(got[0].Data) != orphan {
 			t.Errorf("spec before the deletion: %s", got[0].Data)
 		}
 		ours.expect("spec delete_request w1 v2 deleting")
 		w.put(source, work{id: "w2", version: 1, deleting: true}.event()) // brings no spec: the agent has the last one
-		stock.expect("spec delete_request w2 v1 deleting")
+		ocm.expect("spec delete_request w2 v1 deleting")
 		w.put(source, work{id: "w3", version: 4, deleting: true, data: orphan}.event()) // nobody ever heard of it
-		stock.expect("spec update_request w3 v4", "spec delete_request w3 v4 deleting")
-		w.put(stock.peer, w.event(report{id: "w3", version: 4, deleted: true}))
+		ocm.expect("spec update_request w3 v4", "spec delete_request w3 v4 deleting")
+		w.put(ocm.peer, w.event(report{id: "w3", version: 4, deleted: true}))
 		pass(time.Minute)
 		w.put(source, work{id: "w3", version: 5, deleting: true, data: orphan}.event()) // changed while it went
-		stock.expect("spec delete_request w3 v5 deleting")
+		ocm.expect("spec delete_request w3 v5 deleting")
 	})
 }
 
@@ -192,11 +192,11 @@ func TestBroker_NoDeletionBeforeTheList(t *testing.T) {
 		source := w.source("src")
 		w.put(source, work{version: 1}.event())
 		w.put(source, work{version: 2}.event()) // the agent is away
-		stock := w.open(w.agent("c1"), nil)
+		ocm := w.open(w.agent("c1"), nil)
 		w.put(source, work{version: 2, deleting: true}.event())
-		stock.expect()
-		w.request(stock, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 1})
-		stock.expect("status resync_request  v0", "spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
+		ocm.expect()
+		w.request(ocm, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 1})
+		ocm.expect("status resync_request  v0", "spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
 	})
 }
 

@@ -313,7 +313,7 @@ func TestAck_ProvesOrDiffers(t *testing.T) {
 // TestSync_BelongsToALiveSubscriptionOfItsParty.
 func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
-		agent, stock, foreign := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), nil), w.open(w.agent("c2"), hawser)
+		agent, ocm, foreign := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), nil), w.open(w.agent("c2"), hawser)
 		source, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
 		for _, s := range []*tap{agent, foreign, source, other} {
 			w.request(s)
@@ -331,7 +331,7 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, id := range map[string]string{
-			"none": "", "unknown": "x", "ended": ended.accepted.SubscriptionID, "stock": stock.accepted.SubscriptionID,
+			"none": "", "unknown": "x", "ended": ended.accepted.SubscriptionID, "stock": ocm.accepted.SubscriptionID,
 			"another cluster's": foreign.accepted.SubscriptionID, "a source's": source.accepted.SubscriptionID,
 		} {
 			if e := w.refused(ack(agent, agent.params(), id), transport.CodeInvalid); e.Attribute != codec.HeaderSubscriptionID {
@@ -392,25 +392,25 @@ func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
 		return late
 	}
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
-		source, stock := w.source("src"), w.subscribe(w.agent("c1"))
+		source, ocm := w.source("src"), w.subscribe(w.agent("c1"))
 		routes := func() { late.hold <- struct{}{} }
 		routes()
 		w.put(source, work{version: 1}.event())
-		stock.expect("spec create_request w1 v1")
+		ocm.expect("spec create_request w1 v1")
 		w.put(source, work{version: 2, data: orphan}.event())
 		w.put(source, work{version: 2, deleting: true}.event())
 		routes()
-		got := stock.expect("spec create_request w1 v2", "spec delete_request w1 v2 deleting")
+		got := ocm.expect("spec create_request w1 v2", "spec delete_request w1 v2 deleting")
 		if string(got[0].Data) != orphan {
 			t.Errorf("spec before the deletion: %s", got[0].Data)
 		}
 
 		w.put(source, work{id: "w2", version: 1}.event())
 		routes()
-		stock.expect("spec create_request w2 v1")
+		ocm.expect("spec create_request w2 v1")
 		w.put(source, work{id: "w2", version: 1, deleting: true}.event())
 		routes()
-		stock.expect("spec delete_request w2 v1 deleting") // it has seen the last spec
+		ocm.expect("spec delete_request w2 v1 deleting") // it has seen the last spec
 	})
 }
 
@@ -424,19 +424,19 @@ func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
 // objects.
 func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
-		source, stock := w.source("src"), w.open(w.agent("c1"), nil)
+		source, ocm := w.source("src"), w.open(w.agent("c1"), nil)
 		w.put(source, work{version: 1}.event())
-		stock.expect("spec create_request w1 v1")
+		ocm.expect("spec create_request w1 v1")
 		w.put(source, work{version: 2, data: `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`}.event())
 		w.put(source, work{version: 2, deleting: true}.event())
-		stock.take()
-		w.request(stock)
-		stock.expect("spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
+		ocm.take()
+		w.request(ocm)
+		ocm.expect("spec resync_response w1 v2", "spec resync_response w1 v2 deleting")
 
 		w.put(source, work{id: "w2", version: 1}.event())
-		stock.expect("spec create_request w2 v1")
+		ocm.expect("spec create_request w2 v1")
 		w.put(source, work{id: "w2", version: 1, deleting: true}.event())
-		stock.expect("spec delete_request w2 v1 deleting")
+		ocm.expect("spec delete_request w2 v1 deleting")
 	})
 }
 
@@ -454,18 +454,18 @@ func TestRouter_FindsADeletionFarBehindItsSpec(t *testing.T) {
 		return late
 	}
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
-		source, stock := w.source("src"), w.subscribe(w.agent("c1"))
+		source, ocm := w.source("src"), w.subscribe(w.agent("c1"))
 		routes := func() { late.hold <- struct{}{} }
 		w.put(source, work{version: 1}.event())
 		routes()
-		stock.expect("spec create_request w1 v1")
+		ocm.expect("spec create_request w1 v1")
 		w.put(source, work{version: 2}.event())
 		w.put(source, work{id: "w2", version: 1}.event())
 		w.put(source, work{version: 2, deleting: true}.event())
 		routes()
-		stock.expect("spec create_request w2 v1")
+		ocm.expect("spec create_request w2 v1")
 		routes()
-		stock.expect("spec create_request w1 v2", "spec delete_request w1 v2 deleting")
+		ocm.expect("spec create_request w1 v2", "spec delete_request w1 v2 deleting")
 	})
 }
 
@@ -515,7 +515,7 @@ func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 // TestSync_WithoutIdentities: where nobody has one, events say whose they are.
 func TestSync_WithoutIdentities(t *testing.T) {
 	inWorld(t, broker.Config{Insecure: true}, func(w *world) {
-		nobody := func(role, name string) *tap {
+		anonymous := func(role, name string) *tap {
 			return w.open(transport.Peer{Conn: 1}, func(raw *transport.RawSubscription, s *tap) {
 				raw.Hello.Protocol = 1
 				if raw.Cluster, raw.Source = name, ""; role == "source" {
@@ -524,15 +524,15 @@ func TestSync_WithoutIdentities(t *testing.T) {
 				s.peer.Role, s.peer.Name = role, name // for what the helpers build
 			})
 		}
-		agent, source := nobody("agent", "c1"), nobody("source", "src")
+		agent, source := anonymous("agent", "c1"), anonymous("source", "src")
 		for _, s := range []*tap{agent, source} {
 			named := s.peer
-			ask := versions("c1")
+			request := versions("c1")
 			if named.Role == "source" {
-				ask = hashes("src", "")
+				request = hashes("src", "")
 			}
 			s.peer = transport.Peer{Conn: 1, Role: named.Role, Name: named.Name}
-			if _, err := w.Publish(w.Context(), transport.Peer{Conn: 1}, ask, s.accepted.SubscriptionID); err != nil {
+			if _, err := w.Publish(w.Context(), transport.Peer{Conn: 1}, request, s.accepted.SubscriptionID); err != nil {
 				t.Fatal(err)
 			}
 			c := s.checkpoint()

@@ -78,12 +78,12 @@ func TestForgetCluster_WhatTheOneBeforeStillSays(t *testing.T) {
 		w.put(src, work{version: 1}.event())
 		owner := w.subscribe(src)
 		old := w.of("uid-1")
-		say := func(s *tap, r report) error {
+		send := func(s *tap, r report) error {
 			_, err := w.Publish(w.Context(), s.peer, w.event(r), s.accepted.SubscriptionID)
 			synctest.Wait()
 			return err
 		}
-		if err := say(old, report{version: 1}); err != nil {
+		if err := send(old, report{version: 1}); err != nil {
 			t.Fatal(err)
 		}
 		owner.expect("status update_request w1 v1")
@@ -91,12 +91,12 @@ func TestForgetCluster_WhatTheOneBeforeStillSays(t *testing.T) {
 		w.wantCode(<-w.of("uid-2").ended, transport.CodeDenied)
 		w.forgetCluster()
 
-		w.wantCode(say(old, report{version: 1, deleted: true}), transport.CodeUnavailable)
+		w.wantCode(send(old, report{version: 1, deleted: true}), transport.CodeUnavailable)
 		owner.expect()
 		now := w.of("uid-2")
 		w.request(now)
 		now.expect("spec resync_response w1 v1 deleting")
-		if err := say(now, report{version: 1, deleted: true}); err != nil {
+		if err := send(now, report{version: 1, deleted: true}); err != nil {
 			t.Fatal(err)
 		}
 		owner.expect("status update_request w1 v1")

@@ -165,8 +165,8 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 	inRestored(t, before, func(w *world) {
 		source := w.open(w.source("src"), hawser)
 		newer := []codec.ResourceVersion{held("live", 7), held("deleted", 7), held("catches-up", 7), held("repeated", 7), held("foreign", 7)}
-		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
-		for _, agent := range []*tap{stock, ours} {
+		ocm, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		for _, agent := range []*tap{ocm, ours} {
 			w.request(agent, newer...)
 			agent.expect("status resync_request  v0")
 		}
@@ -175,18 +175,18 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 		}
 		w.put(source.peer, work{id: "catches-up", version: 8, action: codec.UpdateRequest}.event())
 		w.put(source.peer, work{id: "repeated", version: 7, action: codec.UpdateRequest}.event()) // as the store had it once
-		for _, agent := range []*tap{stock, ours} {
+		for _, agent := range []*tap{ocm, ours} {
 			agent.expect("spec update_request catches-up v8", "spec update_request repeated v7")
 		}
 		source.mustCompare(clusters("c1"))
 		// Behind the spec that it cannot refuse a stock agent is told the version, so
 		// that its status is about a generation.
-		stock.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting")
+		ocm.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting")
 		ours.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting")
 		source.mustCompare(clusters("c1"))
-		stock.expect()
+		ocm.expect()
 		// The agent confirms the version that it was told.
-		if o := w.put(stock.peer, w.event(report{id: "deleted", version: 7, deleted: true})); o != codec.OutcomeConfirmed {
+		if o := w.put(ocm.peer, w.event(report{id: "deleted", version: 7, deleted: true})); o != codec.OutcomeConfirmed {
 			t.Errorf("the deletion is %q", o)
 		}
 		ours.cancel()
@@ -207,22 +207,22 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
-		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
-		for _, agent := range []*tap{stock, ours} {
+		ocm, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		for _, agent := range []*tap{ocm, ours} {
 			w.request(agent, held("before", 7), held("after", 7), held("deleted", 7), held("newer", 7))
 		}
 		pass(time.Second)
 		w.put(source.peer, work{id: "before", version: 5}.event())
 		w.put(source.peer, work{id: "newer", version: 8}.event())
-		for _, agent := range []*tap{stock, ours} {
+		for _, agent := range []*tap{ocm, ours} {
 			agent.expect("spec create_request before v5", "spec create_request newer v8")
 		}
 		source.mustCompare(clusters("c1"))
-		stock.expect("spec resync_response before v0", "spec resync_response before v5")
+		ocm.expect("spec resync_response before v0", "spec resync_response before v5")
 		ours.expect("spec resync_response before v0")
 		w.put(source.peer, work{id: "after", version: 5}.event())
 		w.put(source.peer, work{id: "deleted", version: 5, deleting: true}.event())
-		stock.expectAny("spec resync_response after v0", "spec resync_response after v5", "spec resync_response deleted v5 deleting")
+		ocm.expectAny("spec resync_response after v0", "spec resync_response after v5", "spec resync_response deleted v5 deleting")
 		ours.expectAny("spec resync_response after v0", "spec resync_response deleted v7 deleting")
 	})
 }
@@ -234,9 +234,9 @@ func TestAhead_FreshDeletionsAreSent(t *testing.T) {
 		w.subscribe(w.agent("c1")).cancel() // the cluster is known
 		w.put(w.source("src"), work{version: 5}.event())
 		w.put(w.source("src"), work{version: 5, deleting: true}.event())
-		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
-		w.request(stock, held("w1", 7))
-		stock.expectAny("spec resync_response w1 v5 deleting", "status resync_request  v0")
+		ocm, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		w.request(ocm, held("w1", 7))
+		ocm.expectAny("spec resync_response w1 v5 deleting", "status resync_request  v0")
 		w.request(ours, held("w1", 7))
 		ours.expectAny("spec resync_response w1 v7 deleting", "status resync_request  v0")
 	})
@@ -380,7 +380,7 @@ func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byt
 // Therefore it counts no longer: the agent would take it that nobody wants its works,
 // and evict them.
 func TestCompared_DoesNotOutlastARelease(t *testing.T) {
-	for name, said := range map[string]codec.SyncReport{
+	for name, reported := range map[string]codec.SyncReport{
 		"by name": clusters("c1"),
 		"all":     {AllClusters: true},
 	} {
@@ -393,9 +393,9 @@ func TestCompared_DoesNotOutlastARelease(t *testing.T) {
 				agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 				w.request(agent)
 				w.put(source.peer, work{version: 1}.event())
-				said.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
+				reported.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
 				done := make(chan error, 1)
-				go func() { done <- source.compared(said) }() // received below
+				go func() { done <- source.compared(reported) }() // received below
 				synctest.Wait()
 				w.put(source.peer, releaseOf(t, "src", "c1"))
 				slow.hold <- struct{}{}
@@ -405,8 +405,8 @@ func TestCompared_DoesNotOutlastARelease(t *testing.T) {
 				if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
 					t.Error(diff)
 				}
-				said.Position = nil
-				source.mustCompare(said) // of what is so now
+				reported.Position = nil
+				source.mustCompare(reported) // of what is so now
 				if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
 					t.Error(diff)
 				}

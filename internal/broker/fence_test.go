@@ -35,9 +35,9 @@ func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 		stop()
 		_, err := w.Publish(late, w.source("src"), work{version: 2}.event(), "")
 		w.wantCode(err, transport.CodeUnavailable)
-		stock := w.open(w.agent("c1"), nil)
-		w.request(stock)
-		stock.expect("spec resync_response w1 v1") // as it was
+		ocm := w.open(w.agent("c1"), nil)
+		w.request(ocm)
+		ocm.expect("spec resync_response w1 v1") // as it was
 	})
 }
 
@@ -46,12 +46,12 @@ func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		old, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
-		stock, now := w.open(w.source("src"), nil), w.open(w.source("src"), hawser)
+		ocm, now := w.open(w.source("src"), nil), w.open(w.source("src"), hawser)
 		queued := make(chan error, 1)
 		go func() { queued <- old.send(work{version: 1}.event()) }() // its answer is awaited below
 		old.take()
-		asked := make(chan error, 1)
-		go func() { asked <- now.request("r", codec.InventoryRequest{}) }() // likewise
+		requested := make(chan error, 1)
+		go func() { requested <- now.request("r", codec.InventoryRequest{}) }() // likewise
 		e := w.refused(<-old.ended, transport.CodeUnavailable)
 		if e.Next != transport.NextBackOff || e.Delay <= 0 {
 			t.Errorf("the end of the session before: %+v", e)
@@ -65,7 +65,7 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 			t.Errorf("what was queued before: %v", err)
 		}
 		s.tokens <- nil // says that nothing is queued any more
-		if err := <-asked; err != nil {
+		if err := <-requested; err != nil {
 			t.Fatal(err)
 		}
 		pages := now.takeSync(codec.TypeInventory)
@@ -75,7 +75,7 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		if inv, err := codec.ParseInventory(pages[0]); err != nil || len(inv.Clusters) != 1 || inv.Clusters[0].Digest.Count != 1 {
 			t.Errorf("inventory %+v, %v", inv, err)
 		}
-		for _, s := range []*tap{other, stock, now} {
+		for _, s := range []*tap{other, ocm, now} {
 			if len(s.ended) != 0 {
 				t.Errorf("the session of %s ended: %v", s.peer.Name, <-s.ended)
 			}

@@ -40,12 +40,12 @@ func FuzzPublish(f *testing.F) {
 	f.Add(numbered(7, b), true)
 	f.Fuzz(func(t *testing.T, event []byte, fromSource bool) {
 		inWorld(t, broker.Config{}, func(w *world) {
-			agent, stock := w.open(w.agent("c1"), hawser), w.subscribe(w.agent("c1"))
+			agent, ocm := w.open(w.agent("c1"), hawser), w.subscribe(w.agent("c1"))
 			source, other := w.open(w.source("src"), hawser), w.subscribe(w.source("other"))
 			w.put(other.peer, work{source: "other", id: "bystander", version: 1}.event())
 			pass(time.Second)
 			agent.take()
-			stock.take()
+			ocm.take()
 			from := agent
 			if fromSource {
 				from = source
@@ -56,7 +56,7 @@ func FuzzPublish(f *testing.F) {
 				t.Fatalf("refused with %v", err)
 			}
 			pass(time.Minute)
-			for _, to := range []*tap{agent, stock} {
+			for _, to := range []*tap{agent, ocm} {
 				for _, e := range to.take() {
 					checkReadable(t, e)
 					if e.ResourceID == "bystander" && (e.Deleting || e.Version != 1) {

@@ -83,11 +83,11 @@ func TestListWorks_ShowsEveryState(t *testing.T) {
 		w.put(agent.peer, w.event(report{id: "w3", version: 1, deleted: true}))
 
 		deleted := timestamppb.New(time.Unix(1_700_000_000, 5))
-		live, tombstone, grave := hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_TOMBSTONE, hawserv1.WorkState_WORK_STATE_GRAVE
+		live, tombstone, confirmed := hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_TOMBSTONE, hawserv1.WorkState_WORK_STATE_GRAVE
 		want := []*hawserv1.ListWorksResponse{
 			{Cluster: "c1", ResourceId: "w1", Name: "b", Source: "src", State: tombstone, Version: 1, DeletedAt: deleted, WaitingResourceId: "w6"},
 			{Cluster: "c1", ResourceId: "w2", Name: "a", Source: "src", State: live, Version: 3, Reported: true, ReportedVersion: 2, Health: hawserv1.WorkHealth_WORK_HEALTH_APPLIED},
-			{Cluster: "c1", ResourceId: "w3", Name: "c", Source: "src", State: grave, Version: 1, Reported: true, ReportedVersion: 1, DeletedAt: deleted},
+			{Cluster: "c1", ResourceId: "w3", Name: "c", Source: "src", State: confirmed, Version: 1, Reported: true, ReportedVersion: 1, DeletedAt: deleted},
 		}
 		got := w.works(&hawserv1.ListWorksRequest{Cluster: "c1", Source: "src"})
 		for _, m := range got {
@@ -171,10 +171,10 @@ func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
 		})
 		w.request(agent, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 5}, codec.ResourceVersion{ResourceID: "ghost", ResourceVersion: 1})
 		agent.take()
-		stranger := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
+		quarantined := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
 			raw.Hello = transport.Hello{Protocol: 1, ClusterUID: "uid-2"}
 		})
-		w.wantCode(<-stranger.ended, transport.CodeDenied)
+		w.wantCode(<-quarantined.ended, transport.CodeDenied)
 		owner := w.open(source, hawser)
 		compared, err := codec.NewSyncReport(owner.params(), codec.SyncReport{Clusters: []codec.ClusterComparison{{
 			Cluster: "c1", Reason: "because", Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Name: "a", Revision: revision}},

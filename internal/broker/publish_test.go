@@ -194,7 +194,7 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, broker.Config{}, func(w *world) {
-				stock, source := w.subscribe(w.agent("c1")), w.source("src")
+				ocm, source := w.subscribe(w.agent("c1")), w.source("src")
 				ours := w.open(w.agent("c1"), hawser)
 				w.request(ours)
 				w.put(source, work{version: 3}.event())
@@ -202,18 +202,18 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 				if got := w.put(source, again.event()); got != codec.OutcomeWaits {
 					t.Errorf("outcome of the new work: %q", got)
 				}
-				stock.take()
+				ocm.take()
 				ours.take()
-				w.put(stock.peer, w.event(report{version: 3, deleted: true, extensions: map[string]any{codec.ExtMetadata: `{"name":"name-of-w1"}`}}))
+				w.put(ocm.peer, w.event(report{version: 3, deleted: true, extensions: map[string]any{codec.ExtMetadata: `{"name":"name-of-w1"}`}}))
 				want := fmt.Sprintf("spec create_request %s v1", or(again.id, "w1"))
 				ours.expect(want)
-				stock.expect()
+				ocm.expect()
 				w.put(source, work{id: "other", version: 1}.event())
-				stock.expect("spec create_request other v1")
+				ocm.expect("spec create_request other v1")
 				pass(broker.DefaultRest - time.Millisecond)
-				stock.expect()
+				ocm.expect()
 				pass(time.Millisecond)
-				stock.expect(want)
+				ocm.expect(want)
 			})
 		})
 	}
@@ -233,16 +233,16 @@ func TestPublish_DeletedAgainRests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, broker.Config{}, func(w *world) {
-				stock, source := w.subscribe(w.agent("c1")), w.source("src")
+				ocm, source := w.subscribe(w.agent("c1")), w.source("src")
 				w.put(source, work{version: 2}.event())
 				w.put(source, work{version: 3, deleting: true}.event())
-				stock.take()
-				w.put(stock.peer, w.event(report{version: tc.reported, deleted: true}))
-				stock.expect()
+				ocm.take()
+				w.put(ocm.peer, w.event(report{version: tc.reported, deleted: true}))
+				ocm.expect()
 				w.put(source, work{version: 4, deleting: true}.event())
-				stock.expect()
+				ocm.expect()
 				pass(broker.DefaultRest)
-				stock.expect(tc.want...)
+				ocm.expect(tc.want...)
 			})
 		})
 	}
@@ -345,14 +345,14 @@ func TestPublish_Release(t *testing.T) {
 
 func TestPublish_InsecurePeersAreWhoTheySay(t *testing.T) {
 	inWorld(t, broker.Config{Insecure: true}, func(w *world) {
-		nobody := w.peer("", "")
-		agent := w.open(nobody, func(raw *transport.RawSubscription, _ *tap) { raw.Cluster = "c1" })
-		source := w.open(nobody, func(raw *transport.RawSubscription, _ *tap) { raw.Source = "src" })
-		w.put(nobody, work{version: 1}.event())
+		anonymous := w.peer("", "")
+		agent := w.open(anonymous, func(raw *transport.RawSubscription, _ *tap) { raw.Cluster = "c1" })
+		source := w.open(anonymous, func(raw *transport.RawSubscription, _ *tap) { raw.Source = "src" })
+		w.put(anonymous, work{version: 1}.event())
 		agent.expect("spec create_request w1 v1")
-		w.put(nobody, w.event(report{version: 1}))
+		w.put(anonymous, w.event(report{version: 1}))
 		source.expect("status update_request w1 v1")
-		w.put(nobody, versions("c1"))
+		w.put(anonymous, versions("c1"))
 		agent.expect("spec resync_response w1 v1")
 		_, err := w.Publish(w.Context(), w.source("other"), work{version: 2}.event(), "")
 		w.wantCode(err, transport.CodeDenied) // one that has an identity keeps it

@@ -193,14 +193,14 @@ func TestForeignWork_IsAsOneThatIsNotThere(t *testing.T) {
 			"supersedes": {version: 8, extensions: map[string]any{codec.ExtSupersedes: "1"}},
 			"deletes":    {version: 8, deleting: true, extensions: map[string]any{codec.ExtIfRevision: "1"}},
 		} {
-			var said [2]string
+			var output [2]string
 			for i, id := range []string{"theirs", "nobodys"} {
 				k.id, k.name = id, "some-name"
 				r, err := w.Publish(w.Context(), source, k.event(), "")
-				said[i] = fmt.Sprintf("%+v %v", r, w.refused(err, transport.CodeConflict))
+				output[i] = fmt.Sprintf("%+v %v", r, w.refused(err, transport.CodeConflict))
 			}
-			if said[0] != said[1] {
-				t.Errorf("%s: of another's work it says %s, of none %s", name, said[0], said[1])
+			if output[0] != output[1] {
+				t.Errorf("%s: of another's work it says %s, of none %s", name, output[0], output[1])
 			}
 		}
 	})

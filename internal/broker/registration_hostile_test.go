@@ -178,8 +178,8 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
 		h.snapshot(true, clusterOf("c1", 1, true))
-		asker, other := w.agent("c1"), w.agent("c1")
-		mine, second, others := w.watch(asker, codec.TokenRequests, "c1"), w.watch(asker, codec.TokenRequests, "c1"), w.watch(other, codec.TokenRequests, "c1")
+		requester, other := w.agent("c1"), w.agent("c1")
+		mine, second, others := w.watch(requester, codec.TokenRequests, "c1"), w.watch(requester, codec.TokenRequests, "c1"), w.watch(other, codec.TokenRequests, "c1")
 		event := wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c1", "request-7", `{"metadata":{"name":"sa","uid":"request-7"}}`)
 		answer := func(c *pendingRequest) {
 			h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId(), TokenRequest: []byte(`{"status":{"token":"` + secret + `"}}`)}))
@@ -187,7 +187,7 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		answer(w.requests(asker, event))
+		answer(w.requests(requester, event))
 		for _, s := range []*tap{mine, second} {
 			events := s.expect("spec create_request request-7 v0")
 			if len(events) == 1 && !strings.Contains(string(events[0].Data), secret) {
@@ -195,8 +195,8 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 			}
 		}
 		others.expect()
-		w.watch(asker, codec.TokenRequests, "c1").expect()
-		w.put(asker, build("c1", "c1", codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.ResyncRequest},
+		w.watch(requester, codec.TokenRequests, "c1").expect()
+		w.put(requester, build("c1", "c1", codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.ResyncRequest},
 			map[string]any{}, nil, `{"resourceVersions":[]}`))
 		mine.expect()
 
@@ -206,7 +206,7 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 			s.expect()
 		}
 		// An answer without a token is none.
-		c := w.requests(asker, event)
+		c := w.requests(requester, event)
 		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId()}))
 		if e := c.failed(transport.CodeInternal); e.Code != 500 {
 			t.Errorf("%+v", e)
@@ -349,10 +349,10 @@ func TestRegistration_Drains(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
 		h.snapshot(true, clusterOf("c1", 1, true))
-		s, ask := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.requests(w.agent("c1"), joinOf("c1"))
+		s, request := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.requests(w.agent("c1"), joinOf("c1"))
 		began := time.Now()
 		w.Stop()
-		for _, ended := range []chan error{s.ended, h.ended, ask.done} {
+		for _, ended := range []chan error{s.ended, h.ended, request.done} {
 			w.wantCode(<-ended, transport.CodeUnavailable)
 		}
 		if took := time.Since(began); took > time.Second {
@@ -489,12 +489,12 @@ func TestRegistration_RenewalsAreToldInSum(t *testing.T) {
 			}
 			pass(time.Second / 10)
 		}
-		requests, told := h.requests(), 0
+		requests, reported := h.requests(), 0
 		for _, r := range requests {
-			told += len(r.GetRenewals().GetRenewals())
+			reported += len(r.GetRenewals().GetRenewals())
 		}
-		if len(requests) > 4 || told > 300 || told < 100 {
-			t.Errorf("%d requests with %d renewals in two seconds", len(requests), told)
+		if len(requests) > 4 || reported > 300 || reported < 100 {
+			t.Errorf("%d requests with %d renewals in two seconds", len(requests), reported)
 		}
 	})
 }
@@ -543,7 +543,7 @@ func TestRegistration_ClustersAreListed(t *testing.T) {
 // FuzzRegister: whatever a party publishes about registration is refused in a known way, or it has
 // the hub asked in its own name; no other cluster is shown or accepted anything.
 func FuzzRegister(f *testing.F) {
-	parties := []string{"hub", "agent", "bootstrap"}
+	clients := []string{"hub", "agent", "bootstrap"}
 	objects, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true, Objects: []*hawserv1.RegistrationObject{clusterOf("c1", 9, true)}})
 	if err != nil {
 		f.Fatal(err)
@@ -563,14 +563,14 @@ func FuzzRegister(f *testing.F) {
 		f.Add(b, uint8(1))
 		f.Add(b, uint8(2))
 	}
-	f.Fuzz(func(t *testing.T, event []byte, party uint8) {
+	f.Fuzz(func(t *testing.T, event []byte, client uint8) {
 		inWorld(t, joining(), func(w *world) {
 			h := w.hub()
 			h.snapshot(true, clusterOf("c1", 1, true), clusterOf("other", 1, false))
 			bystander := w.watch(w.agent("other"), codec.ManagedClusters, "other")
 			bystander.take()
 			from, subscription := h.from, h.accepted.SubscriptionID
-			switch parties[int(party)%len(parties)] {
+			switch clients[int(client)%len(clients)] {
 			case "agent":
 				from, subscription = w.agent("c1"), ""
 			case "bootstrap":

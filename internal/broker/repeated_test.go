@@ -17,17 +17,17 @@ import (
 // otherwise it would wait for a comparison for ever.
 func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	deletion := work{version: 5, deleting: true}
-	anew := work{version: 7, data: `{"manifests":[],"life":2}`}
+	recreated := work{version: 7, data: `{"manifests":[],"life":2}`}
 	for name, c := range map[string]struct {
 		before, again []work
 		outcome       string // of the last one
 		action        string // of what the agent is sent, "" for an answer to its list
 	}{
 		"the deletion":                {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged, ""},
-		"what waits behind it":        {[]work{deletion}, []work{anew}, codec.OutcomeWaits, ""},
-		"what waited behind it":       {[]work{deletion, anew}, []work{anew}, codec.OutcomeUnchanged, ""},
-		"the end of what waited":      {[]work{deletion, anew}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted, "delete_request"},
-		"all, and more than once":     {[]work{deletion}, []work{deletion, anew, anew}, codec.OutcomeUnchanged, ""},
+		"what waits behind it":        {[]work{deletion}, []work{recreated}, codec.OutcomeWaits, ""},
+		"what waited behind it":       {[]work{deletion, recreated}, []work{recreated}, codec.OutcomeUnchanged, ""},
+		"the end of what waited":      {[]work{deletion, recreated}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted, "delete_request"},
+		"all, and more than once":     {[]work{deletion}, []work{deletion, recreated, recreated}, codec.OutcomeUnchanged, ""},
 		"an update, which is no word": {[]work{deletion}, []work{{version: 6, action: codec.UpdateRequest}}, codec.OutcomeStale, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,13 +72,13 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 func TestAhead_OfWhatIsDeletedThen(t *testing.T) {
 	before := func(w *world) { w.put(w.source("src"), work{version: 5}.event()) }
 	inRestored(t, before, func(w *world) {
-		stock, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
-		for _, agent := range []*tap{stock, ours} {
+		ocm, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
+		for _, agent := range []*tap{ocm, ours} {
 			w.request(agent, held("w1", 7))
 			agent.expect("status resync_request  v0")
 		}
 		w.put(w.source("src"), work{version: 5, deleting: true}.event())
-		stock.expect("spec resync_response w1 v5 deleting")
+		ocm.expect("spec resync_response w1 v5 deleting")
 		ours.expect("spec resync_response w1 v7 deleting")
 	})
 }

@@ -250,30 +250,30 @@ func TestResume_SourcesToo(t *testing.T) {
 func TestResume_TakesGravesAway(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source, agent := w.source("src"), w.subscribe(w.agent("c1"))
-		bury := func(id string) {
+		confirm := func(id string) {
 			w.put(source, work{id: id, version: 1}.event())
 			w.put(source, work{id: id, version: 1, deleting: true}.event())
 			w.put(agent.peer, w.event(report{id: id, version: 1, deleted: true}))
 		}
 		for i := range 600 {
-			bury(fmt.Sprint("w", i))
+			confirm(fmt.Sprint("w", i))
 		}
-		graves := func() int {
+		confirmedTombstones := func() int {
 			keys, err := w.Store.ConfirmedTombstones(w.Context(), codec.ManifestBundles, "src", 1<<60, 1000)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return len(keys)
 		}
-		if graves() != 600 {
-			t.Fatalf("%d graves", graves())
+		if confirmedTombstones() != 600 {
+			t.Fatalf("%d graves", confirmedTombstones())
 		}
 		head := w.Store.Head()
-		bury("late")
+		confirm("late")
 		s := w.open(source, from(codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision}))
 		s.expect("status resync_response late v1")
-		if graves() != 1 {
-			t.Errorf("%d graves are left, want that of the last one", graves())
+		if confirmedTombstones() != 1 {
+			t.Errorf("%d graves are left, want that of the last one", confirmedTombstones())
 		}
 	})
 }

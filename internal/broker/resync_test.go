@@ -184,14 +184,14 @@ func TestResync_SilenceCountsAsNothing(t *testing.T) {
 		w.put(source.peer, work{version: 1}.event())
 		w.put(w.agent("c1"), w.event(report{version: 1}))
 		source.take()
-		agent, silent := w.open(w.agent("c1"), nil), w.open(w.source("src"), nil)
+		agent, muted := w.open(w.agent("c1"), nil), w.open(w.source("src"), nil)
 		start := time.Now()
 		pass(29 * time.Second)
 		agent.expect()
-		silent.expect()
+		muted.expect()
 		pass(2 * time.Second)
 		agent.expect("spec resync_response w1 v1")
-		silent.expect("status resync_response w1 v1")
+		muted.expect("status resync_response w1 v1")
 		if took := agent.times[0].Sub(start); took != 30*time.Second {
 			t.Errorf("after %v", took)
 		}

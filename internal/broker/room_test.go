@@ -36,10 +36,10 @@ func TestPublish_NoRoom(t *testing.T) {
 		w.subscribe(agent)
 		w.put(source, work{id: "u1", version: 1}.event())
 		w.put(source, work{id: "u2", name: "n2", version: 1}.event())
-		refused := func(p transport.Peer, event []byte, says string) {
+		refused := func(p transport.Peer, event []byte, reported string) {
 			w.Helper()
 			_, err := w.Publish(w.Context(), p, event, "")
-			if e := w.refused(err, transport.CodeOverloaded); !e.Full || !strings.Contains(e.Message, says) {
+			if e := w.refused(err, transport.CodeOverloaded); !e.Full || !strings.Contains(e.Message, reported) {
 				t.Errorf("refused with %v", e)
 			}
 		}

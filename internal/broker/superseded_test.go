@@ -167,19 +167,19 @@ func TestOvertaken_WhileItIsWorkedOn(t *testing.T) {
 func TestOvertaken_AReleaseByALaterOne(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.open(w.source("src"), hawser)
-		say := func(event []byte) <-chan error {
+		send := func(event []byte) <-chan error {
 			done := make(chan error, 1)
 			go func() { done <- source.send(event) }() // received by the caller
 			synctest.Wait()
 			return done
 		}
-		put := say(numbered(1, work{version: 1}.event()))
+		put := send(numbered(1, work{version: 1}.event()))
 		s.tokens <- nil
 		if err := <-put; err != nil {
 			t.Fatal(err)
 		}
-		first := say(numbered(2, releaseOf(t, "src", "c1")))
-		second := say(numbered(3, releaseOf(t, "src", "c1")))
+		first := send(numbered(2, releaseOf(t, "src", "c1")))
+		second := send(numbered(3, releaseOf(t, "src", "c1")))
 		s.tokens <- nil // that nothing is queued which was published before the first
 		w.wantCode(<-first, transport.CodeUnavailable)
 		s.tokens <- nil // the same of the second
@@ -198,7 +198,7 @@ func TestOvertaken_AReleaseByALaterOne(t *testing.T) {
 func TestOvertaken_ByTheReleaseOfALaterSession(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, old, now := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser), w.open(w.source("src"), hawser)
-		stock, other := w.open(w.source("src"), nil), w.open(w.source("other"), hawser)
+		ocm, other := w.open(w.source("src"), nil), w.open(w.source("other"), hawser)
 		w.request(agent)
 		old.mustSend(numbered(8, work{version: 1}.event()))
 		now.mustSend(numbered(1, releaseOf(t, "src", "c1")))
@@ -213,7 +213,7 @@ func TestOvertaken_ByTheReleaseOfALaterSession(t *testing.T) {
 		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
 			t.Error(diff)
 		}
-		for _, s := range []*tap{stock, other, now} {
+		for _, s := range []*tap{ocm, other, now} {
 			if len(s.ended) != 0 {
 				t.Errorf("the session of %s ended: %v", s.peer.Name, <-s.ended)
 			}

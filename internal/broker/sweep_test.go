@@ -31,7 +31,7 @@ func (w *world) confirmedTombstones() (n int) {
 func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
 	inWorld(t, broker.Config{Retention: 24 * time.Hour, TombstoneGC: time.Hour}, func(w *world) {
 		source := w.source("src")
-		bury := func(from, to int) {
+		confirm := func(from, to int) {
 			for i := from; i < to; i++ {
 				id := fmt.Sprint("w", i)
 				w.put(source, work{id: id, version: 1}.event())
@@ -39,9 +39,9 @@ func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
 			}
 		}
 		w.put(source, work{id: "live", version: 1}.event())
-		bury(0, 600)
+		confirm(0, 600)
 		pass(12 * time.Hour)
-		bury(600, 610)
+		confirm(600, 610)
 		pass(11*time.Hour + 30*time.Minute)
 		if n := w.confirmedTombstones(); n != 610 {
 			t.Errorf("%d graves before the retention is over, want 610", n)

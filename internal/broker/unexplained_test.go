@@ -32,17 +32,17 @@ func TestUnexplained_IsListedAndResolved(t *testing.T) {
 		}
 		w.wantCode(resolve("c1", "u1", false), transport.CodeUnavailable)
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
-		say := func(s *tap, u codec.OrphanReport) error {
+		send := func(s *tap, u codec.OrphanReport) error {
 			e, err := codec.NewOrphanReport(s.params(), u)
 			return s.send(marshal(s.w, e, err))
 		}
 		u := codec.OrphanReport{More: 7, Records: []codec.OrphanRecord{
 			{UID: "u1", Name: "h-web", Objects: 3, Created: time.Now().Add(-2 * time.Hour)}, {UID: "u2", Name: "o-web", Objects: 1, Shared: true, Outcome: "no"},
 		}}
-		if err := say(agent, u); err != nil {
+		if err := send(agent, u); err != nil {
 			t.Fatal(err)
 		}
-		if say(source, u) == nil {
+		if send(source, u) == nil {
 			t.Error("a source says what is on a cluster")
 		}
 		got := list("c1")
@@ -67,10 +67,10 @@ func TestUnexplained_IsListedAndResolved(t *testing.T) {
 		if got, err := codec.ParseResolveOrphan(orders[0]); err != nil || got != (codec.ResolveOrphan{UID: "u1", Name: "h-web", Adopt: true}) {
 			t.Errorf("the agent got %+v, %v", got, err)
 		}
-		if err := say(agent, codec.OrphanReport{}); err != nil || len(list("")) != 0 {
+		if err := send(agent, codec.OrphanReport{}); err != nil || len(list("")) != 0 {
 			t.Errorf("got %q, %v", list(""), err)
 		}
-		if err := say(agent, u); err != nil {
+		if err := send(agent, u); err != nil {
 			t.Fatal(err)
 		}
 		agent.cancel()

@@ -60,48 +60,48 @@ func TestCounts_Move(t *testing.T) {
 func TestTurnaround(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	var w VersionLatency
-	told := func(version int64, s int, want time.Duration, first bool) {
+	reported := func(version int64, s int, want time.Duration, first bool) {
 		t.Helper()
 		if took, ok := w.Reported(version, at(s)); took != want || ok != first {
 			t.Errorf("version %d at %d s: %v, %v, want %v, %v", version, s, took, ok, want, first)
 		}
 	}
-	told(0, 0, 0, false) // a status without a version
+	reported(0, 0, 0, false) // a status without a version
 	w.Sent(1, 0)
 	w.Accepted(1, false, at(1))
-	told(0, 2, 0, false)
-	told(1, 3, 2*time.Second, true)
-	told(1, 4, 0, false) // once more
+	reported(0, 2, 0, false)
+	reported(1, 3, 2*time.Second, true)
+	reported(1, 4, 0, false) // once more
 
 	w.Sent(1, 1) // its labels have changed
 	w.Accepted(1, false, at(5))
-	told(1, 6, 0, false)
+	reported(1, 6, 0, false)
 
 	w.Sent(2, 1)
-	told(2, 7, 0, true) // the status is faster than the answer
+	reported(2, 7, 0, true) // the status is faster than the answer
 	w.Accepted(2, false, at(8))
-	told(2, 9, 0, false)
+	reported(2, 9, 0, false)
 
 	w.Sent(3, 2)
 	w.Accepted(3, true, at(10)) // the broker had it
-	told(3, 11, 0, false)
+	reported(3, 11, 0, false)
 
 	w.Sent(4, 4) // an earlier process has the status
 	w.Accepted(4, false, at(12))
-	told(4, 13, 0, false)
+	reported(4, 13, 0, false)
 
 	w.Sent(5, 4)
 	w.Accepted(5, false, at(14))
 	w.Sent(6, 4)
 	w.Accepted(6, false, at(20))
-	told(5, 21, 0, false) // it was replaced
-	told(6, 22, 2*time.Second, true)
+	reported(5, 21, 0, false) // it was replaced
+	reported(6, 22, 2*time.Second, true)
 
 	w.Sent(7, 6)
 	w.Accepted(7, false, at(30))
 	w.Sent(7, 6)
 	w.Accepted(7, false, at(40)) // published again, where nobody keeps it
-	told(7, 41, 11*time.Second, true)
+	reported(7, 41, 11*time.Second, true)
 }
 
 // TestCommits_AnyHistory: whatever was committed when, and whoever asks, the answer is wrong by
@@ -129,15 +129,15 @@ func TestCommits_AnyHistory(t *testing.T) {
 		if len(c.all) > maxCommits {
 			t.Fatalf("%d commits are kept", len(c.all))
 		}
-		asked := revision - uint64(float64(revision-7)*r.Float64()*r.Float64())
-		if asked == 7 {
+		requests := revision - uint64(float64(revision-7)*r.Float64()*r.Float64())
+		if requests == 7 {
 			continue
 		}
 		later := now.Add(time.Duration(r.Int64N(int64(time.Second))))
-		got, ok := c.Since(asked, later)
-		want := later.Sub(times[asked])
+		got, ok := c.Since(requests, later)
+		want := later.Sub(times[requests])
 		if !ok || got > want || want-got > max(finest, want/50) && got < longest {
-			t.Fatalf("revision %d of %d: %v, %v, want %v", asked, revision, got, ok, want)
+			t.Fatalf("revision %d of %d: %v, %v, want %v", requests, revision, got, ok, want)
 		}
 	}
 	c.thin(now)

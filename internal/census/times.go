@@ -19,8 +19,8 @@ const (
 
 // Sent takes it that a version goes out. One that was told about before is not measured:
 // whatever is said of it next may come at any time.
-func (t *VersionLatency) Sent(version, told int64) {
-	if version > t.version && version > told {
+func (t *VersionLatency) Sent(version, reported int64) {
+	if version > t.version && version > reported {
 		t.version, t.since = version, sent
 	}
 }

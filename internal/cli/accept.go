@@ -172,20 +172,20 @@ func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster stri
 	chosen := a.choice
 	chosen.member = r.history.member
 	r.picked, err = chosen.pick(r.waiting)
-	var stranger quarantinedError
+	var quarantined quarantinedError
 	switch {
 	case errors.Is(err, errSeveral):
 		return r, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, a.lines(env, cluster, r.history, r.waiting)), "name the right one: hawser accept %s --csr NAME; or approve all with --all; %s", cluster, compare)
-	case errors.As(err, &stranger):
-		return r, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, a.lines(env, cluster, r.history, r.waiting)), "if that is right, name it: hawser accept %s --csr %s", cluster, stranger.name)
+	case errors.As(err, &quarantined):
+		return r, hint(fmt.Errorf("cluster %s: %w:\n%s", cluster, err, a.lines(env, cluster, r.history, r.waiting)), "if that is right, name it: hawser accept %s --csr %s", cluster, quarantined.name)
 	}
 	return r, err
 }
 
 // admit sets what says that the hub accepts the cluster, which asks for a certificate or does not.
-func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster, asks bool) error {
+func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster, requests bool) error {
 	switch {
-	case c.Spec.HubAcceptsClient && asks:
+	case c.Spec.HubAcceptsClient && requests:
 		return printf(env.Stdout, "cluster %s is accepted already\n", c.Name)
 	case c.Spec.HubAcceptsClient:
 		return printf(env.Stdout, "cluster %s is accepted already, and no request of it for a certificate waits\n", c.Name)

@@ -32,12 +32,12 @@ func conditions(available string) map[string]any {
 // TestAccept_WaitsForWhoComesBack: a cluster that joined once says nothing by having joined. Its
 // request comes later, or none where its certificate is still good.
 func TestAccept_WaitsForWhoComesBack(t *testing.T) {
-	for name, asks := range map[string]bool{"asks again": true, "has its certificate": false} {
+	for name, requests := range map[string]bool{"asks again": true, "has its certificate": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				hub := joinedOnce(asks)
+				hub := joinedOnce(requests)
 				var out bytes.Buffer
 				a := acceptance{wait: true}
 				ended := make(chan error, 1)
@@ -55,7 +55,7 @@ func TestAccept_WaitsForWhoComesBack(t *testing.T) {
 				if err != nil || !north.Spec.HubAcceptsClient {
 					t.Fatalf("%v, it is not accepted", err)
 				}
-				if asks { // whoever has a token may have made it: it is approved by its name only
+				if requests { // whoever has a token may have made it: it is approved by its name only
 					if _, err := hub.Resource(signingRequests).Create(ctx, firstRequest(t, "north-aaaaa", "north"), metav1.CreateOptions{}); err != nil {
 						t.Fatal(err)
 					}
@@ -87,7 +87,7 @@ func TestAccept_WaitsForWhoComesBack(t *testing.T) {
 					t.Error(err)
 				}
 				want := []string{"waiting for cluster north: its agent has to ask for a certificate, or to come with the one that it has"}
-				if asks {
+				if requests {
 					want = append(want, "cluster north is accepted already, and no request of it for a certificate waits", "certificate request north-aaaaa of")
 				}
 				for _, line := range want {

@@ -32,14 +32,14 @@ func TestAdvice_IsExecuted(t *testing.T) {
 		}
 	}
 	found := 0
-	asked, run := onPages(t)
+	requested, run := onPages(t)
 	for text := range run {
 		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
 			note(executed, strings.Fields(line))
 		}
 	}
-	maps.Copy(asked, advices(t))
-	for text, file := range asked {
+	maps.Copy(requested, advices(t))
+	for text, file := range requested {
 		for _, m := range step.FindAllStringSubmatch(text, -1) {
 			words := strings.Fields(m[1])
 			c, rest, err := newRoot(Env{}).Find(words)

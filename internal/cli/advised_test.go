@@ -92,8 +92,8 @@ func kubectlStepOf(words []string) (s kubectlStep, is bool) {
 			s.words = words[i:]
 			break
 		}
-		word := strings.TrimRight(w, "`,.:;)")
-		if flag, _, inOne := strings.Cut(word, "="); strings.HasPrefix(flag, "-") {
+		name := strings.TrimRight(w, "`,.:;)")
+		if flag, _, inOne := strings.Cut(name, "="); strings.HasPrefix(flag, "-") {
 			if long := longFlags[flag]; long != "" {
 				flag = long
 			}
@@ -102,13 +102,13 @@ func kubectlStepOf(words []string) (s kubectlStep, is bool) {
 			}
 			if valued[flag] && !inOne {
 				i++
-				word = strings.TrimRight(words[min(i, len(words)-1)], "`,.:;)")
+				name = strings.TrimRight(words[min(i, len(words)-1)], "`,.:;)")
 				w = words[min(i, len(words)-1)]
 			}
 		} else {
-			names = append(names, word)
+			names = append(names, name)
 		}
-		if word != w {
+		if name != w {
 			break // the command is over
 		}
 	}
@@ -165,13 +165,13 @@ func TestAdvice_OfKubectlIsExecuted(t *testing.T) {
 			t.Errorf("%s executes no command of kubectl, or is not there", test)
 		}
 	}
-	asked, run := onPages(t)
+	requested, run := onPages(t)
 	for text := range run {
 		executed = append(executed, kubectlSteps(text)...)
 	}
-	maps.Copy(asked, advices(t))
+	maps.Copy(requested, advices(t))
 	found := 0
-	for text, file := range asked {
+	for text, file := range requested {
 		for _, step := range kubectlSteps(text) {
 			found++
 			if !slices.ContainsFunc(executed, func(e kubectlStep) bool { return e.does(step) }) {
@@ -211,9 +211,9 @@ var code = regexp.MustCompile("`([^`]+)`")
 
 // onPages are the commands on pages, with the file of each: those that are only shown, as code within a line and in
 // blocks that are not marked, and those that tests run: blocks that are, and screens that are compared.
-func onPages(t *testing.T) (asked, run map[string]string) {
+func onPages(t *testing.T) (requested, run map[string]string) {
 	t.Helper()
-	asked, run = map[string]string{}, map[string]string{}
+	requested, run = map[string]string{}, map[string]string{}
 	blocks, err := fence.Find(repository)
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func onPages(t *testing.T) (asked, run map[string]string) {
 		case b.Kind != fence.Shown:
 			run[b.Text] = b.File
 		case slices.Contains(files, filepath.Join(repository, b.File)):
-			asked[b.Text] = b.File
+			requested[b.Text] = b.File
 		}
 	}
 	for _, file := range files {
@@ -253,15 +253,15 @@ func onPages(t *testing.T) (asked, run map[string]string) {
 			case typed && compared:
 				run[command] = file
 			case typed && fenced:
-				asked[command] = file
+				requested[command] = file
 			case !fenced:
 				for _, m := range code.FindAllStringSubmatch(line, -1) {
-					asked[m[1]] = file
+					requested[m[1]] = file
 				}
 			}
 		}
 	}
-	return asked, run
+	return requested, run
 }
 
 // executes reports whether a test has a text with all words of a command.

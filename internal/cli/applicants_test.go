@@ -111,7 +111,7 @@ func TestChoice(t *testing.T) {
 	again := application{name: "2", agent: "a", requester: "boot", trusted: true}
 	twin := application{name: "5", agent: "a", key: "k", requester: "boot", trusted: true}
 	other := application{name: "3", agent: "b", requester: "boot", trusted: true}
-	stranger := application{name: "4", agent: "a", requester: "mallory"}
+	quarantined := application{name: "4", agent: "a", requester: "mallory"}
 	for name, c := range map[string]struct {
 		choice
 		waiting []application
@@ -124,19 +124,19 @@ func TestChoice(t *testing.T) {
 		"two agents":                      {waiting: []application{one, other}, err: errSeveral},
 		"two keys of one agent":           {waiting: []application{one, twin}, err: errSeveral},
 		"two keys of one agent, all":      {choice: choice{all: true}, waiting: []application{one, twin}, want: "15"},
-		"two that asked for one agent":    {waiting: []application{one, stranger}, err: errSeveral},
+		"two that asked for one agent":    {waiting: []application{one, quarantined}, err: errSeveral},
 		"one of two, by name":             {choice: choice{named: []string{"3"}}, waiting: []application{one, other}, want: "3"},
 		"both, by name":                   {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},
 		"all":                             {choice: choice{all: true}, waiting: []application{one, other}, want: "13"},
-		"all, and one is a stranger":      {choice: choice{all: true}, waiting: []application{one, stranger}, err: quarantinedError{stranger}},
+		"all, and one is a stranger":      {choice: choice{all: true}, waiting: []application{one, quarantined}, err: quarantinedError{quarantined}},
 		"of a cluster that had an agent":  {choice: choice{member: true}, waiting: []application{one}},
 		"of one, all":                     {choice: choice{member: true, all: true}, waiting: []application{one}},
 		"of one, by who asked":            {choice: choice{member: true, askers: []string{"boot"}}, waiting: []application{one}},
 		"of one, by name":                 {choice: choice{member: true, named: []string{"1"}}, waiting: []application{one, again}, want: "1"},
-		"a stranger":                      {waiting: []application{stranger}, err: quarantinedError{stranger}},
-		"a stranger, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, stranger}, want: "4"},
-		"a stranger whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{stranger}, want: "4"},
-		"a stranger beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{stranger}, err: quarantinedError{stranger}},
+		"a stranger":                      {waiting: []application{quarantined}, err: quarantinedError{quarantined}},
+		"a stranger, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, quarantined}, want: "4"},
+		"a stranger whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{quarantined}, want: "4"},
+		"a stranger beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{quarantined}, err: quarantinedError{quarantined}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			picked, err := c.pick(c.waiting)

@@ -80,12 +80,12 @@ func checkWorks(env Env, file string, in io.Reader) error {
 				return err
 			}
 		}
-		said := fmt.Sprintf("would be taken, %s of %s bytes", grouped(manifestwork.ManifestsSize(w)), grouped(manifestwork.MaxManifestsSize))
+		output := fmt.Sprintf("would be taken, %s of %s bytes", grouped(manifestwork.ManifestsSize(w)), grouped(manifestwork.MaxManifestsSize))
 		if answer.Problem != "" {
 			refused++
-			said = "would be refused: " + answer.Problem
+			output = "would be refused: " + answer.Problem
 		}
-		if err := printf(env.Stdout, "ManifestWork %s/%s %s\n", w.Namespace, w.Name, said); err != nil {
+		if err := printf(env.Stdout, "ManifestWork %s/%s %s\n", w.Namespace, w.Name, output); err != nil {
 			return err
 		}
 	}

@@ -51,15 +51,15 @@ func FuzzApplication(f *testing.F) {
 			}
 			return
 		}
-		asker := user
+		requester := user
 		if user == courier {
-			asker = annotation
+			requester = annotation
 		}
-		if a.requester != asker || first != (a.agent != asker) {
-			t.Fatalf("%+v (first %t) was asked for by %q", a, first, asker)
+		if a.requester != requester || first != (a.agent != requester) {
+			t.Fatalf("%+v (first %t) was asked for by %q", a, first, requester)
 		}
-		if known := asker == bootstrapUser || strings.HasPrefix(asker, "system:bootstrap:"); a.trusted && !known && (user == courier || !inGroup) {
-			t.Fatalf("%q is trusted", asker)
+		if known := requester == bootstrapUser || strings.HasPrefix(requester, "system:bootstrap:"); a.trusted && !known && (user == courier || !inGroup) {
+			t.Fatalf("%q is trusted", requester)
 		}
 		block, _ := pem.Decode(text)
 		parsed, err := x509.ParseCertificateRequest(block.Bytes)

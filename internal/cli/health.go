@@ -125,12 +125,12 @@ type tally struct {
 	each map[string]int
 }
 
-func (t *tally) add(word string) {
+func (t *tally) add(name string) {
 	if t.each == nil {
 		t.each = map[string]int{}
 	}
 	t.all++
-	t.each[word]++
+	t.each[name]++
 }
 
 // line is the summary: "1,001 clusters: 990 in sync, 11 offline".

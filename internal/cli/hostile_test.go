@@ -219,7 +219,7 @@ func TestVerbs_PrintNothingThatATerminalObeys(t *testing.T) {
 		brokers[fails], configs[fails] = hostileBroker{fails: fails}.start(t), hostileHub(t, dir, fails)
 	}
 	missing := maps.Clone(hostileCases)
-	said := 0
+	reported := 0
 	eachVerb(newRoot(Env{}), func(c *cobra.Command) {
 		path := c.CommandPath()
 		cases, has := hostileCases[path]
@@ -237,7 +237,7 @@ func TestVerbs_PrintNothingThatATerminalObeys(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				Main(ctx, Env{Stdout: &out, Stderr: &errs, Now: time.Now, Program: program}, all)
 				cancel()
-				said += strings.Count(out.String()+errs.String(), `\u001b`)
+				reported += strings.Count(out.String()+errs.String(), `\u001b`)
 				for where, text := range map[string]string{"standard output": out.String(), "standard error": errs.String()} {
 					if bad := unclean(text); bad != "" {
 						t.Errorf("%q: %s has %s:\n%q", all, where, bad, text)
@@ -249,7 +249,7 @@ func TestVerbs_PrintNothingThatATerminalObeys(t *testing.T) {
 	for path := range missing {
 		t.Errorf("there is no verb %s", path)
 	}
-	if said < 30 {
-		t.Errorf("hostile texts were printed %d times only", said)
+	if reported < 30 {
+		t.Errorf("hostile texts were printed %d times only", reported)
 	}
 }

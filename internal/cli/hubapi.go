@@ -202,7 +202,7 @@ const lookPause = 500 * time.Millisecond
 
 // await looks until there is nothing that is missing, and says each thing that it waits for once.
 func await(ctx context.Context, env Env, of string, look func(ctx context.Context) (missing string, err error)) error {
-	said := ""
+	output := ""
 	for {
 		missing, err := look(ctx)
 		switch {
@@ -210,14 +210,14 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 			return err
 		case err == nil && missing == "":
 			return nil
-		case err == nil && missing != said:
-			said = missing
+		case err == nil && missing != output:
+			output = missing
 			if err := printf(env.Stdout, "waiting for %s: %s\n", of, lines(missing)); err != nil {
 				return err
 			}
 		}
 		if !run.Sleep(ctx, lookPause) {
-			return fmt.Errorf("waited for %s: %s", of, said)
+			return fmt.Errorf("waited for %s: %s", of, output)
 		}
 	}
 }

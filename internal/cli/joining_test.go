@@ -73,7 +73,7 @@ func subject(cluster, agent string) pkix.Name {
 }
 
 // request is one that a broker had made for a user.
-func request(t *testing.T, name, cluster string, of pkix.Name, asker string) *unstructured.Unstructured {
+func request(t *testing.T, name, cluster string, of pkix.Name, requester string) *unstructured.Unstructured {
 	t.Helper()
 	seed := sha256.Sum256([]byte(name)) // its SHA-256 is printed
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: of}, ed25519.NewKeyFromSeed(seed[:]))
@@ -86,7 +86,7 @@ func request(t *testing.T, name, cluster string, of pkix.Name, asker string) *un
 		"usages": []any{"digital signature", "key encipherment", "client auth"},
 	})
 	o.SetLabels(map[string]string{"open-cluster-management.io/cluster-name": cluster})
-	o.SetAnnotations(map[string]string{"open-cluster-management.io/csr-user": asker})
+	o.SetAnnotations(map[string]string{"open-cluster-management.io/csr-user": requester})
 	return o
 }
 

@@ -73,9 +73,9 @@ const (
 // errEnough ends a lookup.
 var errEnough = errors.New("enough")
 
-func (l *lookup) add(word string) error {
-	if word != "" && strings.HasPrefix(word, l.prefix) && !slices.Contains(l.words, word) {
-		l.words = append(l.words, word)
+func (l *lookup) add(name string) error {
+	if name != "" && strings.HasPrefix(name, l.prefix) && !slices.Contains(l.words, name) {
+		l.words = append(l.words, name)
 	}
 	if len(l.words) == completeMost {
 		return errEnough

@@ -170,8 +170,8 @@ func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
 			row("refused", r.Identity, "", r.BrokerRef)
 		}
 	}
-	strays := book.Unclaimed(tally)
-	for _, hash := range slices.Sorted(maps.Keys(strays)) {
+	unclaimed := book.Unclaimed(tally)
+	for _, hash := range slices.Sorted(maps.Keys(unclaimed)) {
 		row("not claimed", hash, hash, hub.BrokerRef{})
 	}
 	return table(env.Stdout, []string{"STATE", "IDENTITY", "CLUSTER", "BROKER", "STORE", "WORKS", "SHARED"}, rows)

@@ -182,12 +182,12 @@ func fileOf(out io.Writer) string {
 }
 
 // quoted is a word as a shell takes it.
-func quoted(word string) string {
+func quoted(name string) string {
 	safe := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=@,+%", r)
 	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !safe(r) }) < 0 {
-		return word
+	if name != "" && strings.IndexFunc(name, func(r rune) bool { return !safe(r) }) < 0 {
+		return name
 	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 }

@@ -33,7 +33,7 @@ const (
 type lines string
 
 // oneLine is what a peer said, as it may stand in a line on a terminal.
-func oneLine(said string) string { return telemetry.Printable(said, "") }
+func oneLine(output string) string { return telemetry.Printable(output, "") }
 
 // printf prints a text. All that verbs print of what others said goes through here, and of rows through [grid].
 func printf(w io.Writer, format string, args ...any) error {
@@ -107,8 +107,8 @@ const (
 func (o *objects) show(t thing) error {
 	o.shown++
 	status := fieldsOf(t.message.ProtoReflect())
-	for field, word := range t.words {
-		status[field] = word
+	for field, name := range t.words {
+		status[field] = name
 	}
 	object := map[string]any{
 		"apiVersion": "hawser.dev/v1", "kind": t.kind, "metadata": t.meta, "status": status,
@@ -212,11 +212,11 @@ func camel(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	}
 	// All values begin with the words of the first one but its last, UNSPECIFIED.
 	prefix := strings.TrimSuffix(string(e.Values().Get(0).Name()), "UNSPECIFIED")
-	word := ""
+	name := ""
 	for part := range strings.SplitSeq(strings.TrimPrefix(string(value.Name()), prefix), "_") {
-		word += part[:1] + strings.ToLower(part[1:])
+		name += part[:1] + strings.ToLower(part[1:])
 	}
-	return word
+	return name
 }
 
 // grid prints rows below their header, in columns that do not become narrower.

@@ -122,8 +122,8 @@ func (r *remote) host() (string, error) {
 
 // checkCert says what is wrong with certificate and key.
 func (r *remote) checkCert() error {
-	switch plain := strings.HasPrefix(r.broker, "mqtt://") || strings.HasPrefix(r.broker, "ws://"); {
-	case r.isMQTT() && r.insecure != plain:
+	switch simple := strings.HasPrefix(r.broker, "mqtt://") || strings.HasPrefix(r.broker, "ws://"); {
+	case r.isMQTT() && r.insecure != simple:
 		return fmt.Errorf("--broker %s: use mqtts:// or wss://, and mqtt:// or ws:// with --insecure only", r.broker)
 	case r.isMQTT() && (r.cert == "") != (r.key == ""):
 		return errors.New("--cert and --key belong together: set both or none")

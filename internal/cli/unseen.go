@@ -38,23 +38,23 @@ func (u *unseen) health(m *hawserv1.ListWorksResponse) string {
 
 // message says why a work is as it is. What the last status said is there as that.
 func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
-	said := m.GetMessage()
+	output := m.GetMessage()
 	if why, is := (*u)[m.GetCluster()]; is && m.GetState() != hawserv1.WorkState_WORK_STATE_GRAVE {
 		switch last := healthWord(m); {
-		case last == notReported, last == "" && said == "":
-			said = why
+		case last == notReported, last == "" && output == "":
+			output = why
 		case last == "": // a deletion, and what keeps it
-			said = why + "; last known: " + said
-		case said != "":
-			said = why + "; last known: " + last + ", " + said
+			output = why + "; last known: " + output
+		case output != "":
+			output = why + "; last known: " + last + ", " + output
 		default:
-			said = why + "; last known: " + last
+			output = why + "; last known: " + last
 		}
 	}
 	if m.GetWaitingResourceId() != "" {
-		said = strings.TrimPrefix(said+"; a new work of this name waits until this one is gone", "; ")
+		output = strings.TrimPrefix(output+"; a new work of this name waits until this one is gone", "; ")
 	}
-	return said
+	return output
 }
 
 // isAway tells whether a cluster has no agent at present.

@@ -22,7 +22,7 @@ func TestUnseen(t *testing.T) {
 	available := func(status, since, message string) *hawserv1.ClusterRegistration {
 		return &hawserv1.ClusterRegistration{Accepted: true, Joined: true, Available: status, AvailableSince: since, AvailableMessage: message}
 	}
-	const silent = "The API server of the cluster does not answer its agent"
+	const muted = "The API server of the cluster does not answer its agent"
 	for name, c := range map[string]struct {
 		cluster           *hawserv1.ListClustersResponse
 		row, why, message string
@@ -71,12 +71,12 @@ func TestUnseen(t *testing.T) {
 			"no agent ever came, 2 works wait for it: is the name misspelt, or does its agent not reach the broker?", "the cluster is NeverSeen", "",
 		},
 		"its API server does not answer": {
-			&hawserv1.ListClustersResponse{State: failing, Known: true, Registration: available("False", "2026-03-01T11:57:00Z", silent)},
-			"not available for 3m: " + silent + "; check its API server", "the cluster is not available since 2026-03-01T11:57:00Z: " + silent, "",
+			&hawserv1.ListClustersResponse{State: failing, Known: true, Registration: available("False", "2026-03-01T11:57:00Z", muted)},
+			"not available for 3m: " + muted + "; check its API server", "the cluster is not available since 2026-03-01T11:57:00Z: " + muted, "",
 		},
 		"an older hub-source": {
-			&hawserv1.ListClustersResponse{State: inSync, Known: true, Registration: available("False", "", silent)},
-			"not available: " + silent + "; check its API server", "the cluster is not available: " + silent, "",
+			&hawserv1.ListClustersResponse{State: inSync, Known: true, Registration: available("False", "", muted)},
+			"not available: " + muted + "; check its API server", "the cluster is not available: " + muted, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

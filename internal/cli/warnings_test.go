@@ -43,7 +43,7 @@ func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
 		return status, out.String()
 	}
 	lists := []string{"clusters", "works", "limits", "orphans", "denials"}
-	says := func(want string) {
+	reports := func(want string) {
 		t.Helper()
 		for _, list := range lists {
 			if status, stderr := hawser("get", list); status != 0 || want == "" && stderr != "" || !strings.Contains(stderr, want) {
@@ -59,13 +59,13 @@ func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
 		}
 	}
 	publish(t, b, hub1, work("cluster1", "id-web", "web", 4))
-	says("") // a program that publishes may go
+	reports("") // a program that publishes may go
 
 	compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.SyncReport{
 		AllClusters: true, Position: &codec.HubPosition{UID: "hub-uid", ResourceVersion: "7"},
 	})
 	end := printf(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
-	says("")
+	reports("")
 	end()
 	for len(b.Warnings()) == 0 { // the broker notices the end of a stream by and by
 		select {
@@ -74,9 +74,9 @@ func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
 			t.Fatal("the broker has not noticed that the source is gone")
 		}
 	}
-	says("Warning: the hub-source of source hub1 is not connected: changes of its 1 works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub\n")
+	reports("Warning: the hub-source of source hub1 is not connected: changes of its 1 works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub\n")
 
 	low := store.ErrLow
 	disk.err.Store(&low)
-	says("Warning: the broker takes no specs and statuses: store is low on room and takes only what makes room; give its volume more room")
+	reports("Warning: the broker takes no specs and statuses: store is low on room and takes only what makes room; give its volume more room")
 }

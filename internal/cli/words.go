@@ -77,9 +77,9 @@ func choose(cmd *cobra.Command, into *[]string, flag, usage string, words []stri
 // someOf says what is wrong with the values of a flag that takes some words. It writes them as they are
 // shown: of the case and of dashes a person need not think.
 func someOf(cmd *cobra.Command, flag string, values, words []string) error {
-	plain := strings.NewReplacer("-", "", "_", "", " ", "")
+	simple := strings.NewReplacer("-", "", "_", "", " ", "")
 	for i, v := range values {
-		at := slices.IndexFunc(words, func(w string) bool { return strings.EqualFold(plain.Replace(v), w) })
+		at := slices.IndexFunc(words, func(w string) bool { return strings.EqualFold(simple.Replace(v), w) })
 		if at < 0 {
 			return usageOf(cmd, fmt.Errorf("--%s %s: use one of %s", flag, v, strings.Join(words, ", ")))
 		}
@@ -89,8 +89,8 @@ func someOf(cmd *cobra.Command, flag string, values, words []string) error {
 }
 
 // wanted tells whether a word is one of those that were asked for; none asks for all.
-func wanted(words []string, word string) bool {
-	return len(words) == 0 || slices.Contains(words, word)
+func wanted(words []string, name string) bool {
+	return len(words) == 0 || slices.Contains(words, name)
 }
 
 // once is the value of a flag that is given once. Of two values one would be lost without a word.

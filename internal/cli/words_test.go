@@ -11,10 +11,10 @@ import (
 
 // TestWords_OneSpelling: table, JSON and flag have the same word for each value of the protocol.
 func TestWords_OneSpelling(t *testing.T) {
-	each := func(d protoreflect.EnumDescriptor, words []string, word func(n protoreflect.EnumNumber) string) {
+	each := func(d protoreflect.EnumDescriptor, words []string, name func(n protoreflect.EnumNumber) string) {
 		for i := range d.Values().Len() {
 			n := d.Values().Get(i).Number()
-			if w := word(n); n != 0 && !slices.Contains(words, w) {
+			if w := name(n); n != 0 && !slices.Contains(words, w) {
 				t.Errorf("%s is shown as %q, and no value of the flag", d.Values().Get(i).Name(), w)
 			}
 		}

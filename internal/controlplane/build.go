@@ -27,9 +27,9 @@ func Build(ctx context.Context, root string, progress io.Writer) (string, error)
 		return "", fmt.Errorf("build the control plane: run this in the source tree of Hawser: %w", err)
 	}
 	var out bytes.Buffer
-	said := newTail(progress)
+	reported := newTail(progress)
 	cmd := exec.CommandContext(ctx, script)
-	cmd.Stdout, cmd.Stderr = &out, said
+	cmd.Stdout, cmd.Stderr = &out, reported
 	// The script passes the signal on to the compiler and removes what is half
 	// done.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -39,7 +39,7 @@ func Build(ctx context.Context, root string, progress io.Writer) (string, error)
 		return "", fmt.Errorf("build the control plane: %w", context.Cause(ctx))
 	}
 	if err != nil {
-		return "", fmt.Errorf("build the control plane: %w%s", err, said.lastLines())
+		return "", fmt.Errorf("build the control plane: %w%s", err, reported.lastLines())
 	}
 	return strings.TrimSpace(out.String()), nil
 }

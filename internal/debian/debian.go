@@ -22,15 +22,15 @@ func FetchPackage(ctx context.Context, root, program string, progress io.Writer)
 	if _, err := os.Stat(script); err != nil {
 		return "", fmt.Errorf("fetch %s: run this in the source tree of Hawser: %w", program, err)
 	}
-	var said bytes.Buffer
+	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, script, program)
-	cmd.Stderr = &said
+	cmd.Stderr = &output
 	if progress != nil {
-		cmd.Stderr = io.MultiWriter(&said, progress)
+		cmd.Stderr = io.MultiWriter(&output, progress)
 	}
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("fetch %s: %w\n%s", program, err, strings.TrimSpace(said.String()))
+		return "", fmt.Errorf("fetch %s: %w\n%s", program, err, strings.TrimSpace(output.String()))
 	}
 	return strings.TrimSpace(string(out)), nil
 }

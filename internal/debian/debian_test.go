@@ -27,10 +27,10 @@ func TestFetch_FoundInTheCache(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		var said strings.Builder
-		again, err := FetchPackage(t.Context(), root, program, &said)
-		if err != nil || again != dir || said.Len() > 0 {
-			t.Errorf("fetched again: %s after %s, %v, %q", again, dir, err, &said)
+		var output strings.Builder
+		again, err := FetchPackage(t.Context(), root, program, &output)
+		if err != nil || again != dir || output.Len() > 0 {
+			t.Errorf("fetched again: %s after %s, %v, %q", again, dir, err, &output)
 		}
 	}
 }

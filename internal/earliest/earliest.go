@@ -85,7 +85,7 @@ func Extension(at time.Time) pkix.Extension {
 
 // IssuedAt returns when a certificate was issued, to the second. said: the certificate says so.
 // Otherwise it is when the certificate begins.
-func IssuedAt(c *x509.Certificate) (at time.Time, said bool) {
+func IssuedAt(c *x509.Certificate) (at time.Time, reported bool) {
 	for _, e := range c.Extensions {
 		var u usage
 		if !e.Id.Equal(period) {
@@ -102,8 +102,8 @@ func IssuedAt(c *x509.Certificate) (at time.Time, said bool) {
 // the signers of Kubernetes and of Open Cluster Management let each begin five minutes before, that of
 // Hawser before this extension a twentieth of its duration before, if that is less.
 func Guess(c *x509.Certificate) time.Time {
-	at, said := IssuedAt(c)
-	if !said {
+	at, reported := IssuedAt(c)
+	if !reported {
 		at = at.Add(min(backdate, c.NotAfter.Sub(c.NotBefore)/21))
 	}
 	return at

@@ -36,11 +36,11 @@ func certificate(t testing.TB, from time.Time, valid time.Duration, extra ...pki
 func TestIssuedAt(t *testing.T) {
 	from := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	at := from.Add(3*time.Minute + 200*time.Millisecond)
-	said := certificate(t, from, time.Hour, earliest.Extension(at.In(time.FixedZone("", 3600))))
-	if got, is := earliest.IssuedAt(said); !is || !got.Equal(at.Truncate(time.Second)) || !earliest.Guess(said).Equal(got) {
+	reported := certificate(t, from, time.Hour, earliest.Extension(at.In(time.FixedZone("", 3600))))
+	if got, is := earliest.IssuedAt(reported); !is || !got.Equal(at.Truncate(time.Second)) || !earliest.Guess(reported).Equal(got) {
 		t.Errorf("issued at %v, %v", got, is)
 	}
-	if len(said.UnhandledCriticalExtensions) > 0 {
+	if len(reported.UnhandledCriticalExtensions) > 0 {
 		t.Error("others refuse the certificate")
 	}
 	garbage := earliest.Extension(at)

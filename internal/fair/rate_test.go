@@ -24,8 +24,8 @@ func TestBucket(t *testing.T) {
 		t.Error("not one after a tenth of a second")
 	}
 	b.Charge(r, now, 1000)
-	if owed := b.Debt(r); owed != 500*time.Millisecond {
-		t.Errorf("who was charged owes %v, want half a second", owed)
+	if debt := b.Debt(r); debt != 500*time.Millisecond {
+		t.Errorf("who was charged owes %v, want half a second", debt)
 	}
 	if now = now.Add(500 * time.Millisecond); b.Spend(r, now, 1) {
 		t.Error("who was charged waits no longer than others")

@@ -72,9 +72,9 @@ func (p *Program) start(ctx context.Context, s proc.Spec) error {
 		return err
 	}
 	p.set(process)
-	life, cut := context.WithCancel(context.WithoutCancel(ctx))
+	lifetime, cut := context.WithCancel(context.WithoutCancel(ctx))
 	p.watch = &watch{cut: cut, done: make(chan struct{})}
-	go p.keep(life, p.watch.done, process)
+	go p.keep(lifetime, p.watch.done, process)
 	return nil
 }
 

@@ -113,17 +113,17 @@ func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
 
 // rules are those of hawser mqtt acl.
 func (f *Fleet) rules() (string, error) {
-	layout, party := mqttacl.Usual(SourceID), func(role pki.Role, name string) mqttacl.Principal {
+	layout, principal := mqttacl.Usual(SourceID), func(role pki.Role, name string) mqttacl.Principal {
 		user, _ := pki.Subject(role, name)
 		return mqttacl.Principal{Name: name, User: user, ClientID: user}
 	}
-	source, err := layout.OfSource(party(pki.Source, SourceID))
+	source, err := layout.OfSource(principal(pki.Source, SourceID))
 	if err != nil {
 		return "", err
 	}
 	rules := []mqttacl.Rules{source}
 	for _, c := range f.cfg.Clusters {
-		r, err := layout.OfAgent(party(pki.Agent, c))
+		r, err := layout.OfAgent(principal(pki.Agent, c))
 		if err != nil {
 			return "", err
 		}

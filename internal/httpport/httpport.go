@@ -226,12 +226,12 @@ func (p *port) end(c *conn) {
 		return
 	}
 	p.mu.Lock()
-	tell := time.Since(p.loggedAt) >= logInterval
-	if tell {
+	report := time.Since(p.loggedAt) >= logInterval
+	if report {
 		p.loggedAt = time.Now()
 	}
 	p.mu.Unlock()
-	if tell {
+	if report {
 		p.log.Warn("the port has too many connections, or too many bytes on their way: those of the address that has the most are closed",
 			"port", p.Addr().String(), "address", c.from.String(), "connections", p.limits.Connections, "bytes", p.limits.Bytes)
 	}

@@ -130,9 +130,9 @@ func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 	if got := known.sends(); got != "3" {
 		t.Fatalf("answered %q", got)
 	}
-	var silent []client
+	var muted []client
 	for i := range 7 {
-		silent = append(silent, p.dial(t, "127.0.0.3"))
+		muted = append(muted, p.dial(t, "127.0.0.3"))
 		p.accepted(t, uint64(3+i)) // in order
 	}
 	fresh := p.dial(t, "127.0.0.2")
@@ -142,10 +142,10 @@ func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 	if got := known.sends(); got != "3" {
 		t.Errorf("who was there before is answered %q", got)
 	}
-	if got := silent[0].answer(); got != "" {
+	if got := muted[0].answer(); got != "" {
 		t.Errorf("the oldest of the most is answered %q, want its end", got)
 	}
-	if got := silent[6].sends(); got != "3" {
+	if got := muted[6].sends(); got != "3" {
 		t.Errorf("the latest of the most is answered %q", got)
 	}
 }

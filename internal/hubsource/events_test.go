@@ -86,17 +86,17 @@ func newRecordedEvents(t *testing.T) (*eventRecorder, *fake.Clientset, prometheu
 	r := prometheus.NewRegistry()
 	m := newMetrics(r)
 	hub := fake.NewClientset()
-	tell := newEventRecorder(hub.CoreV1(), m, slog.New(slog.DiscardHandler))
+	report := newEventRecorder(hub.CoreV1(), m, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- tell.Run(ctx) }()
+	go func() { ended <- report.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	return tell, hub, r
+	return report, hub, r
 }
 
 func conditionsOf(c ...metav1.Condition) workv1.ManifestWorkStatus {
@@ -105,11 +105,11 @@ func conditionsOf(c ...metav1.Condition) workv1.ManifestWorkStatus {
 
 // A warning goes before news that came earlier.
 func TestEvents_WarningsGoFirst(t *testing.T) {
-	tell, o := newEventRecorder(fake.NewClientset().CoreV1(), newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), example("c1", "w")
-	tell.ofWork(o, corev1.EventTypeNormal, "Published", "the broker has it")
-	tell.ofWork(o, corev1.EventTypeWarning, core.ReasonTooLarge, "too large")
+	report, o := newEventRecorder(fake.NewClientset().CoreV1(), newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), example("c1", "w")
+	report.ofWork(o, corev1.EventTypeNormal, "Published", "the broker has it")
+	report.ofWork(o, corev1.EventTypeWarning, core.ReasonTooLarge, "too large")
 	for _, want := range []string{core.ReasonTooLarge, "Published"} {
-		if e := tell.next(t.Context()); e.Reason != want {
+		if e := report.next(t.Context()); e.Reason != want {
 			t.Errorf("%s is told before %s", e.Reason, want)
 		}
 	}
@@ -117,28 +117,28 @@ func TestEvents_WarningsGoFirst(t *testing.T) {
 
 func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell, hub, _ := newRecordedEvents(t)
+		report, hub, _ := newRecordedEvents(t)
 		failed := metav1.Condition{Type: "Applied", Status: metav1.ConditionFalse, Reason: "AppliedManifestWorkFailed", ObservedGeneration: 2, Message: strings.Repeat("é", 1000)}
 		tooLarge := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionFalse, Reason: core.ReasonTooLarge, Message: "too large"}
 		o := example("c1", "w")
 		o.UID, o.Status = "uid", conditionsOf()
-		tell.changed(o, conditionsOf(failed))
+		report.changed(o, conditionsOf(failed))
 		o.Status = conditionsOf(failed)
 		failed.Message = "another text"
-		tell.changed(o, conditionsOf(failed)) // no news
-		tell.changed(o, conditionsOf(failed, tooLarge))
+		report.changed(o, conditionsOf(failed)) // no news
+		report.changed(o, conditionsOf(failed, tooLarge))
 		deleting := metav1.Condition{Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: "WorkDeleting", Message: "ManifestWork is being deleted"}
 		held := deleting
 		held.Reason, held.Message = "WorkDeletionWaits", "waits for finalizers: ConfigMap a/b"
-		tell.changed(o, conditionsOf(failed, deleting)) // as it has to be
+		report.changed(o, conditionsOf(failed, deleting)) // as it has to be
 		o.Status = conditionsOf(failed, deleting)
-		tell.changed(o, conditionsOf(failed, held))
+		report.changed(o, conditionsOf(failed, held))
 		o.Status = conditionsOf(failed, tooLarge, held)
 		answered := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionTrue, Reason: core.ReasonClusterAnswered, ObservedGeneration: 2, Message: "answered"}
-		tell.changed(o, conditionsOf(failed, answered, held)) // what went wrong is over, which is no warning
+		report.changed(o, conditionsOf(failed, answered, held)) // what went wrong is over, which is no warning
 		late := metav1.Condition{Type: "InTime", Status: metav1.ConditionFalse, Reason: "RemovalWaits", ObservedGeneration: 2, Message: "denied: keep it"}
-		tell.changed(o, conditionsOf(failed, tooLarge, held, late))
-		s := &shell{shellConfig: shellConfig{events: tell, log: slog.New(slog.DiscardHandler)}}
+		report.changed(o, conditionsOf(failed, tooLarge, held, late))
+		s := &shell{shellConfig: shellConfig{events: report, log: slog.New(slog.DiscardHandler)}}
 		s.withheld(t.Context(), codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
 		s.reportWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
 			Cluster: "c2", Withheld: []codec.WithheldDeletion{{Name: "held", ResourceID: "uid-held"}}, Reason: "the hub went back",
@@ -164,11 +164,11 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 // nobody waits.
 func TestEvents_AreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell, hub, registry := newRecordedEvents(t)
+		report, hub, registry := newRecordedEvents(t)
 		o := example("c1", "w")
 		o.UID = "uid"
 		for range 100 {
-			tell.ofWork(o, corev1.EventTypeNormal, "Applied", "once more")
+			report.ofWork(o, corev1.EventTypeNormal, "Applied", "once more")
 		}
 		<-time.After(20 * time.Second) // of the bubble
 		if d := cmp.Diff([]string{"c1/w Normal Applied x25: once more"}, eventsOf(t, hub)); d != "" {
@@ -181,7 +181,7 @@ func TestEvents_AreBounded(t *testing.T) {
 		for i := range 3 * eventQueue {
 			o := example("c2", fmt.Sprint("w-", i))
 			o.UID = "uid"
-			tell.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
+			report.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
 		}
 		<-time.After(10*time.Second + time.Millisecond) // of the bubble
 		if n := len(hub.Actions()); n < 95 || n > 105 {
@@ -196,15 +196,15 @@ func TestEvents_AreBounded(t *testing.T) {
 // The hub forgets Events, and may forbid them: then the next one is tried all the same.
 func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell, hub, registry := newRecordedEvents(t)
+		report, hub, registry := newRecordedEvents(t)
 		o := example("c1", "w")
 		o.UID = "uid"
-		say := func() []string {
-			tell.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
+		send := func() []string {
+			report.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
 			<-time.After(time.Second) // of the bubble
 			return eventsOf(t, hub)
 		}
-		say()
+		send()
 		list, err := hub.CoreV1().Events("c1").List(t.Context(), metav1.ListOptions{})
 		if err != nil || len(list.Items) != 1 {
 			t.Fatal(err, list.Items)
@@ -212,7 +212,7 @@ func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
 		if err := hub.CoreV1().Events("c1").Delete(t.Context(), list.Items[0].Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff([]string{"c1/w Normal Applied x2: once"}, say()); d != "" {
+		if d := cmp.Diff([]string{"c1/w Normal Applied x2: once"}, send()); d != "" {
 			t.Error(d)
 		}
 		forbids := true
@@ -222,9 +222,9 @@ func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
 			}
 			return true, nil, apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("no role"))
 		})
-		say()
+		send()
 		forbids = false
-		if got := say(); len(got) != 1 || !strings.HasPrefix(got[0], "c1/w Normal Applied x") {
+		if got := send(); len(got) != 1 || !strings.HasPrefix(got[0], "c1/w Normal Applied x") {
 			t.Errorf("%q", got)
 		}
 		if n := eventsThat(t, registry, "forbidden"); n != 1 {

@@ -80,11 +80,11 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	if r == nil {
 		return nil
 	}
-	var verdict core.ReportResult
-	err := p.update(func(c *core.Core) { verdict = c.Report(r) })
+	var result core.ReportResult
+	err := p.update(func(c *core.Core) { result = c.Report(r) })
 	if err == nil {
-		p.metrics.reports.WithLabelValues(string(verdict)).Inc()
-		p.logReport(ctx, r, e.Source(), verdict)
+		p.metrics.reports.WithLabelValues(string(result)).Inc()
+		p.logReport(ctx, r, e.Source(), result)
 	}
 	return err
 }

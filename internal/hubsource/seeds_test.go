@@ -422,14 +422,14 @@ func (p *play) checkStatus(w *workv1.ManifestWork, k store.Key) {
 	if err != nil {
 		p.Fatalf("%s: %v", k.ResourceID, err)
 	}
-	said, err := core.ReportOf(e)
+	reported, err := core.ReportOf(e)
 	if err != nil {
 		p.Fatal(err)
 	}
 	if shows := slices.DeleteFunc(slices.Clone(w.Status.Conditions), func(c metav1.Condition) bool {
 		return c.Type == core.ConditionDelivered && c.Status == metav1.ConditionTrue
-	}); !apiequality.Semantic.DeepEqual(shows, said.Status.Conditions) || said.Version != w.Generation {
-		p.Errorf("seed %d: the hub shows of %s/%s at generation %d %+v, the broker has %+v", p.seed, w.Namespace, w.Name, w.Generation, shows, said)
+	}); !apiequality.Semantic.DeepEqual(shows, reported.Status.Conditions) || reported.Version != w.Generation {
+		p.Errorf("seed %d: the hub shows of %s/%s at generation %d %+v, the broker has %+v", p.seed, w.Namespace, w.Name, w.Generation, shows, reported)
 	}
 }
 

@@ -87,11 +87,11 @@ func (s *shell) suspected(e history.Evidence) {
 
 // begin begins what feeds the core with the present life of the hub; ctx ends with
 // it.
-func (s *shell) begin(ctx context.Context) (life int, lives context.Context, end func()) {
+func (s *shell) begin(ctx context.Context) (epoch int, lifetime context.Context, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	lives, s.endEpoch = context.WithCancel(ctx)
-	return s.core.Epoch(), lives, s.endEpoch
+	lifetime, s.endEpoch = context.WithCancel(ctx)
+	return s.core.Epoch(), lifetime, s.endEpoch
 }
 
 // use has events sent on this session.

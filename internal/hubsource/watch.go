@@ -95,12 +95,12 @@ func (w *watch) synced(ctx context.Context) bool {
 // beside the works too, and a session with the broker of its own. Those of the first run already.
 func (s *Source) live(ctx context.Context, sh *shell, w *watch) error {
 	for first := true; ; first = false {
-		life, lives, end := sh.begin(ctx)
-		tasks := append([]run.Task{{Name: "session", Run: func(ctx context.Context) error { return s.session(ctx, sh, w, life) }}}, s.cfg.Leading...)
+		epoch, lifetime, end := sh.begin(ctx)
+		tasks := append([]run.Task{{Name: "session", Run: func(ctx context.Context) error { return s.session(ctx, sh, w, epoch) }}}, s.cfg.Leading...)
 		if !first {
 			tasks = append(tasks, run.Task{Name: "informers", Run: w.run})
 		}
-		err := run.Group(lives, tasks...)
+		err := run.Group(lifetime, tasks...)
 		end()
 		close(w.over)
 		if err != nil || ctx.Err() != nil {
@@ -114,12 +114,12 @@ func (s *Source) live(ctx context.Context, sh *shell, w *watch) error {
 
 // session feeds the core with what the informers of a life show and, once that is
 // all, keeps the session with the broker.
-func (s *Source) session(ctx context.Context, sh *shell, w *watch, life int) error {
+func (s *Source) session(ctx context.Context, sh *shell, w *watch, epoch int) error {
 	var filled []cache.InformerSynced
 	for _, i := range w.all() {
-		handler := sh.workEvents(life)
+		handler := sh.workEvents(epoch)
 		if i == w.clusters {
-			handler = sh.clusterEvents(life)
+			handler = sh.clusterEvents(epoch)
 		}
 		r, err := i.AddEventHandler(handler)
 		if err != nil {
@@ -133,7 +133,7 @@ func (s *Source) session(ctx context.Context, sh *shell, w *watch, life int) err
 	}
 	link := session.New(session.Config{
 		Dialer: s.cfg.Dialer, Changed: s.cfg.Changed, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.ManifestBundles},
-		Handler: sessionHandler{sh, life}, Log: s.cfg.Log, Metrics: s.sessions,
+		Handler: sessionHandler{sh, epoch}, Log: s.cfg.Log, Metrics: s.sessions,
 	})
 	sh.use(link)
 	defer sh.use(nil)
@@ -156,7 +156,7 @@ func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
 }
 
 // feeding hands objects of one kind to the core, one at a time.
-func feeding[T any](s *shell, life int, f func(int, T)) func(any) {
+func feeding[T any](s *shell, epoch int, f func(int, T)) func(any) {
 	return func(o any) {
 		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 			o = d.Obj
@@ -164,7 +164,7 @@ func feeding[T any](s *shell, life int, f func(int, T)) func(any) {
 		if t, ok := o.(T); ok {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			f(life, t)
+			f(epoch, t)
 		}
 	}
 }
@@ -172,11 +172,11 @@ func feeding[T any](s *shell, life int, f func(int, T)) func(any) {
 // workEvents feeds the core with an informer's works. A work that is not in a
 // new list was not necessarily deleted, one of which the hub sent the deletion
 // was.
-func (s *shell) workEvents(life int) cache.ResourceEventHandler {
+func (s *shell) workEvents(epoch int) cache.ResourceEventHandler {
 	byID := func(f func(int, types.UID)) func(any) {
-		return feeding(s, life, func(life int, w *workv1.ManifestWork) { f(life, w.UID) })
+		return feeding(s, epoch, func(round int, w *workv1.ManifestWork) { f(round, w.UID) })
 	}
-	seen, deleted, missing := feeding(s, life, s.core.WorkSeen), byID(s.core.WorkDeleted), byID(s.core.WorkMissing)
+	seen, deleted, missing := feeding(s, epoch, s.core.WorkSeen), byID(s.core.WorkDeleted), byID(s.core.WorkMissing)
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: seen,
 		UpdateFunc: func(old, o any) {
@@ -198,9 +198,9 @@ func (s *shell) workEvents(life int) cache.ResourceEventHandler {
 }
 
 // clusterEvents feeds the core with the selected clusters.
-func (s *shell) clusterEvents(life int) cache.ResourceEventHandler {
+func (s *shell) clusterEvents(round int) cache.ResourceEventHandler {
 	byName := func(f func(int, string)) func(any) {
-		return feeding(s, life, func(life int, m *metav1.PartialObjectMetadata) { f(life, m.Name) })
+		return feeding(s, round, func(epoch int, m *metav1.PartialObjectMetadata) { f(epoch, m.Name) })
 	}
 	return cache.ResourceEventHandlerFuncs{AddFunc: byName(s.core.ClusterSelected), DeleteFunc: byName(s.core.ClusterUnselected)}
 }

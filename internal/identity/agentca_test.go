@@ -21,10 +21,10 @@ import (
 // TestServer_ToldCA: what is in the file of agents' authorities lets clients in that the CA does not
 // cover, and vouches for agents alone. It comes, changes and goes without a restart.
 func TestServer_ToldCA(t *testing.T) {
-	own, told, now := authority(t, "own"), authority(t, "told"), time.Now()
+	own, sent, now := authority(t, "own"), authority(t, "told"), time.Now()
 	broker, agent := side{t, t.TempDir()}, side{t, t.TempDir()}
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
-	agent.renew(told, pki.Request{Role: pki.Agent, Name: "c1"}, own)
+	agent.renew(sent, pki.Request{Role: pki.Agent, Name: "c1"}, own)
 	f := broker.files()
 	f.HubCA = filepath.Join(broker.dir, "agent-ca.crt")
 	var reported []error
@@ -39,7 +39,7 @@ func TestServer_ToldCA(t *testing.T) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
 	})
 	// vouched are the roles for which the present authorities vouch.
-	vouched := func() (roles []Role) {
+	verified := func() (roles []Role) {
 		t.Helper()
 		for _, r := range []Role{Agent, Source, Operator, Viewer, Bootstrap, ""} {
 			if _, err := Covers(s.Authorities().For(r), []*x509.Certificate{pair.Leaf}, now); err == nil {
@@ -68,19 +68,19 @@ func TestServer_ToldCA(t *testing.T) {
 	}
 
 	comes(false, "nobody told of it")
-	if a := s.Authorities(); a.All() != a.For(Source) || len(vouched()) != 0 {
-		t.Errorf("without that file somebody is vouched for: %v", vouched())
+	if a := s.Authorities(); a.All() != a.For(Source) || len(verified()) != 0 {
+		t.Errorf("without that file somebody is vouched for: %v", verified())
 	}
 	before := s.Authorities()
-	keep(told.CertificatePEM(), true)
+	keep(sent.CertificatePEM(), true)
 	comes(true, "told of it")
-	if got := vouched(); !slices.Equal(got, []Role{Agent}) || s.Authorities() == before {
+	if got := verified(); !slices.Equal(got, []Role{Agent}) || s.Authorities() == before {
 		t.Errorf("it vouches for %q", got)
 	}
-	keep(told.CertificatePEM(), false)
+	keep(sent.CertificatePEM(), false)
 	keep(authority(t, "next").CertificatePEM(), true)
 	comes(false, "told of another one")
-	keep(slices.Concat(told.CertificatePEM(), authority(t, "next").CertificatePEM()), true)
+	keep(slices.Concat(sent.CertificatePEM(), authority(t, "next").CertificatePEM()), true)
 	comes(true, "told of both")
 	keep(nil, true)
 	keep(nil, false)
@@ -90,7 +90,7 @@ func TestServer_ToldCA(t *testing.T) {
 	}
 
 	// A broken file is told of, and what was before stays in use. It is none to start with.
-	keep(told.CertificatePEM(), true)
+	keep(sent.CertificatePEM(), true)
 	comes(true, "told again")
 	broker.write("agent-ca.crt", []byte("broken"))
 	comes(true, "the file is broken")
@@ -180,7 +180,7 @@ func FuzzCheckAuthorities(f *testing.F) {
 // TestServer_AgentCA: what the operator names for agents alone vouches for no other role, also beside
 // what a hub tells. The file has to be there.
 func TestServer_AgentCA(t *testing.T) {
-	own, signer, told := authority(t, "own"), authority(t, "signer"), authority(t, "told")
+	own, signer, reported := authority(t, "own"), authority(t, "signer"), authority(t, "told")
 	broker := side{t, t.TempDir()}
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
 	f := broker.files()
@@ -189,12 +189,12 @@ func TestServer_AgentCA(t *testing.T) {
 		t.Errorf("a server starts without its file: %v", err)
 	}
 	broker.write("agents.crt", slices.Concat(own.CertificatePEM(), signer.CertificatePEM()))
-	broker.write("told.crt", told.CertificatePEM())
+	broker.write("told.crt", reported.CertificatePEM())
 	s, err := f.Server(func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	for a, all := range map[*pki.Authority]bool{own: true, signer: false, told: false} {
+	for a, all := range map[*pki.Authority]bool{own: true, signer: false, reported: false} {
 		pair, err := a.Issue(pki.Request{Role: pki.Agent, Name: "c1", Valid: pki.Starting(time.Now(), time.Hour)})
 		if err != nil {
 			t.Fatal(err)

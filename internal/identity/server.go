@@ -120,8 +120,8 @@ func (a Authorities) For(r Role) *x509.CertPool {
 // IssuedAt returns when the certificate of an agent was issued, which is the first of those that it
 // showed. An authority that a hub tells of is Open Cluster Management's, which does not say it.
 func (a Authorities) IssuedAt(shown []*x509.Certificate, now time.Time) time.Time {
-	at, said := earliest.IssuedAt(shown[0])
-	if said || a.own == a.all {
+	at, reported := earliest.IssuedAt(shown[0])
+	if reported || a.own == a.all {
 		return at
 	}
 	if _, err := Covers(a.own, shown, now); err != nil {

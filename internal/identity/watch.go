@@ -245,7 +245,7 @@ func (w *Watch) warnings(now time.Time) (all map[string]string, err error) {
 func (w *Watch) warn(ctx context.Context, now time.Time) {
 	warnings, _ := w.warnings(now) // files that cannot be used are told of by who uses them
 	for of, text := range warnings {
-		if last, told := w.reported[of]; !told || now.Sub(last) >= warnEvery {
+		if last, reported := w.reported[of]; !reported || now.Sub(last) >= warnEvery {
 			w.reported[of] = now
 			w.cfg.Log.WarnContext(ctx, "a certificate is near its end", "of", of, "warning", text)
 		}

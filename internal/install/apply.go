@@ -199,7 +199,7 @@ func ours(o *unstructured.Unstructured) bool { return o.GetLabels()[managedBy] =
 
 // await waits until the object is as done wants it, which else says what is missing.
 func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done func(*unstructured.Unstructured) string) error {
-	said := ""
+	output := ""
 	for {
 		have, err := get(ctx, i.Client, o)
 		if err != nil && ctx.Err() == nil {
@@ -212,12 +212,12 @@ func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done
 		if missing == "" && err == nil {
 			return nil
 		}
-		if missing != said && err == nil {
-			said = missing
+		if missing != output && err == nil {
+			output = missing
 			i.Printf("waiting for %s: %s", nameOf(o), missing)
 		}
 		if !run.Sleep(ctx, pause) {
-			return fmt.Errorf("waited for %s: it %s", nameOf(o), said)
+			return fmt.Errorf("waited for %s: it %s", nameOf(o), output)
 		}
 	}
 }

@@ -150,7 +150,7 @@ func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept 
 		return nil, nil, err
 	}
 	hosts := slices.Compact(slices.Sorted(slices.Values([]string{brokerService, host})))
-	parties := []certificateHolder{
+	clients := []certificateHolder{
 		{"hawser-broker", brokerSecret, pki.Request{Role: pki.Broker, Name: "broker", Hosts: hosts}},
 		{"hawser-hub-source", sourceSecret, pki.Request{Role: pki.Source, Name: sourceID}},
 		{webhookCertificate, webhookSecret, pki.Request{Role: pki.Webhook, Name: sourceID, Hosts: []string{webhookService}}},
@@ -160,7 +160,7 @@ func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept 
 		if err := s.Issuer.takesOver(ctx, hub, kept); err != nil {
 			return nil, nil, err
 		}
-		for _, p := range parties {
+		for _, p := range clients {
 			c, err := s.Issuer.certificate(p.certificate, p.secret, p.Request)
 			if err != nil {
 				return nil, nil, err
@@ -188,7 +188,7 @@ func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept 
 		return nil, nil, err
 	}
 	all = append(all, signer...)
-	for _, p := range parties {
+	for _, p := range clients {
 		var beside map[string][]byte
 		if p.secret == brokerSecret {
 			beside = more

@@ -83,7 +83,7 @@ func (i Installer) deleteAll(ctx context.Context, hub metadata.Interface, d doom
 }
 
 func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d doomed) error {
-	said := -1
+	reported := -1
 	for {
 		found, err := hub.Resource(d.GroupVersionResource).Namespace(d.namespace).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
@@ -108,13 +108,13 @@ func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d 
 			if waited == 0 {
 				return nil
 			}
-			if said != waited {
-				said = waited
+			if reported != waited {
+				reported = waited
 				i.Printf("waiting for %d %s to be gone: %s first", waited, d.called, d.first)
 			}
 		}
 		if !run.Sleep(ctx, pause) {
-			return fmt.Errorf("%d %s are not gone: %s", said, d.called, d.stuck)
+			return fmt.Errorf("%d %s are not gone: %s", reported, d.called, d.stuck)
 		}
 	}
 }

@@ -75,9 +75,9 @@ func TestRemove_OfOneOfTwo(t *testing.T) {
 func TestRemove_OfAHubThatClustersJoined(t *testing.T) {
 	s := wanted
 	s.Registration = On
-	nobody := []string{"namespaces default", "namespaces kube-system"}
+	none := []string{"namespaces default", "namespaces kube-system"}
 	for program, want := range map[string][]string{
-		"":            nobody,
+		"":            none,
 		ocmController: {"customresourcedefinitions.apiextensions.k8s.io managedclusteraddons.addon.open-cluster-management.io", "customresourcedefinitions.apiextensions.k8s.io managedclusters.cluster.open-cluster-management.io", "customresourcedefinitions.apiextensions.k8s.io manifestworks.work.open-cluster-management.io", "deployments.apps open-cluster-management-hub/cluster-manager-registration-controller", "namespaces default", "namespaces kube-system", "namespaces open-cluster-management-hub"},
 		"placement":   {"customresourcedefinitions.apiextensions.k8s.io managedclusteraddons.addon.open-cluster-management.io", "customresourcedefinitions.apiextensions.k8s.io managedclusters.cluster.open-cluster-management.io", "customresourcedefinitions.apiextensions.k8s.io manifestworks.work.open-cluster-management.io", "deployments.apps open-cluster-management-hub/placement", "namespaces default", "namespaces kube-system", "namespaces open-cluster-management-hub"},
 	} {

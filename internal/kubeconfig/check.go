@@ -101,16 +101,16 @@ func (l *look) reach(ctx context.Context) (string, error) {
 	if err := l.get(ctx, "/version", &v); err != nil {
 		return "", l.explain(err)
 	}
-	who, err := l.auth.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := l.auth.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsNotFound(err): // before Kubernetes 1.28
 		return fmt.Sprintf("%s runs Kubernetes %s", l.host, v.GitVersion), nil
 	case err != nil && !apierrors.IsForbidden(err): // which is the answer to who is nobody
 		return "", l.explain(err)
-	case err != nil || who.Status.UserInfo.Username == "system:anonymous":
+	case err != nil || review.Status.UserInfo.Username == "system:anonymous":
 		return "", wrong(err, "put a token or a client certificate into the kubeconfig", "%s answers, and does not know us: we gave no credentials", l.host)
 	}
-	return fmt.Sprintf("%s runs Kubernetes %s, and knows us as %s", l.host, v.GitVersion, who.Status.UserInfo.Username), nil
+	return fmt.Sprintf("%s runs Kubernetes %s, and knows us as %s", l.host, v.GitVersion, review.Status.UserInfo.Username), nil
 }
 
 func (l *look) get(ctx context.Context, path string, into any) error {

@@ -16,17 +16,17 @@ import (
 // was before it was renewed last.
 func TestMemory_KnowsTheLastWrite(t *testing.T) {
 	api := &apiserver{}
-	var told []history.Evidence
-	m := Remember(api, "ns", "name", func(e history.Evidence) { told = append(told, e) })
+	var reported []history.Evidence
+	m := Remember(api, "ns", "name", func(e history.Evidence) { reported = append(reported, e) })
 	expect := func(when string, want ...history.Evidence) {
 		t.Helper()
 		if err := m.ReadBack(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(told, want) {
-			t.Errorf("%s: told %v, want %v", when, told, want)
+		if !slices.Equal(reported, want) {
+			t.Errorf("%s: told %v, want %v", when, reported, want)
 		}
-		told = nil
+		reported = nil
 	}
 	put := func(uid types.UID, version int) {
 		api.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "name", UID: uid, ResourceVersion: strconv.Itoa(version)}}

@@ -35,9 +35,9 @@ func EMQX(rules []Rules) string {
 		"%%   mqtt.peer_cert_as_clientid = cn   # else one party can take over the session of another\n" +
 		"%%   authorization.no_match = deny\n")
 	for _, r := range rules {
-		who := fmt.Sprintf("{'and', [{username, %q}, {clientid, %q}]}", r.User, r.ClientID)
-		fmt.Fprintf(&b, "\n{allow, %s, publish, [%s]}.\n", who, quoted(r.Publish))
-		fmt.Fprintf(&b, "{allow, %s, subscribe, [%s]}.\n", who, quoted(r.Subscribe))
+		client := fmt.Sprintf("{'and', [{username, %q}, {clientid, %q}]}", r.User, r.ClientID)
+		fmt.Fprintf(&b, "\n{allow, %s, publish, [%s]}.\n", client, quoted(r.Publish))
+		fmt.Fprintf(&b, "{allow, %s, subscribe, [%s]}.\n", client, quoted(r.Subscribe))
 	}
 	b.WriteString("\n{deny, all}.\n")
 	return b.String()

@@ -72,7 +72,7 @@ func TestParseRole(t *testing.T) {
 func TestAuthority_Handshake(t *testing.T) {
 	now := time.Now()
 	a := newAuthority(t, pki.Starting(now, time.Hour))
-	stranger := newAuthority(t, pki.Starting(now, time.Hour))
+	unknownCA := newAuthority(t, pki.Starting(now, time.Hour))
 	valid := pki.Starting(now, time.Hour)
 	server := issue(t, a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"broker.example", "127.0.0.1", "::1"}, Valid: valid})
 	agent := issue(t, a, pki.Request{Role: pki.Agent, Name: "cluster1", Valid: valid})
@@ -92,7 +92,7 @@ func TestAuthority_Handshake(t *testing.T) {
 		{"broker as client", server, server, "broker.example", "incompatible key usage"},
 		{
 			"client of a stranger", server,
-			issue(t, stranger, pki.Request{Role: pki.Agent, Name: "cluster1", Valid: valid}),
+			issue(t, unknownCA, pki.Request{Role: pki.Agent, Name: "cluster1", Valid: valid}),
 			"broker.example", "unknown authority",
 		},
 		{

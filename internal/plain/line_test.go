@@ -19,10 +19,10 @@ func talk() (hub, agent *plain.Tracker) {
 	return hub, agent
 }
 
-func observe(t *testing.T, who string, got, want plain.Result) {
+func observe(t *testing.T, client string, got, want plain.Result) {
 	t.Helper()
 	if got != want {
-		t.Errorf("%s: verdict %d, want %d", who, got, want)
+		t.Errorf("%s: verdict %d, want %d", client, got, want)
 	}
 }
 
@@ -110,9 +110,9 @@ func TestLine_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
 // TestLine_AFarewellIsOfOneSession: it was made before the party had heard of anybody.
 func TestLine_AFarewellIsOfOneSession(t *testing.T) {
 	hub, agent := plain.NewTracker(100, "h1"), plain.NewTracker(50, "a1")
-	farewell := agent.Goodbye("hub")
-	if farewell != (plain.Stamp{Session: codec.Session{Number: 50, ID: "a1"}}) {
-		t.Errorf("it says %+v", farewell)
+	goodbye := agent.Goodbye("hub")
+	if goodbye != (plain.Stamp{Session: codec.Session{Number: 50, ID: "a1"}}) {
+		t.Errorf("it says %+v", goodbye)
 	}
 	parts := func(when string, m plain.Stamp, want bool) {
 		t.Helper()
@@ -120,21 +120,21 @@ func TestLine_AFarewellIsOfOneSession(t *testing.T) {
 			t.Errorf("%s: %t", when, !want)
 		}
 	}
-	parts("before anything was heard", farewell, false)
+	parts("before anything was heard", goodbye, false)
 	hub.Observe("c", plain.Stamp{})
-	parts("behind a stock agent", farewell, false)
+	parts("behind a stock agent", goodbye, false)
 	parts("of a stock agent", plain.Stamp{}, false)
 	hub.Observe("c", plain.NewTracker(70, "a0").Stamp("hub")) // whose clock was ahead
-	parts("of a session before", farewell, false)
+	parts("of a session before", goodbye, false)
 	observe(t, "a clock that went back", hub.Observe("c", agent.Stamp("hub")), plain.OldSession)
 	agent.Observe("hub", hub.Stamp("c"))
 	if m := agent.Stamp("hub"); m.Session.Number <= 70 || hub.Observe("c", m) != plain.CurrentFirst {
 		t.Fatalf("it goes on as %+v", m)
 	}
-	parts("of the session whose number has risen since", farewell, true)
+	parts("of the session whose number has risen since", goodbye, true)
 	parts("of a stock agent that took its place", plain.Stamp{}, false)
 	hub.Observe("c", plain.NewTracker(200, "a2").Stamp("hub"))
-	parts("of a session before", farewell, false)
+	parts("of a session before", goodbye, false)
 }
 
 func TestMarks_ThereAndBack(t *testing.T) {

@@ -23,13 +23,13 @@ const (
 // tells earlier.
 const DisconnectedAfter = 5 * time.Minute
 
-// ConnectionStateOf says whether a party is there that was heard at heardAt, by somebody who has listened
+// ConnectionStateOf says whether a party is there that was heard at lastSeen, by somebody who has listened
 // since listening. What nobody could hear is no silence.
-func ConnectionStateOf(now, heardAt, listening time.Time, farewell bool) ConnectionState {
+func ConnectionStateOf(now, lastSeen, listening time.Time, goodbye bool) ConnectionState {
 	switch {
-	case farewell, now.Sub(Latest(heardAt, listening)) >= DisconnectedAfter:
+	case goodbye, now.Sub(Latest(lastSeen, listening)) >= DisconnectedAfter:
 		return Disconnected
-	case heardAt.Before(listening):
+	case lastSeen.Before(listening):
 		return Unknown
 	}
 	return Connected
@@ -66,16 +66,16 @@ func Agents() []Agent {
 	return list
 }
 
-// AgentOf is one that was heard at heardAt, or never; hawser: it has shown itself as a Hawser party.
-func AgentOf(now, heardAt time.Time, hawser bool) Agent {
-	if heardAt.IsZero() {
+// AgentOf is one that was heard at lastSeen, or never; hawser: it has shown itself as a Hawser party.
+func AgentOf(now, lastSeen time.Time, hawser bool) Agent {
+	if lastSeen.IsZero() {
 		return Agent{"unknown", "never"}
 	}
 	a := Agent{Kind: "stock"}
 	if hawser {
 		a.Kind = "hawser"
 	}
-	for i := len(ages) - 1; i >= 0 && now.Sub(heardAt) <= ages[i].most; i-- {
+	for i := len(ages) - 1; i >= 0 && now.Sub(lastSeen) <= ages[i].most; i-- {
 		a.LastSeen = ages[i].name
 	}
 	return a

@@ -47,26 +47,26 @@ func TestStatuses_BothSidesAreEqualAfterwards(t *testing.T) {
 	hash := rapid.SampledFrom([]string{"", "h1", "h2", "h3"})
 	rapid.Check(t, func(t *rapid.T) {
 		kept := rapid.MapOf(rapid.StringMatching(`w[0-9]`), hash).Draw(t, "kept")
-		asking := rapid.MapOf(rapid.StringMatching(`w[0-9]`), hash).Draw(t, "asking")
+		requesting := rapid.MapOf(rapid.StringMatching(`w[0-9]`), hash).Draw(t, "asking")
 		var list []codec.StatusHash
-		for id, h := range asking {
+		for id, h := range requesting {
 			list = append(list, codec.StatusHash{ResourceID: id, StatusHash: h})
 		}
-		all := len(asking) == 0
+		all := len(requesting) == 0
 		s := resync.NewStatuses(list)
 		for id, h := range kept {
-			listed, has := asking[id]
+			listed, has := requesting[id]
 			naive := all || has && (h == "" || h != listed)
 			if got := s.Needs(resync.Status{ID: id, Hash: h}); got != naive {
 				t.Fatalf("%s with hash %q, listed %q (%v): %v", id, h, listed, has, got)
 			}
 			if naive {
-				asking[id] = h
+				requesting[id] = h
 			}
 		}
-		for id := range asking {
-			if h, has := kept[id]; has && h != asking[id] {
-				t.Fatalf("%s: kept %q, asking side has %q", id, h, asking[id])
+		for id := range requesting {
+			if h, has := kept[id]; has && h != requesting[id] {
+				t.Fatalf("%s: kept %q, asking side has %q", id, h, requesting[id])
 			}
 		}
 	})

@@ -35,15 +35,15 @@ type rateLimitHandler struct {
 
 // Handle writes a line, or counts it for the next one of its kind.
 func (q rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
-	party := q.client
+	client := q.client
 	r.Attrs(func(a slog.Attr) bool {
-		party = clientOf(a, party)
-		return party == ""
+		client = clientOf(a, client)
+		return client == ""
 	})
-	if party == "" || r.Level < slog.LevelInfo {
+	if client == "" || r.Level < slog.LevelInfo {
 		return q.Handler.Handle(ctx, r)
 	}
-	write, leftOut := q.limits.allow(r.Message, party, r.Time)
+	write, leftOut := q.limits.allow(r.Message, client, r.Time)
 	if !write {
 		return nil
 	}
@@ -90,10 +90,10 @@ type subject struct {
 }
 
 // allow reports whether a line is to be written, and how many before it were not.
-func (s *recentLines) allow(message, party string, now time.Time) (write bool, leftOut int) {
+func (s *recentLines) allow(message, client string, now time.Time) (write bool, leftOut int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.about(message, party, now)
+	l := s.about(message, client, now)
 	l.recover(now)
 	if l.used == linesAtOnce {
 		l.leftOut++
@@ -105,8 +105,8 @@ func (s *recentLines) allow(message, party string, now time.Time) (write bool, l
 }
 
 // about returns what was said of a party, or, where there are too many, of all others.
-func (s *recentLines) about(message, party string, now time.Time) *subject {
-	if l := s.lines[[2]string{message, party}]; l != nil {
+func (s *recentLines) about(message, client string, now time.Time) *subject {
+	if l := s.lines[[2]string{message, client}]; l != nil {
 		return l
 	}
 	if len(s.lines) >= maxSubjects && now.Sub(s.collectedAt) >= time.Second {
@@ -117,9 +117,9 @@ func (s *recentLines) about(message, party string, now time.Time) *subject {
 		})
 	}
 	if len(s.lines) >= maxSubjects {
-		party = "" // there are few messages, so these always have room
+		client = "" // there are few messages, so these always have room
 	}
-	key := [2]string{message, party}
+	key := [2]string{message, client}
 	if s.lines[key] == nil {
 		s.lines[key] = &subject{at: now}
 	}

@@ -306,7 +306,7 @@ func TestExecutor_FeedbackOfWhatItMayNotRead(t *testing.T) {
 		r.apply(w)
 		r.expectManifest("1", 0, deniedApply(" configmaps", "a"), resourceThere, want)
 		values := r.statuses["1"].Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values
-		if told := len(values) > 0; told != (verbs == "get") {
+		if reported := len(values) > 0; reported != (verbs == "get") {
 			t.Errorf("%s: told %v", verbs, values)
 		}
 		r.grant("more", "", "configmaps", everyVerb)
@@ -432,10 +432,10 @@ func TestRolesChanged_AnswersOfTheFirstMomentDoNotLast(t *testing.T) {
 		r.f.Edit(r.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
 		r.settle(rolePause / 4)
 		r.expectStatus("1", workApplied, workAvailable)
-		tell := r.f.Changed
+		report := r.f.Changed
 		r.f.Changed = nil
 		r.revoke("maps")
-		r.f.Changed = tell
+		r.f.Changed = report
 		r.settle(2 * rolePause)
 		r.expectStatus("1", workFailed, workAvailable)
 	}

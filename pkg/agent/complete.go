@@ -51,8 +51,8 @@ func (c *completion) leave(ctx context.Context, w *desired.Work, manifests []app
 		}
 		res := c.glance(ctx, m)
 		c.left[i] = res
-		said, complete := c.isComplete(ctx, i, res)
-		if said {
+		reported, complete := c.isComplete(ctx, i, res)
+		if reported {
 			contributions++
 			work = work && complete
 		}
@@ -103,7 +103,7 @@ func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result 
 
 // isComplete reports whether a manifest has a word in whether the work is
 // complete, and which. While its object is away, the last word counts.
-func (c *completion) isComplete(ctx context.Context, i int, res apply.Result) (said, complete bool) {
+func (c *completion) isComplete(ctx context.Context, i int, res apply.Result) (reported, complete bool) {
 	if !completes(res.Manifest) {
 		return false, false
 	}
@@ -111,8 +111,8 @@ func (c *completion) isComplete(ctx context.Context, i int, res apply.Result) (s
 		return !c.since[i].IsZero(), !c.since[i].IsZero()
 	}
 	o := c.observer.observe(ctx, res)
-	said = slices.ContainsFunc(o.outcomes, func(o rule.Outcome) bool { return o.Type == workv1.WorkComplete })
-	return said, conditions.Completes(o.outcomes)
+	reported = slices.ContainsFunc(o.outcomes, func(o rule.Outcome) bool { return o.Type == workv1.WorkComplete })
+	return reported, conditions.Completes(o.outcomes)
 }
 
 // noteComplete has the record keep what is complete.

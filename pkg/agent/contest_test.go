@@ -67,9 +67,9 @@ func TestCore_ObjectThatIsChangedAfterEachRepair(t *testing.T) {
 		t.Errorf("%d objects count as contested", n)
 	}
 	r.settle(20 * time.Minute)
-	said := len(r.sent)
-	if r.settle(time.Hour); len(r.sent) != said {
-		t.Errorf("%d statuses in an hour in which nothing was new", len(r.sent)-said)
+	reported := len(r.sent)
+	if r.settle(time.Hour); len(r.sent) != reported {
+		t.Errorf("%d statuses in an hour in which nothing was new", len(r.sent)-reported)
 	}
 
 	w.Generation++

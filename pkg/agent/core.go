@@ -295,11 +295,11 @@ func (c *Core) answer(ctx context.Context, e codec.Event) {
 		return
 	}
 	c.config.Metrics.event(eventRequested)
-	asked := resync.NewStatuses(hashes)
+	requested := resync.NewStatuses(hashes)
 	var ids []string
 	c.mu.Lock()
 	c.outbox.Each(func(id, hash string, deleted bool) {
-		if asked.Needs(resync.Status{ID: id, Hash: hash, Final: deleted}) {
+		if requested.Needs(resync.Status{ID: id, Hash: hash, Final: deleted}) {
 			c.outbox.Request(id, codec.ResyncResponse)
 			ids = append(ids, id)
 		}

@@ -216,9 +216,9 @@ func TestCore_OutdatedJournal(t *testing.T) {
 	r.settle(time.Minute)
 	r.expectValue("a", "")
 	// The digest shows it, and the list says what it is.
-	said := r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}})
-	if len(said) != 1 || len(said[0].list) != 1 {
-		t.Fatalf("told %+v", said)
+	reported := r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}})
+	if len(reported) != 1 || len(reported[0].list) != 1 {
+		t.Fatalf("told %+v", reported)
 	}
 	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}})
 	r.settle(time.Minute)

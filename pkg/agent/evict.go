@@ -21,9 +21,9 @@ const evictionOff = 100 * 365 * 24 * time.Hour
 // period is over.
 func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.Duration, err error) {
 	r.mu.Lock()
-	condemned := r.orphans.isVerifiedOrphan(w)
+	verified := r.orphans.isVerifiedOrphan(w)
 	r.mu.Unlock()
-	if !condemned || r.config.EvictionGracePeriod >= evictionOff {
+	if !verified || r.config.EvictionGracePeriod >= evictionOff {
 		return r.applyWork(ctx, w)
 	}
 	if err := r.recorder.loadRecord(ctx); err != nil {

@@ -12,10 +12,10 @@ import (
 
 // silently changes the cluster without a word of the watches, as a restore of its etcd does.
 func (r *rig) silently(change func()) {
-	told := r.f.Changed
+	reported := r.f.Changed
 	r.f.Changed = func(cluster.Ref, *unstructured.Unstructured) {}
 	change()
-	r.f.Changed = told
+	r.f.Changed = reported
 }
 
 // remove takes an object away, whatever finalizers it has.

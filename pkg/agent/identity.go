@@ -51,9 +51,9 @@ func (g *identityGuardDialer) pass(ctx context.Context, a transport.Accepted) er
 	if g.admit == nil {
 		return nil
 	}
-	asked, cancel := context.WithTimeout(ctx, admitWithin)
+	requested, cancel := context.WithTimeout(ctx, admitWithin)
 	defer cancel()
-	err := g.admit(asked, a)
+	err := g.admit(requested, a)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {

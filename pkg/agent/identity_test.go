@@ -60,8 +60,8 @@ func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
 
 func TestGate_WhatTheClusterSaidCountsWhileItIsAway(t *testing.T) {
 	var answer error
-	asked := 0
-	g := &identityGuardDialer{log: slog.New(slog.DiscardHandler), admit: func(context.Context, transport.Accepted) error { asked++; return answer }}
+	requests := 0
+	g := &identityGuardDialer{log: slog.New(slog.DiscardHandler), admit: func(context.Context, transport.Accepted) error { requests++; return answer }}
 	a := transport.Accepted{Epoch: "e1", Roots: []string{"ca"}}
 	away := errors.New("the cluster is away")
 	answer = away
@@ -81,8 +81,8 @@ func TestGate_WhatTheClusterSaidCountsWhileItIsAway(t *testing.T) {
 			t.Errorf("%+v: %v", other, err)
 		}
 	}
-	if asked != 5 {
-		t.Errorf("asked %d times", asked)
+	if requests != 5 {
+		t.Errorf("asked %d times", requests)
 	}
 }
 

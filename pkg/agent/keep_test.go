@@ -199,11 +199,11 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	since, sent := condition(r.statuses["w-1"].Status.Conditions, "Journaled").LastTransitionTime, len(r.sent)
 
 	// Neither cursor nor ack; in memory the agent goes on.
-	told := len(r.synced)
+	reported := len(r.synced)
 	r.inSync(2)
 	r.settle(time.Hour)
-	if len(r.synced) != told || r.journal.cursor != at(1) || len(r.journal.did) != 0 {
-		t.Fatalf("told %+v, did %q", r.synced[told:], r.journal.did)
+	if len(r.synced) != reported || r.journal.cursor != at(1) || len(r.journal.did) != 0 {
+		t.Fatalf("told %+v, did %q", r.synced[reported:], r.journal.did)
 	}
 	r.expectCursor(at(2))
 	if got := condition(r.statuses["w-1"].Status.Conditions, "Journaled"); !got.LastTransitionTime.Equal(&since) || len(r.sent) != sent {
@@ -232,7 +232,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.settle(2 * time.Minute)
 	r.expectStatus("w-1", workApplied, workAvailable)
 	r.expectStatus("w-2", "Applied=False/AppliedManifestWorkFailed: a work needs at least one manifest")
-	expectReported(t, r.synced[told:], acked(2, held(r, "w-1", "w-2"), ""))
+	expectReported(t, r.synced[reported:], acked(2, held(r, "w-1", "w-2"), ""))
 	r.expectJournal("w-1", "w-2")
 	if r.journal.cursor != at(2) || logged(&log, "the state directory fails") != 1 || logged(&log, "works again") != 1 || r.core.Counts().Unsaved != 0 {
 		t.Errorf("cursor %v\n%s", r.journal.cursor, &log)

@@ -101,16 +101,16 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 		c.set.Session(e.Source())
 	}
 	var after time.Duration
-	tell := false
+	report := false
 	switch v {
 	case plain.CurrentFirst, plain.NewPeerUnaware:
-		after, tell = c.subscription.list(c.config.Now(), 0)
+		after, report = c.subscription.list(c.config.Now(), 0)
 	case plain.OldSession, plain.PeerUnaware:
-		after, tell = c.subscription.list(c.config.Now(), keepaliveEvery)
+		after, report = c.subscription.list(c.config.Now(), keepaliveEvery)
 	case plain.NoSession, plain.Current:
 	}
 	c.mu.Unlock()
-	if tell {
+	if report {
 		c.config.Sync(after)
 	}
 	if !v.IsAccepted() {

@@ -149,9 +149,9 @@ func TestCore_HasAFarewell(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, farewell, err := codec.ParseAlive(e)
+		_, goodbye, err := codec.ParseAlive(e)
 		original, _, _ := codec.StringExtension(e, codec.ExtOriginalSource)
-		if err != nil || !farewell || len(e.Data()) == 0 || original != source {
+		if err != nil || !goodbye || len(e.Data()) == 0 || original != source {
 			t.Errorf("to %q it says %v, %v", source, e, err)
 		}
 		if m := r.stamp(e); m.PeerSession != (codec.Session{}) || m.Fence != 0 || !hub.MatchesGoodbye(testCluster, m) {
@@ -194,13 +194,13 @@ func TestCore_SaysThatItsListIsTooLargeForTheBroker(t *testing.T) {
 	r, hub := plainly(t)
 	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	for limit, want := range map[int]bool{0: false, 20: true, 1 << 10: false} {
-		var said bytes.Buffer
-		r.core.config.Log = slog.New(slog.NewTextHandler(&said, nil))
+		var output bytes.Buffer
+		r.core.config.Log = slog.New(slog.NewTextHandler(&output, nil))
 		if _, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "t", MaxEventBytes: limit}); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(said.String(), "works=1 bytes="); got != want {
-			t.Errorf("with a limit of %d it says %s", limit, said.String())
+		if got := strings.Contains(output.String(), "works=1 bytes="); got != want {
+			t.Errorf("with a limit of %d it says %s", limit, output.String())
 		}
 	}
 }

@@ -88,9 +88,9 @@ func (l *subscriptionState) applyCheckpoint(cp codec.Checkpoint, orphans []strin
 
 // shouldLog reports whether it is to be logged that digests differ.
 func (l *subscriptionState) shouldLog() bool {
-	tell := !l.matched && !l.logged
-	l.logged = l.logged || tell
-	return tell
+	report := !l.matched && !l.logged
+	l.logged = l.logged || report
+	return report
 }
 
 // isOrphan reports whether the broker knows nothing of a held work.

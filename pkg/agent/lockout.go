@@ -231,16 +231,16 @@ func configures(manifest []byte, by admission.Refusal) bool {
 }
 
 // setReason has the manifests of a work that brought what refuses the agent's writes say so.
-func (h *hindrance) setReason(w *desired.Work, said []conditions.Manifest) {
+func (h *hindrance) setReason(w *desired.Work, reported []conditions.Manifest) {
 	for _, err := range []error{h.lockout.refused, h.failed} {
 		by, refused := admission.Of(err)
 		if !refused {
 			continue
 		}
 		for _, i := range brings(w, by) {
-			if i < len(said) && said[i].ApplyErr == nil {
-				said[i].ApplyErr = &conditions.CutOffError{Err: fmt.Errorf("%s of this manifest refuses what the agent itself writes, which keeps it from applying works: %w", by, err)}
-				said[i].ApplySkipped = false
+			if i < len(reported) && reported[i].ApplyErr == nil {
+				reported[i].ApplyErr = &conditions.CutOffError{Err: fmt.Errorf("%s of this manifest refuses what the agent itself writes, which keeps it from applying works: %w", by, err)}
+				reported[i].ApplySkipped = false
 			}
 		}
 	}

@@ -32,7 +32,7 @@ var errGuard = apierrors.NewInternalError(errors.New(`failed calling webhook "` 
 // too, as an API server does: all but those of the webhook itself.
 func admits(r *rig) {
 	fails := false
-	told := r.f.Changed
+	reported := r.f.Changed
 	r.f.Changed = func(ref ref, o *unstructured.Unstructured) {
 		if ref.Resource == "validatingwebhookconfigurations" {
 			fails = false
@@ -41,7 +41,7 @@ func admits(r *rig) {
 				fails = len(hooks) > 0 && hooks[0].(map[string]any)["failurePolicy"] == "Fail"
 			}
 		}
-		told(ref, o)
+		reported(ref, o)
 	}
 	r.f.Refuse = func(c clustertest.Call) error {
 		if fails && (c.Write() || strings.HasPrefix(c.Verb, "rehearse")) && c.Ref.Group != "admissionregistration.k8s.io" {
@@ -152,14 +152,14 @@ func TestCore_LastingFailuresOfTheRecordAreTold(t *testing.T) {
 			t.Fatalf("%s: told at once: %+v", verb, got)
 		}
 		r.settle(time.Minute)
-		told := ""
+		reported := ""
 		for _, id := range []string{"w-1", "w-2"} {
 			if got := condition(r.statuses[id].Status.Conditions, "Applied"); got != nil && got.Status == "False" {
-				told += got.Message
+				reported += got.Message
 			}
 		}
-		if !strings.Contains(told, "no space") {
-			t.Fatalf("%s: got %q", verb, told)
+		if !strings.Contains(reported, "no space") {
+			t.Fatalf("%s: got %q", verb, reported)
 		}
 		r.f.Refuse = nil
 		r.settle(10 * time.Minute)

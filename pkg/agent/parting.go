@@ -30,14 +30,14 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 	if slices.ContainsFunc(manifests, func(m apply.Manifest) bool { return observed(m.Config) }) {
 		r.rights.actFor(w.Spec.Executor)
 	}
-	said := make([]conditions.Manifest, 0, len(manifests))
+	reported := make([]conditions.Manifest, 0, len(manifests))
 	present := map[cluster.Ref]drift.Signature{}
 	for i, m := range manifests {
 		res := r.deletionStatus(ctx, m, last)
 		if res.Presence == conditions.Present {
 			present[res.Ref] = drift.Unknown
 		}
-		said = append(said, r.reportedStatus(ctx, i, res))
+		reported = append(reported, r.reportedStatus(ctx, i, res))
 	}
 	r.rights.noteRefusals(nil)
 	if r.record != nil { // also what is not to be removed may change
@@ -50,7 +50,7 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 	r.mu.Lock()
 	r.looks.note(r.now) // an object that changes all the time is not read all the time
 	r.mu.Unlock()
-	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, said, r.now), r.recorder.waitsFor(last)))
+	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, reported, r.now), r.recorder.waitsFor(last)))
 }
 
 // deletionStatus is how the object of one manifest is.

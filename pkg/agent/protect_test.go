@@ -101,9 +101,9 @@ func TestCore_NoWorkHasWhatAgentsLiveBy(t *testing.T) {
 		if r.configMap("a") == nil && strategy != workv1.UpdateStrategyTypeReadOnly {
 			t.Errorf("%s: the rest of the work is not applied", strategy)
 		}
-		said := r.statuses["w-1"].Status.ResourceStatus.Manifests
+		reported := r.statuses["w-1"].Status.ResourceStatus.Manifests
 		for i, o := range all {
-			m := said[i+1]
+			m := reported[i+1]
 			applied := condition(m.Conditions, workv1.ManifestApplied)
 			if applied == nil || applied.Status != "False" || applied.Reason != workv1.AppliedManifestFailed || !strings.Contains(applied.Message, "agents on this cluster live by") {
 				t.Errorf("%s: %s %s: %v", strategy, o.GetKind(), o.GetName(), show(m.Conditions))

@@ -282,7 +282,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 
 // pause is how long to leave a work alone whose objects somebody else keeps
 // changing. A spec that is new is not left alone.
-func (r *reconciliation) pause(w *desired.Work) (wait time.Duration, anew bool) {
+func (r *reconciliation) pause(w *desired.Work) (wait time.Duration, recreate bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.applied != specOf(w) {
@@ -349,7 +349,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	results := make([]apply.Result, len(manifests))
 	var steps []apply.Step
 	var order []int
-	unheard := inventory.Unreported(r.record.Entries())
+	unreported := inventory.Unreported(r.record.Entries())
 	for _, i := range apply.Order(manifests) {
 		if res, left := r.completion.left[i]; left {
 			results[i] = res
@@ -363,7 +363,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 			results[i] = remember(manifests[i], k)
 			continue
 		}
-		step := r.plan(ctx, manifests[i], unheard(manifests[i]))
+		step := r.plan(ctx, manifests[i], unreported(manifests[i]))
 		if r.paused > 0 && writes(step.Action) {
 			results[i] = r.postpone(i, step)
 			continue
@@ -402,9 +402,9 @@ func writes(a apply.Action) bool { return a != apply.Unchanged && a != apply.Ref
 
 // plan decides what to do about one manifest. New objects of new works are many
 // at a time, and reading first would only tell that they are not there.
-func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unheard bool) apply.Step {
+func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unreported bool) apply.Step {
 	_, has := r.known[m.Ref]
-	if unheard && !has && !r.missing[m.Ref] {
+	if unreported && !has && !r.missing[m.Ref] {
 		return r.applier.Suppose(ctx, m, r.record.Owner())
 	}
 	return r.applier.Plan(ctx, m, r.record.Owner(), r.recall(m.Ref))

@@ -71,8 +71,8 @@ func (r *recorder) claim(ctx context.Context, w *desired.Work) (ready bool, err 
 func (r *recorder) hasNoReport() bool {
 	r.orphans.mu.Lock()
 	defer r.orphans.mu.Unlock()
-	_, told := r.orphans.found[r.key]
-	return r.record == nil && !r.requested && !told
+	_, reported := r.orphans.found[r.key]
+	return r.record == nil && !r.requested && !reported
 }
 
 func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin inventory.Origin) error {
@@ -160,16 +160,16 @@ func (r *recorder) spare(ctx context.Context, orphan func(inventory.Entry) bool)
 	if orphan == nil {
 		return nil
 	}
-	var spared, rest []inventory.Entry
+	var kept, rest []inventory.Entry
 	for _, e := range r.record.Entries() {
 		if orphan(e) {
-			spared = append(spared, e)
+			kept = append(kept, e)
 		} else {
 			rest = append(rest, e)
 		}
 	}
 	r.forgetObjects()
-	failed, removeErr := r.remover.Remove(ctx, spared, r.record.Owner(), orphan)
+	failed, removeErr := r.remover.Remove(ctx, kept, r.record.Owner(), orphan)
 	if err := r.took(r.store.SetEntries(ctx, r.record, append(rest, failed...))); err != nil {
 		return r.forgetRecord(err)
 	}
@@ -271,9 +271,9 @@ func (r *recorder) keepWanted(ctx context.Context, w *desired.Work) error {
 		return nil
 	}
 	r.orphans.mu.Lock()
-	vouched := r.orphans.isVerifiedWanted(w.ResourceID)
+	verified := r.orphans.isVerifiedWanted(w.ResourceID)
 	r.orphans.mu.Unlock()
-	if !vouched && r.config.EvictionGracePeriod < evictionOff {
+	if !verified && r.config.EvictionGracePeriod < evictionOff {
 		return nil
 	}
 	return r.stopGracePeriod(ctx)

@@ -105,17 +105,17 @@ func definitionOf(ref cluster.Ref) (definition cluster.Ref, ok bool) {
 // may be about to know, 0 if there is nothing of that. It comes before
 // settledWith.
 func (r *reconciliation) noteRejected(results []apply.Result) time.Duration {
-	rejected, silent, tried := false, true, !r.now.Before(r.rejections.next)
+	rejected, muted, tried := false, true, !r.now.Before(r.rejections.next)
 	wait, last := lookAgain, lookAgain
 	for _, res := range results {
 		switch {
 		case apply.Rejected(res.Err), res.Known.Incomplete():
-			rejected, silent = true, silent && res.Err == nil
+			rejected, muted = true, muted && res.Err == nil
 			tried = tried || writes(res.Action)
 			first, longest := r.patience(res.Err)
 			wait, last = min(wait, first), min(last, longest)
 		case r.coming(res.Manifest):
-			rejected, silent, tried, wait = true, false, true, firstRejectedWait
+			rejected, muted, tried, wait = true, false, true, firstRejectedWait
 		}
 	}
 	if !rejected || r.recreate {
@@ -124,7 +124,7 @@ func (r *reconciliation) noteRejected(results []apply.Result) time.Duration {
 	if !rejected {
 		return 0
 	}
-	if silent {
+	if muted {
 		r.rejections.tries = max(r.rejections.tries, quietTries)
 	}
 	if tried || r.rejections.tries == 0 {

@@ -191,7 +191,7 @@ func TestCore_UnknownKindIsAppliedOnceItIsDefined(t *testing.T) {
 }
 
 // prunes has the cluster drop spec.f2 of custom resources until it is known.
-func (r *rig) prunes(says bool) (known *bool) {
+func (r *rig) prunes(reports bool) (known *bool) {
 	known = new(bool)
 	r.f.Prune = func(o *unstructured.Unstructured) []string {
 		spec, _ := o.Object["spec"].(map[string]any)
@@ -199,7 +199,7 @@ func (r *rig) prunes(says bool) (known *bool) {
 			return nil
 		}
 		delete(spec, "f2")
-		if says {
+		if reports {
 			return []string{"spec.f2"}
 		}
 		return nil

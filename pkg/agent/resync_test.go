@@ -54,10 +54,10 @@ var flagsOf = [resyncStates]resyncFlags{
 func TestResync_EachPair(t *testing.T) {
 	for s := range resyncStates {
 		for e := range resyncEvents {
-			want, verdict := flagsOf[s].step(e)
+			want, result := flagsOf[s].step(e)
 			got := resyncTable[s][e]
-			if flagsOf[got.to] != want || got.action != verdict {
-				t.Errorf("state %d, event %d: state %d and verdict %d, want %+v and %d", s, e, got.to, got.action, want, verdict)
+			if flagsOf[got.to] != want || got.action != result {
+				t.Errorf("state %d, event %d: state %d and verdict %d, want %+v and %d", s, e, got.to, got.action, want, result)
 			}
 		}
 	}

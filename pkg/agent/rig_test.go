@@ -190,8 +190,8 @@ func (r *rig) settle(within time.Duration) {
 			r.publish(id)
 		}
 		for r.syncs {
-			if said, ok := r.sync(); ok && said.orphanReport == nil {
-				r.synced = append(r.synced, said)
+			if reported, ok := r.sync(); ok && reported.orphanReport == nil {
+				r.synced = append(r.synced, reported)
 			}
 		}
 		if !r.save.IsZero() && !r.save.After(r.now) {
@@ -267,20 +267,20 @@ type agentSync struct {
 }
 
 // sync lets the agent tell one thing about its subscription.
-func (r *rig) sync() (said agentSync, ok bool) {
+func (r *rig) sync() (reported agentSync, ok bool) {
 	r.t.Helper()
 	r.syncs = false
 	l, ok := r.core.NextSync()
 	if !ok {
-		return said, false
+		return reported, false
 	}
-	said.subscription = l.Subscription
+	reported.subscription = l.Subscription
 	if a, err := codec.ParseAck(l.Event); err == nil {
-		said.ack = &a
+		reported.ack = &a
 	} else if u, err := codec.ParseOrphanReport(l.Event); err == nil {
-		said.orphanReport = &u
+		reported.orphanReport = &u
 		r.orphanReport = u
-	} else if said.list, err = codec.DecodeVersions(l.Event.Data()); err != nil {
+	} else if reported.list, err = codec.DecodeVersions(l.Event.Data()); err != nil {
 		r.t.Fatal(err)
 	}
 	var err error
@@ -288,7 +288,7 @@ func (r *rig) sync() (said agentSync, ok bool) {
 		err = r.refuse(l.Event)
 	}
 	r.syncs = r.core.SyncDone(l, err)
-	return said, true
+	return reported, true
 }
 
 // saveNow does what is due on disk.

@@ -155,13 +155,13 @@ var roleResources = []schema.GroupVersionResource{
 	rbacv1.SchemeGroupVersion.WithResource("clusterroles"), rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
 }
 
-func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, told func()) *roleWatch {
+func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, reported func()) *roleWatch {
 	w := &roleWatch{needed: make(chan struct{})}
 	w.need = sync.OnceFunc(func() { close(w.needed) })
 	// Before everything was listed changes are not told one by one.
 	changed := func() {
 		if w.listed() {
-			told()
+			reported()
 		}
 	}
 	all := drift.Permanent{
@@ -172,11 +172,11 @@ func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, told 
 		// Therefore all that was asked by then is asked again.
 		Unsure: changed,
 	}
-	standing := map[schema.GroupVersionResource]drift.Permanent{}
+	permanent := map[schema.GroupVersionResource]drift.Permanent{}
 	for _, resource := range resources {
-		standing[resource] = all
+		permanent[resource] = all
 	}
-	c.Changed, c.Permanent = func(string) {}, standing
+	c.Changed, c.Permanent = func(string) {}, permanent
 	w.watcher = drift.New(c)
 	return w
 }

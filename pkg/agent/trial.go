@@ -71,7 +71,7 @@ func (h *hindrance) ownWrites() []cluster.Write {
 		return writes
 	}
 	at := inventory.Ref(h.key)
-	anew := &unstructured.Unstructured{Object: map[string]any{
+	recreated := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": inventory.Resource.GroupVersion().String(), "kind": "AppliedManifestWork",
 		"metadata": map[string]any{"name": h.config.HubHash + "-" + dryRunName},
 		"spec":     map[string]any{"hubHash": h.config.HubHash, "agentID": h.config.AgentID, "manifestWorkName": dryRunName},
@@ -79,7 +79,7 @@ func (h *hindrance) ownWrites() []cluster.Write {
 	return append(writes,
 		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"metadata":{"annotations":{"` + dryRunName + `":"1"}}}`)},
 		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"status":{}}`), Subresource: "status"},
-		cluster.Write{Verb: cluster.Create, Ref: inventory.Ref(anew.GetName()), Object: anew},
+		cluster.Write{Verb: cluster.Create, Ref: inventory.Ref(recreated.GetName()), Object: recreated},
 		cluster.Write{Verb: cluster.Delete, Ref: at},
 	)
 }

@@ -187,7 +187,7 @@ func (w slowWork) String() string {
 
 // late returns the works whose turn takes too long, the longest first. tell says that the
 // caller tells of them.
-func (t *workerPool) late(tell bool) []slowWork {
+func (t *workerPool) late(report bool) []slowWork {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var late []slowWork
@@ -196,7 +196,7 @@ func (t *workerPool) late(tell bool) []slowWork {
 			continue
 		}
 		late = append(late, slowWork{key: key, since: u.since, waits: u.waits.Waits(), news: !u.reported})
-		u.reported = u.reported || tell
+		u.reported = u.reported || report
 	}
 	slices.SortFunc(late, func(a, b slowWork) int {
 		if c := a.since.Compare(b.since); c != 0 {

@@ -64,12 +64,12 @@ func (s *orphans) ordered(key, uid string) (order codec.ResolveOrphan, ok bool) 
 
 // report notes what the broker is told of one. What became of the last order is told
 // until there is another.
-func (s *orphans) report(key string, told codec.OrphanRecord, anew bool) {
+func (s *orphans) report(key string, reported codec.OrphanRecord, recreate bool) {
 	one := s.found[key]
-	if !anew && one.report.UID == told.UID {
-		told.Outcome = one.report.Outcome
+	if !recreate && one.report.UID == reported.UID {
+		reported.Outcome = one.report.Outcome
 	}
-	one.report = told
+	one.report = reported
 	s.found[key] = one
 }
 
@@ -99,20 +99,20 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 // resolveOrphan sees to an AppliedManifestWork that was just read and is nobody's:
 // it is told of, and removed or adopted if an operator wants this one to be.
 func (r *reconciliation) resolveOrphan(ctx context.Context) (time.Duration, error) {
-	told := reportOf(r.record)
+	reported := reportOf(r.record)
 	r.mu.Lock()
-	order, ordered := r.orphans.ordered(r.key, told.UID)
+	order, ordered := r.orphans.ordered(r.key, reported.UID)
 	r.mu.Unlock()
 	if ordered && order.Adopt {
-		told.Outcome = r.adoptOrphan(ctx)
+		reported.Outcome = r.adoptOrphan(ctx)
 	}
 	r.mu.Lock()
-	r.orphans.report(r.key, told, ordered)
+	r.orphans.report(r.key, reported, ordered)
 	r.mu.Unlock()
 	if !ordered || order.Adopt {
 		return 0, nil
 	}
-	r.log.WarnContext(ctx, "removing an AppliedManifestWork without an owner: an operator wants it", "objects", told.Objects)
+	r.log.WarnContext(ctx, "removing an AppliedManifestWork without an owner: an operator wants it", "objects", reported.Objects)
 	gone, err := r.recorder.dissolve(ctx, nil)
 	if err != nil || gone {
 		return 0, err

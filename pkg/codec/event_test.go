@@ -385,11 +385,11 @@ func TestMarshal_RoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var stock protoEvent
-		if err := proto.Unmarshal(b, &stock); err != nil {
+		var ocm protoEvent
+		if err := proto.Unmarshal(b, &ocm); err != nil {
 			t.Fatal(err)
 		}
-		if d := diffProto(p, &stock); d != "" {
+		if d := diffProto(p, &ocm); d != "" {
 			t.Fatal(d)
 		}
 		again, err := Marshal(back)

@@ -71,9 +71,9 @@ func checkLikeTheLibrary(t interface{ Fatalf(string, ...any) }, b []byte) {
 		}
 		return
 	}
-	stock, stockErr := FromProto(&p)
-	if (err == nil) != (stockErr == nil) && !stricter(err) {
-		t.Fatalf("Unmarshal: %v, FromProto: %v", err, stockErr)
+	ocm, ocmErr := FromProto(&p)
+	if (err == nil) != (ocmErr == nil) && !stricter(err) {
+		t.Fatalf("Unmarshal: %v, FromProto: %v", err, ocmErr)
 	}
 	if err != nil {
 		return
@@ -82,7 +82,7 @@ func checkLikeTheLibrary(t interface{ Fatalf(string, ...any) }, b []byte) {
 	if err != nil {
 		t.Fatalf("cannot be marshalled again: %v", err)
 	}
-	want, err := Marshal(stock)
+	want, err := Marshal(ocm)
 	if err != nil || !bytes.Equal(got, want) {
 		t.Fatalf("%x\n%x\n%v", got, want, err)
 	}
@@ -405,15 +405,15 @@ func FuzzParseSync(f *testing.F) {
 				t.Fatalf("%+v became %+v, %v", a, got, err)
 			}
 		}
-		if d, farewell, err := ParseAlive(e); err == nil {
+		if d, goodbye, err := ParseAlive(e); err == nil {
 			again, err := NewKeepalive(syncAgent, d)
-			if farewell {
+			if goodbye {
 				again, err = NewGoodbye(syncAgent)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, same, err := ParseAlive(again); err != nil || got != d || same != farewell {
+			if got, same, err := ParseAlive(again); err != nil || got != d || same != goodbye {
 				t.Fatalf("%+v became %+v, %v", d, got, err)
 			}
 		}

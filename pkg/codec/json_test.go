@@ -42,7 +42,7 @@ func FuzzJSON(f *testing.F) {
 		compareList(t, b, DecodeHashes, func(l StatusHashList) []StatusHash { return l.Hashes })
 		deleted, err := ReportsDeleted(b)
 		var s rawStatus
-		if plain := json.Unmarshal(b, &s); len(b) > 0 && agree(t, b, err, plain) {
+		if stdErr := json.Unmarshal(b, &s); len(b) > 0 && agree(t, b, err, stdErr) {
 			i := slices.IndexFunc(s.Conditions, func(c struct{ Type, Status, Message string }) bool { return c.Type == ConditionDeleted })
 			if want := i >= 0 && s.Conditions[i].Status == "True"; deleted != want {
 				t.Fatalf("%s: deleted is %v", b, deleted)
@@ -51,7 +51,7 @@ func FuzzJSON(f *testing.F) {
 		var env Envelope
 		err = env.readMetadata(b)
 		var m rawMetadata
-		if plain := json.Unmarshal(b, &m); len(b) > 0 && agree(t, b, err, plain) {
+		if bareErr := json.Unmarshal(b, &m); len(b) > 0 && agree(t, b, err, bareErr) {
 			if got := (rawMetadata{env.ObjectName, env.ObjectNS, env.ObjectUID, env.ObjectGen}); got != m {
 				t.Fatalf("%s: read %+v, want %+v", b, got, m)
 			}
@@ -61,12 +61,12 @@ func FuzzJSON(f *testing.F) {
 }
 
 // agree reports whether both take b. Only for a bound may the reader alone refuse it.
-func agree(t *testing.T, b []byte, err, plain error) bool {
+func agree(t *testing.T, b []byte, err, bareErr error) bool {
 	t.Helper()
-	if err == nil && plain != nil {
-		t.Fatalf("%q was taken, but %v", b, plain)
+	if err == nil && bareErr != nil {
+		t.Fatalf("%q was taken, but %v", b, bareErr)
 	}
-	if err != nil && plain == nil && strings.Contains(err.Error(), string(errSyntax)) {
+	if err != nil && bareErr == nil && strings.Contains(err.Error(), string(errSyntax)) {
 		t.Fatalf("%q: %v", b, err)
 	}
 	return err == nil
@@ -76,7 +76,7 @@ func compareList[T comparable, L any](t *testing.T, b []byte, decode func([]byte
 	t.Helper()
 	list, err := decode(b)
 	var l L
-	if plain := json.Unmarshal(b, &l); len(b) > 0 && agree(t, b, err, plain) && !slices.Equal(list, of(l)) {
+	if bareErr := json.Unmarshal(b, &l); len(b) > 0 && agree(t, b, err, bareErr) && !slices.Equal(list, of(l)) {
 		t.Fatalf("%s: read %v, want %v", b, list, of(l))
 	}
 }
@@ -102,11 +102,11 @@ func compareMembers(t *testing.T, b []byte) {
 		err = r.end()
 	}
 	var members map[string]json.RawMessage
-	plain := json.Unmarshal(b, &members)
-	if plain == nil && members == nil {
-		plain = errSyntax // null is no structured event
+	bareErr := json.Unmarshal(b, &members)
+	if bareErr == nil && members == nil {
+		bareErr = errSyntax // null is no structured event
 	}
-	if agree(t, b, err, plain) && !maps.EqualFunc(names, members, func(bool, json.RawMessage) bool { return true }) {
+	if agree(t, b, err, bareErr) && !maps.EqualFunc(names, members, func(bool, json.RawMessage) bool { return true }) {
 		t.Fatalf("%s: members %v", b, names)
 	}
 }

@@ -116,7 +116,7 @@ func TestAppend_BehindANormalizedEvent(t *testing.T) {
 	if d := diffProto(want, unmarshalProto(t, sent)); d != "" {
 		t.Error(d)
 	}
-	fromStock, err := FromProto(unmarshalProto(t, sent))
+	fromOCM, err := FromProto(unmarshalProto(t, sent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,8 +124,8 @@ func TestAppend_BehindANormalizedEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if own.String() != fromStock.String() {
-		t.Errorf("own reader: %v\nprotobuf: %v", own, fromStock)
+	if own.String() != fromOCM.String() {
+		t.Errorf("own reader: %v\nprotobuf: %v", own, fromOCM)
 	}
 }
 

@@ -43,14 +43,14 @@ func TestRegistration_WhoMayAsk(t *testing.T) {
 		for _, s := range []Subresource{Spec, Status} {
 			for _, a := range []Action{CreateRequest, UpdateRequest, DeleteRequest, ResyncRequest, ResyncResponse, "anything"} {
 				e := EventType{d, s, a}
-				who := may[e.String()]
-				if who != "" {
+				client := may[e.String()]
+				if client != "" {
 					walked++
 				}
-				if got := row.Takes(e, false); got != (who != "") {
+				if got := row.Takes(e, false); got != (client != "") {
 					t.Errorf("%s by an agent: %v", e, got)
 				}
-				if got := row.Takes(e, true); got != (who == "both") {
+				if got := row.Takes(e, true); got != (client == "both") {
 					t.Errorf("%s without a certificate: %v", e, got)
 				}
 			}

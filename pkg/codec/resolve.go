@@ -221,14 +221,14 @@ func (w *wireEvent) checkRequired() error {
 // canonicalURIRef reports whether b survives being parsed as a URI reference
 // and written again, so that all parties compare the same text.
 func canonicalURIRef(b []byte) bool {
-	plain := true
+	simple := true
 	for _, c := range b {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_' {
-			plain = false
+			simple = false
 			break
 		}
 	}
-	if plain {
+	if simple {
 		return true
 	}
 	u, err := url.Parse(string(b))

@@ -123,10 +123,10 @@ func (w *wireEvent) setMember(name string, raw []byte) error {
 // setStructuredData takes data as it stands when it is JSON, and the content
 // of its string otherwise; data_base64 in any case by its bytes.
 func (w *wireEvent) setStructuredData(raw, encoded []byte) error {
-	plain, binary := raw != nil, encoded != nil
+	simple, binary := raw != nil, encoded != nil
 	var text string
 	switch {
-	case plain && binary:
+	case simple && binary:
 		return attributeError("data", "", "is given twice: as data and as data_base64")
 	case binary:
 		if err := json.Unmarshal(encoded, &text); err != nil {
@@ -137,9 +137,9 @@ func (w *wireEvent) setStructuredData(raw, encoded []byte) error {
 			return attributeError("data", "", "data_base64 must be base64")
 		}
 		w.data = b
-	case plain && w.structuredJSON():
+	case simple && w.structuredJSON():
 		w.data = raw
-	case plain:
+	case simple:
 		if err := json.Unmarshal(raw, &text); err != nil {
 			return attributeError("data", "", "must be a string unless the content type is JSON")
 		}

@@ -208,7 +208,7 @@ func NewGoodbye(p SyncParams) (Event, error) {
 
 // ParseAlive reads either of them; see ParseCheckpoint. A farewell has no digest, and perhaps no
 // content type: some MQTT libraries send none with a will.
-func ParseAlive(e Event) (d Digest, farewell bool, err error) {
+func ParseAlive(e Event) (d Digest, goodbye bool, err error) {
 	var m hawserv1.Ack
 	if e.Type() == TypeAck && e.DataContentType() == "" && proto.Unmarshal(e.Data(), &m) == nil && m.GetFarewell() {
 		return Digest{}, true, nil

@@ -185,7 +185,7 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 	inventory := func(e Event) error { _, err := ParseInventory(e); return err }
 	request := func(e Event) error { _, err := ParseInventoryRequest(e); return err }
 	compared := func(e Event) error { _, err := ParseSyncReport(e); return err }
-	unexplained := func(e Event) error { _, err := ParseOrphanReport(e); return err }
+	orphans := func(e Event) error { _, err := ParseOrphanReport(e); return err }
 	long := strings.Repeat("l", MaxNameBytes+1)
 	of := func(c *hawserv1.ClusterComparison) Event {
 		return build(TypeSyncReport, &hawserv1.Compared{Clusters: []*hawserv1.ClusterComparison{c}})
@@ -216,7 +216,7 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 		{"withheld with a long id", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: long, Revision: 1}}})},
 		{"position that is long", "data", compared, build(TypeSyncReport, &hawserv1.Compared{Position: &hawserv1.HubPosition{Uid: long}})},
 		{"cluster with a long name", "data", request, build(TypeInventoryRequest, &hawserv1.InventoryRequest{Clusters: []string{long}})},
-		{"name that cannot be printed", "data", unexplained, build(TypeOrphanReport, &hawserv1.Unexplained{Records: []*hawserv1.UnexplainedRecord{{Uid: "u", Name: "\u202e"}}})},
+		{"name that cannot be printed", "data", orphans, build(TypeOrphanReport, &hawserv1.Unexplained{Records: []*hawserv1.UnexplainedRecord{{Uid: "u", Name: "\u202e"}}})},
 		{"tag", "data", inventory, build(TypeInventory, &hawserv1.Inventory{Records: []*hawserv1.InventoryRecord{{Tag: []byte("short")}}})},
 	} {
 		err := c.parse(c.event)

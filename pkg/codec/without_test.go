@@ -27,21 +27,21 @@ func TestWithoutAttribute(t *testing.T) {
 		}
 		return b
 	}
-	plain := build(map[string]any{codec.ExtResourceID: "w"})
+	unescaped := build(map[string]any{codec.ExtResourceID: "w"})
 	deleting := build(map[string]any{codec.ExtResourceID: "w", codec.ExtDeletionTimestamp: time.Unix(8, 9)})
 	before := bytes.Clone(deleting)
-	if got := codec.WithoutAttribute(deleting, codec.ExtDeletionTimestamp); !bytes.Equal(got, plain) {
-		t.Errorf("got %q, want %q", got, plain)
+	if got := codec.WithoutAttribute(deleting, codec.ExtDeletionTimestamp); !bytes.Equal(got, unescaped) {
+		t.Errorf("got %q, want %q", got, unescaped)
 	}
 	if !bytes.Equal(deleting, before) {
 		t.Error("the event was modified")
 	}
-	if got := codec.WithoutAttribute(plain, codec.ExtDeletionTimestamp); &got[0] != &plain[0] {
+	if got := codec.WithoutAttribute(unescaped, codec.ExtDeletionTimestamp); &got[0] != &unescaped[0] {
 		t.Error("an event without the attribute was copied")
 	}
 	twice := codec.AppendAttributes(bytes.Clone(deleting), codec.TimestampAttr(codec.ExtDeletionTimestamp, time.Unix(10, 0)))
-	if got := codec.WithoutAttribute(twice, codec.ExtDeletionTimestamp); !bytes.Equal(got, plain) {
-		t.Errorf("given twice: got %q, want %q", got, plain)
+	if got := codec.WithoutAttribute(twice, codec.ExtDeletionTimestamp); !bytes.Equal(got, unescaped) {
+		t.Errorf("given twice: got %q, want %q", got, unescaped)
 	}
 	for _, bad := range [][]byte{nil, {0xff}, deleting[:len(deleting)-1]} {
 		if got := codec.WithoutAttribute(bad, codec.ExtDeletionTimestamp); !bytes.Equal(got, bad) {

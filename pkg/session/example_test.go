@@ -58,16 +58,16 @@ func Example() {
 	dialer := mem.New(&appliesAll{published: make(chan []byte, 1)}, transport.Peer{Role: "source", Name: "shop"})
 
 	log := slog.New(slog.DiscardHandler)
-	party := &shop{log: log, subscribed: make(chan struct{}, 1), statuses: make(chan manifestwork.StatusReport, 1)}
+	client := &shop{log: log, subscribed: make(chan struct{}, 1), statuses: make(chan manifestwork.StatusReport, 1)}
 	s := session.New(session.Config{
 		Dialer:  dialer,
 		Filter:  transport.Filter{Source: "shop", DataType: codec.ManifestBundles},
-		Handler: party,
+		Handler: client,
 		Log:     log,
 	})
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	<-party.subscribed
+	<-client.subscribed
 
 	event, err := manifestwork.EncodeSpec(&workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{
@@ -89,7 +89,7 @@ func Example() {
 	receipt, err := s.Publish(ctx, event)
 	fmt.Println("publish:", receipt.Outcome, err)
 
-	status := <-party.statuses
+	status := <-client.statuses
 	fmt.Println("status of version", status.Version, "on", status.Cluster)
 	for _, c := range status.Status.Conditions {
 		fmt.Println(" ", c.Type, c.Status)

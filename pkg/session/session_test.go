@@ -376,15 +376,15 @@ func TestSession_AsksAgainWhenNotHeard(t *testing.T) {
 func TestSession_AnswerOfResyncCannotBlock(t *testing.T) {
 	const answers = 1000
 	event := wire(t, "answer")
-	var asked, answered chan struct{} // of one subscription
+	var requested, answered chan struct{} // of one subscription
 	b := &broker{
 		refuse: func(int) error {
-			asked, answered = make(chan struct{}), make(chan struct{})
+			requested, answered = make(chan struct{}), make(chan struct{})
 			return nil
 		},
 		serve: func(ctx context.Context, _ int, out transport.Stream) error {
 			select {
-			case <-asked:
+			case <-requested:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -398,7 +398,7 @@ func TestSession_AnswerOfResyncCannotBlock(t *testing.T) {
 			return ctx.Err()
 		},
 		publish: func(ctx context.Context, _ []byte, _ string) error {
-			close(asked)
+			close(requested)
 			select {
 			case <-answered:
 			case <-ctx.Done():
@@ -460,9 +460,9 @@ func TestSession_StopsWhileWaiting(t *testing.T) {
 
 func TestSession_RunRefuses(t *testing.T) {
 	ok := session.Config{Dialer: mem.New(&broker{}, transport.Peer{}), Filter: filter, Handler: &diary{}}
-	noDialer, noParty := ok, ok
-	noDialer.Dialer, noParty.Handler = nil, nil
-	for want, c := range map[string]session.Config{"no dialer": noDialer, "no party": noParty} {
+	noDialer, noHandler := ok, ok
+	noDialer.Dialer, noHandler.Handler = nil, nil
+	for want, c := range map[string]session.Config{"no dialer": noDialer, "no party": noHandler} {
 		if err := session.New(c).Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

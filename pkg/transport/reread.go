@@ -23,7 +23,7 @@ type ReloadingDialer[C any] struct {
 // NewReread reads the configuration for the first time. read returns it as it is now, dialer
 // makes a Dialer of it. tell hears of what cannot be used, once: then what was before stays in
 // use.
-func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), tell func(error)) (*ReloadingDialer[C], error) {
+func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), report func(error)) (*ReloadingDialer[C], error) {
 	c, err := read()
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), te
 	if err != nil {
 		return nil, err
 	}
-	return &ReloadingDialer[C]{read: read, dialer: dialer, onError: tell, current: c, dial: d}, nil
+	return &ReloadingDialer[C]{read: read, dialer: dialer, onError: report, current: c, dial: d}, nil
 }
 
 // Current is the configuration of the last Dial.

@@ -19,7 +19,7 @@ func (a to) Dial(context.Context) (transport.Conn, error) { return nil, errors.N
 func TestReread_ReadsAgainForEachDial(t *testing.T) {
 	broken := errors.New("broken")
 	file, made := "a", 0
-	var told []string
+	var reported []string
 	r, err := transport.NewReread(func() (string, error) {
 		if file == "broken" {
 			return "", broken
@@ -31,7 +31,7 @@ func TestReread_ReadsAgainForEachDial(t *testing.T) {
 			return nil, errors.New("refused")
 		}
 		return to(c), nil
-	}, func(err error) { told = append(told, err.Error()) })
+	}, func(err error) { reported = append(reported, err.Error()) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func TestReread_ReadsAgainForEachDial(t *testing.T) {
 			t.Errorf("with %s it dialled %v, and says %s; want %s", step.file, err, r.Current(), step.want)
 		}
 	}
-	if !slices.Equal(told, []string{"broken", "refused", "broken"}) || made != 4 {
-		t.Errorf("told %q, made %d", told, made)
+	if !slices.Equal(reported, []string{"broken", "refused", "broken"}) || made != 4 {
+		t.Errorf("told %q, made %d", reported, made)
 	}
 	if _, err := transport.NewReread(func() (string, error) { return "", broken }, func(string) (transport.Dialer, error) { return nil, nil }, func(error) {}); !errors.Is(err, broken) {
 		t.Errorf("a file that is broken at the start: %v", err)

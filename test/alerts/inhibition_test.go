@@ -119,7 +119,7 @@ func match(t *testing.T, matchers []string, l labels) bool {
 // (prometheus.io/docs/alerting/latest/configuration/#inhibit_rule).
 func uninhibited(t *testing.T, firing []labels) []labels {
 	t.Helper()
-	told := slices.Clone(firing)
+	reported := slices.Clone(firing)
 	for _, r := range shippedInhibitions(t) {
 		var sources []labels
 		for _, l := range firing {
@@ -127,13 +127,13 @@ func uninhibited(t *testing.T, firing []labels) []labels {
 				sources = append(sources, l)
 			}
 		}
-		told = slices.DeleteFunc(told, func(l labels) bool {
+		reported = slices.DeleteFunc(reported, func(l labels) bool {
 			return match(t, r.Target, l) && !match(t, r.Source, l) && slices.ContainsFunc(sources, func(source labels) bool {
 				return !slices.ContainsFunc(r.Equal, func(name string) bool { return source[name] != l[name] })
 			})
 		})
 	}
-	return told
+	return reported
 }
 
 // tells checks which alerts are told of those that fire.

@@ -61,11 +61,11 @@ func load(t *testing.T, program string) Rules {
 // TestRules_MetricsAreDocumented: a metric of a rule is in docs/metrics.md, with the labels that
 // the rule names, and its row there leads to exactly the alerts that use it.
 func TestRules_MetricsAreDocumented(t *testing.T) {
-	labels, told := map[string]string{}, map[string][]string{}
+	labels, reported := map[string]string{}, map[string][]string{}
 	for _, m := range row.FindAllStringSubmatch(read(t, "docs", "metrics.md"), -1) {
 		labels[m[1]] = m[3]
 		for _, l := range linked.FindAllStringSubmatch(m[0], -1) {
-			told[m[1]] = append(told[m[1]], l[1])
+			reported[m[1]] = append(reported[m[1]], l[1])
 			if l[2] != strings.ToLower(l[1]) {
 				t.Errorf("docs/metrics.md: %s leads to #%s", l[1], l[2])
 			}
@@ -96,9 +96,9 @@ func TestRules_MetricsAreDocumented(t *testing.T) {
 	}
 	for name := range labels {
 		slices.Sort(used[name])
-		slices.Sort(told[name])
-		if !slices.Equal(used[name], told[name]) {
-			t.Errorf("docs/metrics.md: %s leads to the alerts %v, rules use it for %v", name, told[name], used[name])
+		slices.Sort(reported[name])
+		if !slices.Equal(used[name], reported[name]) {
+			t.Errorf("docs/metrics.md: %s leads to the alerts %v, rules use it for %v", name, reported[name], used[name])
 		}
 	}
 }

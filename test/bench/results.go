@@ -55,11 +55,11 @@ func (r *results) write(w io.Writer) {
 	}
 	row("targets", "", "")
 	for _, g := range r.goals() {
-		verdict := "met"
+		result := "met"
 		if !g.met() {
-			verdict = "MISSED"
+			result = "MISSED"
 		}
-		row("  "+g.name, fmt.Sprintf("%.2f %s %.2f", g.got, g.relation(), g.want), verdict)
+		row("  "+g.name, fmt.Sprintf("%.2f %s %.2f", g.got, g.relation(), g.want), result)
 	}
 	_ = t.Flush() // a terminal that is gone sees nothing anyway
 }

@@ -285,12 +285,12 @@ func openAgent(ctx context.Context, r *road, cluster string) (*benchAgent, error
 	if err != nil {
 		return nil, fmt.Errorf("session of %s: %w", cluster, err)
 	}
-	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	lifetime, stop := context.WithCancel(context.WithoutCancel(ctx))
 	a := &benchAgent{cluster: cluster, conn: conn, arrived: make(chan time.Time, 1), stop: stop, ended: make(chan struct{})}
 	ready, failed := make(chan struct{}), make(chan error, 1)
 	go func() { // close waits for it
 		defer close(a.ended)
-		failed <- conn.Subscribe(life, transport.Subscription{Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}},
+		failed <- conn.Subscribe(lifetime, transport.Subscription{Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}},
 			func(transport.Accepted) { close(ready) }, a.take)
 	}()
 	select {

@@ -43,11 +43,11 @@ func runHelm(t *testing.T, args ...string) (string, error) {
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	// What a user has set up, plugins and all, is not part of it.
 	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
-	var said strings.Builder
-	cmd.Stderr = &said
+	var output strings.Builder
+	cmd.Stderr = &output
 	out, err := cmd.Output()
 	if err != nil {
-		return said.String(), err
+		return output.String(), err
 	}
 	return string(out), nil
 }

@@ -51,8 +51,8 @@ func TestRights_AreTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "cluster that joins", ofPlan(t, p), []string{"agent-join"}, nil) // no chart joins
-	plain := kustomize(t, filepath.Join(root, "deploy", "agent"))
-	if diff := cmp.Diff(rightsIn(t, plain), rightsIn(t, render(t, "agent", "hawser"))); diff != "" {
+	simple := kustomize(t, filepath.Join(root, "deploy", "agent"))
+	if diff := cmp.Diff(rightsIn(t, simple), rightsIn(t, render(t, "agent", "hawser"))); diff != "" {
 		t.Errorf("agent (-kustomize +helm):\n%s", diff)
 	}
 }

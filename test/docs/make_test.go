@@ -101,14 +101,14 @@ func TestBuild_SaysForWhomItWaits(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sh", filepath.Join(root(t), "test", "controlplane", "build.sh"))
 	cmd.Env = append(os.Environ(), "HAWSER_CACHE="+cache, "HAWSER_WAIT_SECONDS=0.1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	said, err := cmd.StderrPipe()
+	reported, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewScanner(said)
+	lines := bufio.NewScanner(reported)
 	for range 2 { // it goes on saying so
 		if !lines.Scan() || lines.Text() != "control plane: waiting for "+holder {
 			t.Errorf("%q", lines.Text())

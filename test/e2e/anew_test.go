@@ -58,11 +58,11 @@ func TestMadeAnewWhileAgentIsAway(t *testing.T) {
 		_, err := f.Get(ctx, name, w.Name)
 		return harness.Absent(err, "ManifestWork "+w.Name)
 	})
-	anew := f.Create(t, harness.NewWork(t, name, "web", harness.ConfigMapYAML(ns, "kept", "2")))
+	recreated := f.Create(t, harness.NewWork(t, name, "web", harness.ConfigMapYAML(ns, "kept", "2")))
 	shows("works", "a new work of this name waits until this one is gone")
 
 	f.RunAgent(t, cluster1, name, "--hub-identity="+name)
-	f.Ready(t, anew)
+	f.Ready(t, recreated)
 	f.HasValue(t, cluster1, ns, "kept", "2")
 	f.NoConfigMap(t, cluster1, ns, "dropped")
 	after, err := f.ConfigMap(t.Context(), cluster1, ns, "kept")
@@ -74,10 +74,10 @@ func TestMadeAnewWhileAgentIsAway(t *testing.T) {
 	}
 
 	// The new one is a work like any other.
-	f.DeleteWork(t, name, anew.Name)
+	f.DeleteWork(t, name, recreated.Name)
 	f.NoConfigMap(t, cluster1, ns, "kept")
 	harness.Eventually(t, func(ctx context.Context) error {
-		_, err := f.Get(ctx, name, anew.Name)
-		return harness.Absent(err, "ManifestWork "+anew.Name)
+		_, err := f.Get(ctx, name, recreated.Name)
+		return harness.Absent(err, "ManifestWork "+recreated.Name)
 	})
 }

@@ -142,10 +142,10 @@ func (f *Fleet) tlsOf(t *testing.T, role pki.Role, name string) *tls.Config {
 
 // set says what happens from now on to messages of parties of a role, and to those for
 // them.
-func (r *relay) set(role pki.Role, broker, party odds) {
+func (r *relay) set(role pki.Role, broker, client odds) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.odds[role] = [2]odds{toBroker: broker, toParty: party}
+	r.odds[role] = [2]odds{toBroker: broker, toParty: client}
 }
 
 // has returns what happened, by direction.
@@ -215,19 +215,19 @@ func (r *relay) connect(near *tls.Conn) {
 	if !ok {
 		return
 	}
-	far, err := tls.Dial("tcp", r.broker, p.tls)
-	if err != nil || !r.hold(far) {
+	remote, err := tls.Dial("tcp", r.broker, p.tls)
+	if err != nil || !r.hold(remote) {
 		return
 	}
-	defer r.drop(far)
+	defer r.drop(remote)
 	var copies [2]copies
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.carry(p.role, toBroker, near, far, &copies)
-		_ = far.Close()
+		r.carry(p.role, toBroker, near, remote, &copies)
+		_ = remote.Close()
 	}()
-	r.carry(p.role, toParty, far, near, &copies)
+	r.carry(p.role, toParty, remote, near, &copies)
 	_ = near.Close()
 	<-done
 }

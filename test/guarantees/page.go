@@ -78,27 +78,27 @@ func Parse(markdown string) ([]Row, []string) {
 		if !strings.HasPrefix(line, "|") || !label.MatchString(r.Label) {
 			continue
 		}
-		say := func(format string, args ...any) {
+		send := func(format string, args ...any) {
 			bad = append(bad, fmt.Sprintf("line %d: %s: %s", number, r.Label, fmt.Sprintf(format, args...)))
 		}
 		if len(cells) != 4 {
-			say("%d columns, want label, failure or promise, what Hawser does, tests", len(cells))
+			send("%d columns, want label, failure or promise, what Hawser does, tests", len(cells))
 		}
 		last := cells[len(cells)-1]
 		for _, m := range code.FindAllStringSubmatch(last, -1) {
 			parts := testName.FindStringSubmatch(m[1])
 			if parts == nil {
-				say("%q does not name a test: write `directory TestName`", m[1])
+				send("%q does not name a test: write `directory TestName`", m[1])
 				continue
 			}
 			t := Test{parts[1], parts[2]}
 			if slices.Contains(r.Tests, t) {
-				say("names %s twice", t)
+				send("names %s twice", t)
 			}
 			r.Tests = append(r.Tests, t)
 		}
 		if rest := strings.Trim(code.ReplaceAllString(last, ""), " ,"); rest != "" {
-			say("%q beside the tests", rest)
+			send("%q beside the tests", rest)
 		}
 		rows = append(rows, r)
 	}

@@ -211,13 +211,13 @@ func firstMessage(c *tls.Config) ([]byte, error) {
 // reflection asks on four connections what the port serves, without waiting for
 // answers.
 func reflection(ctx context.Context, t target) error {
-	ask, err := proto.Marshal(&grpc_reflection_v1.ServerReflectionRequest{
+	request, err := proto.Marshal(&grpc_reflection_v1.ServerReflectionRequest{
 		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "hawser.v1.InspectionService"},
 	})
 	if err != nil {
 		return err
 	}
-	one := append(message(len(ask)), ask...)
+	one := append(message(len(request)), request...)
 	var many []byte
 	for len(many)+len(one) <= 8<<10 {
 		many = append(many, one...)

@@ -238,16 +238,16 @@ func (f *fleet) reconnect(ctx context.Context) {
 		n++
 		began := time.Now()
 		up := make(chan struct{})
-		life, end := context.WithTimeout(ctx, givenUp)
+		lifetime, end := context.WithTimeout(ctx, givenUp)
 		defer end()
 		go func() {
 			select {
 			case <-up:
-			case <-life.Done():
+			case <-lifetime.Done():
 			}
 			end()
 		}()
-		err := f.subscribe(life, cluster(n%clusters), sync.OnceFunc(func() { close(up) }), func(string, int) {})
+		err := f.subscribe(lifetime, cluster(n%clusters), sync.OnceFunc(func() { close(up) }), func(string, int) {})
 		took := time.Since(began)
 		select {
 		case <-up:

@@ -246,9 +246,9 @@ func (s *reports) arrives(ctx context.Context, c transport.Conn, name, id, seque
 	if err != nil {
 		return givenUp, err
 	}
-	heard := make(chan struct{})
+	received := make(chan struct{})
 	s.mu.Lock()
-	s.waits[sequence] = heard
+	s.waits[sequence] = received
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, givenUp)
 	defer cancel()
@@ -257,7 +257,7 @@ func (s *reports) arrives(ctx context.Context, c transport.Conn, name, id, seque
 		return givenUp, err
 	}
 	select {
-	case <-heard:
+	case <-received:
 		return time.Since(began), nil
 	case <-ctx.Done():
 		return givenUp, ctx.Err()

@@ -386,11 +386,11 @@ func (t target) refused(ctx context.Context, token string) error {
 		return err
 	}
 	var wrong []error
-	for who, list := range forged {
-		c := map[identity.Role]transport.Conn{identity.Bootstrap: joiner, identity.Agent: member}[who]
+	for role, list := range forged {
+		c := map[identity.Role]transport.Conn{identity.Bootstrap: joiner, identity.Agent: member}[role]
 		for _, f := range list {
 			if err := f.try(ctx, c); err != nil {
-				wrong = append(wrong, fmt.Errorf("%s: %s: %w", who, f.what, err))
+				wrong = append(wrong, fmt.Errorf("%s: %s: %w", role, f.what, err))
 				continue
 			}
 			t.load.add("refused with reasons", 1)

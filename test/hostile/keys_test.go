@@ -49,7 +49,7 @@ func TestDearRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ask := func(ctx context.Context, cluster string, n int, request []byte) error {
+	query := func(ctx context.Context, cluster string, n int, request []byte) error {
 		c, err := target{addr: s.addr, pki: s.pki, load: &load{}, real: true}.joiner(ctx, string(token))
 		if err != nil {
 			return err
@@ -68,7 +68,7 @@ func TestDearRequests(t *testing.T) {
 	ready, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
 	_ = every(ready, 20*time.Millisecond, func() error { // the broker has to hear by what tokens are verified
-		if err = ask(ready, honest, 0, request); err == nil {
+		if err = query(ready, honest, 0, request); err == nil {
 			return errDone
 		}
 		return nil
@@ -82,14 +82,14 @@ func TestDearRequests(t *testing.T) {
 	for n := range dearRequests {
 		wg.Go(func() {
 			var refusal *transport.Error
-			err := ask(ctx, own, n, dear[n%2])
+			err := query(ctx, own, n, dear[n%2])
 			if !errors.As(err, &refusal) || !strings.Contains(refusal.Message, []string{"bytes, at most", "24576 bits"}[n%2]) {
 				t.Errorf("a key of 131,072 or 24,576 bits was not refused for its size: %v", err)
 			}
 		})
 	}
 	for n := range 5 {
-		if err := ask(ctx, honest, 1+n, request); err != nil {
+		if err := query(ctx, honest, 1+n, request); err != nil {
 			t.Errorf("a cluster that joins beside them: %v", err)
 		}
 	}

@@ -82,9 +82,9 @@ func (s *stage) goesOn(when string, since time.Time, want []string) {
 }
 
 // unserved names the wanted successes that did not come since a moment.
-func unserved(said []line, since time.Time, want []string) string {
+func unserved(reported []line, since time.Time, want []string) string {
 	served := map[string]bool{}
-	for _, l := range said {
+	for _, l := range reported {
 		if l.Took < givenUp && !l.At.Before(since) {
 			served[l.What+" "+l.Of] = true
 			served[l.What] = true
@@ -95,9 +95,9 @@ func unserved(said []line, since time.Time, want []string) string {
 
 // tooMany says if too many of a kind that began between two moments failed, or took longer than the
 // fleet waits.
-func tooMany(said []line, what string, from, to time.Time) string {
+func tooMany(reported []line, what string, from, to time.Time) string {
 	all, n, why := 0, 0, ""
-	for _, l := range said {
+	for _, l := range reported {
 		if l.What != what || l.At.Before(from) || !l.At.Before(to) {
 			continue
 		}
@@ -125,10 +125,10 @@ func TestSurvive_NamesTheStarving(t *testing.T) {
 	}
 	for i, want := range s.wanted("joiners") {
 		for _, l := range []line{{}, {At: began.Add(-time.Second)}, {At: began, Took: givenUp}} {
-			said := slices.Clone(whole)
-			l.What, l.Of = said[i].What, said[i].Of
-			said[i] = l
-			if got := unserved(said, began, s.wanted("joiners")); got != want {
+			reports := slices.Clone(whole)
+			l.What, l.Of = reports[i].What, reports[i].Of
+			reports[i] = l
+			if got := unserved(reports, began, s.wanted("joiners")); got != want {
 				t.Errorf("%+v: starves %q, want %q", l, got, want)
 			}
 		}
@@ -136,19 +136,19 @@ func TestSurvive_NamesTheStarving(t *testing.T) {
 	if got := unserved(whole, began, s.wanted("joiners")); len(whole) != 1+2*clusters+2 || got != "" {
 		t.Errorf("all %d are served, and %q starves", len(whole), got)
 	}
-	var said []line
+	var reported []line
 	for n := range 1000 {
 		l := line{At: began, What: "status", Text: "refused"}
 		if n < 11 {
 			l.Took = givenUp
 		}
-		said = append(said, l, line{At: began.Add(time.Minute), What: "status", Took: givenUp}, line{At: began, What: "connect", Took: givenUp})
+		reported = append(reported, l, line{At: began.Add(time.Minute), What: "status", Took: givenUp}, line{At: began, What: "connect", Took: givenUp})
 	}
 	to := began.Add(time.Second)
-	if got, want := tooMany(said, "status", began, to), "status: 11 of 1000 were given up, the last: refused"; got != want {
+	if got, want := tooMany(reported, "status", began, to), "status: 11 of 1000 were given up, the last: refused"; got != want {
 		t.Errorf("found %q, want %q", got, want)
 	}
-	if got := tooMany(said[6:], "status", began, to) + tooMany(said[:6], "connect", began, to); got != "" {
+	if got := tooMany(reported[6:], "status", began, to) + tooMany(reported[:6], "connect", began, to); got != "" {
 		t.Errorf("found %q", got)
 	}
 }

@@ -51,17 +51,17 @@ func TestMosquitto_Rules_KeepPartiesApart(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, writtenRules(t, "--source", src1, cluster1, cluster2))
 	source := who{role: pki.Source, name: src1, says: []string{"sources/src1/sourcebroadcast"}}
-	parties := []who{source, agentOf(cluster1), agentOf(cluster2)}
-	for _, a := range parties[1:] { // the source hears what agents say, and says what they hear
-		parties[0].reads, parties[0].says = append(parties[0].reads, a.says...), append(parties[0].says, a.reads...)
+	clients := []who{source, agentOf(cluster1), agentOf(cluster2)}
+	for _, a := range clients[1:] { // the source hears what agents say, and says what they hear
+		clients[0].reads, clients[0].says = append(clients[0].reads, a.says...), append(clients[0].says, a.reads...)
 	}
 	var topics []string
-	for _, p := range parties {
+	for _, p := range clients {
 		topics = append(topics, p.says...)
 	}
 	topics = append(topics, "sources/src2/clusters/cluster1/sourceevents", "consumers/cluster1/agentbroadcast", "anything", "$SYS/x")
 	all := connectMQTT(t, b.addr, pki.Operator, onlooker, "x").subscribe("#", "$SYS/x")
-	for _, p := range parties {
+	for _, p := range clients {
 		t.Run(p.name, func(t *testing.T) { tryTopics(t, b, all, p, topics) })
 	}
 }

@@ -66,16 +66,16 @@ func (c *cable) connect(near net.Conn) {
 	if !ok {
 		return
 	}
-	far, err := net.Dial("tcp", target)
-	if err != nil || !c.hold(far) {
+	remote, err := net.Dial("tcp", target)
+	if err != nil || !c.hold(remote) {
 		return
 	}
-	defer c.drop(far)
+	defer c.drop(remote)
 	c.wg.Go(func() {
-		_, _ = io.Copy(far, near) // ends when either end is closed
-		_ = far.Close()
+		_, _ = io.Copy(remote, near) // ends when either end is closed
+		_ = remote.Close()
 	})
-	_, _ = io.Copy(near, far)
+	_, _ = io.Copy(near, remote)
 }
 
 // plugged waits for a target; false when the cable is closed.

@@ -75,7 +75,7 @@ func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 // agents drop it, and metadata; ids that no record explains get none at all.
 func TestC45_Deletion_HasVersion(t *testing.T) {
 	t.Parallel()
-	b, stock := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startStockBroker(t, "")
 	wire := newCable(t, b.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	src := b.connect(t, pki.Source, src1)
@@ -88,7 +88,7 @@ func TestC45_Deletion_HasVersion(t *testing.T) {
 	// The stock broker, which does not know the work, announces its deletion in
 	// a form that its own agent cannot read.
 	from := agent.mark()
-	wire.plug(stock.addr)
+	wire.plug(ocm.addr)
 	if l := agent.await(t, from, "what the stock broker says", ofID("received", "doomed")); l.Error == "" {
 		t.Errorf("the stock broker's deletion could be read: %s", l)
 	}

@@ -275,8 +275,8 @@ func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 	}
 	// Another's name, in what it sends: the broker's own refusal has that form too.
 	wants(t, k.try(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster2, "c")}), metav1.StatusReasonForbidden)
-	if asked := hub.asks.since(0, func(a ask) bool { return a.GetCluster() != cluster1 }); len(asked) != 0 {
-		t.Errorf("the hub was asked %v", asked)
+	if requests := hub.asks.since(0, func(a ask) bool { return a.GetCluster() != cluster1 }); len(requests) != 0 {
+		t.Errorf("the hub was asked %v", requests)
 	}
 	k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "after")})
 }
@@ -309,9 +309,9 @@ func TestKlusterlet_Event_AndItsSeries(t *testing.T) {
 	k.do(command{Do: "create", Type: codec.KubeEvents.String(), Object: anEvent(cluster1)})
 	series := json.RawMessage(`{"series":{"count":2,"lastObservedTime":"2026-01-01T00:00:00.000000Z"}}`)
 	k.do(command{Do: "patch", Type: codec.KubeEvents.String(), Name: "e", Patch: series})
-	asks := hub.asks.since(0, func(a ask) bool { return strings.HasPrefix(a.event.Type(), codec.KubeEvents.String()) })
-	if len(asks) != 2 || !strings.Contains(string(asks[1].event.Data()), `"count":2`) {
-		t.Errorf("the hub was asked %v", asks)
+	requests := hub.asks.since(0, func(a ask) bool { return strings.HasPrefix(a.event.Type(), codec.KubeEvents.String()) })
+	if len(requests) != 2 || !strings.Contains(string(requests[1].event.Data()), `"count":2`) {
+		t.Errorf("the hub was asked %v", requests)
 	}
 }
 
@@ -486,8 +486,8 @@ func TestKlusterlet_Lease_ComesBackRenewed(t *testing.T) {
 		}
 		hub.put(key, aLease(cluster1, time.Now()))
 	}
-	if asked := hub.asks.since(0, func(a ask) bool { return strings.HasPrefix(a.event.Type(), codec.Leases.String()) }); len(asked) != 0 {
-		t.Errorf("the hub was asked %v: a renewal waits for no answer", asked)
+	if requests := hub.asks.since(0, func(a ask) bool { return strings.HasPrefix(a.event.Type(), codec.Leases.String()) }); len(requests) != 0 {
+		t.Errorf("the hub was asked %v: a renewal waits for no answer", requests)
 	}
 	other := aLease(cluster2, time.Now())
 	wants(t, k.try(command{Do: "update", Type: codec.Leases.String(), Object: other}), metav1.StatusReasonForbidden)

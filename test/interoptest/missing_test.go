@@ -56,21 +56,21 @@ func TestC43_ManyMissingWorks_AllArrive(t *testing.T) {
 	agent := startAgent(t, cluster1, b.addr, "-quiet")
 	agent.awaitReceived(t, missing)
 
-	ids, asked := map[string]bool{}, -1
+	ids, requests := map[string]bool{}, -1
 	for n, p := range b.wire.since(0, func(passed) bool { return true }) {
 		switch {
 		case p.sent && p.peer.Name == cluster1:
 			ids[p.id()] = true
 		case published("spec.resync_request")(p):
-			asked = n
+			requests = n
 			// Asked returned before even a tenth had been sent.
 			if len(ids) > missing/10 {
 				t.Errorf("the request returned after %d events", len(ids))
 			}
 		}
 	}
-	if len(ids) != missing || asked < 0 {
-		t.Errorf("%d works were sent, want %d; request at %d", len(ids), missing, asked)
+	if len(ids) != missing || requests < 0 {
+		t.Errorf("%d works were sent, want %d; request at %d", len(ids), missing, requests)
 	}
 }
 

@@ -117,14 +117,14 @@ func TestC52_C53_StockParties_NoBroadcast(t *testing.T) {
 		t.Errorf("request on %s, want %s", m.topic, want)
 	}
 	agent.awaitAdded(source.create(newWork(cluster1, "w", 1)))
-	if asked := spy.got.since(0, func(m message) bool {
+	if requests := spy.got.since(0, func(m message) bool {
 		return m.properties["ce-type"] == codec.ManifestBundles.String()+".status.resync_request"
-	}); len(asked) != 0 {
-		t.Errorf("the source asked on %v", asked)
+	}); len(requests) != 0 {
+		t.Errorf("the source asked on %v", requests)
 	}
 	source.kill()
-	if said := source.log.String(); !strings.Contains(said, "source broadcast topic not set") {
-		t.Errorf("the source said: %s", said)
+	if output := source.log.String(); !strings.Contains(output, "source broadcast topic not set") {
+		t.Errorf("the source said: %s", output)
 	}
 }
 

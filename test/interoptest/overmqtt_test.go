@@ -19,11 +19,11 @@ import (
 // dialMQTT is the dialer of one of our parties, made of a file of OCM.
 func dialMQTT(t testing.TB, role pki.Role, name, addr string, l mqttacl.Layout) transport.Dialer {
 	t.Helper()
-	party := transport.Filter{Cluster: name}
+	filter := transport.Filter{Cluster: name}
 	if role == pki.Source {
-		party = transport.Filter{Source: name}
+		filter = transport.Filter{Source: name}
 	}
-	o, f, err := transportmqtt.Load(mqttConfig(t, role, name, addr, l.Topics), party, false, logOf(t))
+	o, f, err := transportmqtt.Load(mqttConfig(t, role, name, addr, l.Topics), filter, false, logOf(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,10 +221,10 @@ func clientConfig(t testing.TB, role pki.Role, name, addr, more string) string {
 }
 
 // configFile writes a client configuration of sdk-go; who comes says how it is known.
-func configFile(t testing.TB, addr, who string) string {
+func configFile(t testing.TB, addr, client string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	text := fmt.Sprintf("url: %s\ncaFile: %s\n%s", addr, certs.CACert(), who)
+	text := fmt.Sprintf("url: %s\ncaFile: %s\n%s", addr, certs.CACert(), client)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

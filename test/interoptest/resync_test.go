@@ -56,11 +56,11 @@ func (a *stockAgent) received(from int) []string {
 // and gets exactly what it holds in an older version or not at all.
 func TestC27_ListedVersions_NewerIsSent(t *testing.T) {
 	t.Parallel()
-	b, stock := startBroker(t), startStockBroker(t, "")
-	wire := newCable(t, stock.addr)
+	b, ocm := startBroker(t), startStockBroker(t, "")
+	wire := newCable(t, ocm.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	for id, version := range map[string]int64{"older": 4, "same": 5, "newer": 6} {
-		stock.put(withID(id, newWork(cluster1, id, version)))
+		ocm.put(withID(id, newWork(cluster1, id, version)))
 	}
 	for _, id := range []string{"older", "same", "newer"} {
 		agent.awaitAdded(id)
@@ -91,11 +91,11 @@ func TestC27_ListedVersions_NewerIsSent(t *testing.T) {
 // A work without versions is sent at every resync, whatever the agent holds.
 func TestC28_Unversioned_IsAlwaysSent(t *testing.T) {
 	t.Parallel()
-	b, stock := startBroker(t), startStockBroker(t, "")
-	wire := newCable(t, stock.addr)
+	b, ocm := startBroker(t), startStockBroker(t, "")
+	wire := newCable(t, ocm.addr)
 	agent := startAgent(t, cluster1, wire.addr)
-	stock.put(withID("zero", newWork(cluster1, "zero", 0)))
-	stock.put(withID("seven", newWork(cluster1, "seven", 7)))
+	ocm.put(withID("zero", newWork(cluster1, "zero", 0)))
+	ocm.put(withID("seven", newWork(cluster1, "seven", 7)))
 	agent.awaitAdded("zero")
 	agent.awaitAdded("seven")
 	src := b.connect(t, pki.Source, src1)
@@ -119,7 +119,7 @@ func TestC28_Unversioned_IsAlwaysSent(t *testing.T) {
 // A deletion reaches the agent whatever version it lists.
 func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 	t.Parallel()
-	b, stock := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startStockBroker(t, "")
 	wire := newCable(t, b.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	src := b.connect(t, pki.Source, src1)
@@ -129,8 +129,8 @@ func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 	agent.finalizers("doomed", "test.hawser.dev/hold")
 
 	wire.cut()
-	wire.plug(stock.addr)
-	stock.put(withID("doomed", newWork(cluster1, "doomed", 6)))
+	wire.plug(ocm.addr)
+	ocm.put(withID("doomed", newWork(cluster1, "doomed", 6)))
 	agent.await(t, 0, "version 6", func(l line) bool { return ofID("modified", "doomed")(l) && l.Work.Generation == 6 })
 	wire.cut()
 	src.publishWork(src1, codec.DeleteRequest, deleting(w))
@@ -149,10 +149,10 @@ func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 // know. Ours says nothing: the agent keeps the work, and it is counted.
 func TestC30_UnknownID_IsNotDeleted(t *testing.T) {
 	t.Parallel()
-	b, stock := startBroker(t), startStockBroker(t, "")
-	wire := newCable(t, stock.addr)
+	b, ocm := startBroker(t), startStockBroker(t, "")
+	wire := newCable(t, ocm.addr)
 	agent := startAgent(t, cluster1, wire.addr)
-	stock.put(withID("stranger", newWork(cluster1, "stranger", 3)))
+	ocm.put(withID("stranger", newWork(cluster1, "stranger", 3)))
 	agent.awaitAdded("stranger")
 	src := b.connect(t, pki.Source, src1)
 	src.publishWork(src1, codec.CreateRequest, withID("known", newWork(cluster1, "known", 1)))
@@ -228,9 +228,9 @@ func TestC32_SourceNotSynced_NothingIsDeleted(t *testing.T) {
 	if diff := cmp.Diff([]string{"last-" + t.Name()}, agent.received(from)); diff != "" {
 		t.Errorf("events that the agent got (-want +got):\n%s", diff)
 	}
-	asked := b.wire.since(0, func(p passed) bool { return p.sent && p.peer.Role == string(identity.Source) && isRequest(p.event) })
-	if len(asked) != 0 {
-		t.Errorf("sources were asked: %v", asked)
+	requests := b.wire.since(0, func(p passed) bool { return p.sent && p.peer.Role == string(identity.Source) && isRequest(p.event) })
+	if len(requests) != 0 {
+		t.Errorf("sources were asked: %v", requests)
 	}
 }
 

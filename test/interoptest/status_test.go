@@ -49,10 +49,10 @@ func TestC23_EmptyHashList_GetsEveryStatus(t *testing.T) {
 // from those it has, and the agent answers with those only.
 func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
 	t.Parallel()
-	b, stock := startBroker(t), startStockBroker(t, "")
-	wire := newCable(t, stock.addr)
+	b, ocm := startBroker(t), startStockBroker(t, "")
+	wire := newCable(t, ocm.addr)
 	source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, wire.addr)
-	stock.put(withID("unlisted", newWork(cluster1, "unlisted", 1)))
+	ocm.put(withID("unlisted", newWork(cluster1, "unlisted", 1)))
 	agent.awaitAdded("unlisted")
 	agent.report("unlisted", "nobody asks")
 	wire.cut()

@@ -213,7 +213,7 @@ func (h *hub) change(key string, f func(*workv1.ManifestWork)) *workv1.ManifestW
 // may have seen it with another content, it cannot tell the two apart.
 func (h *hub) count(o *workv1.ManifestWork) {
 	g := generation{o.UID, o.Generation}
-	if life, has := h.generations[g]; has && life != h.life && o.Namespace == h.w.stock.name {
+	if epoch, has := h.generations[g]; has && epoch != h.life && o.Namespace == h.w.stock.name {
 		h.w.stock.confused = true
 		if o.DeletionTimestamp != nil { // it may answer the first deletion late
 			h.w.oracle.mayStay[string(o.UID)], h.w.oracle.clusters[o.Namespace].sharedMayStay = true, true

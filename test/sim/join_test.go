@@ -247,9 +247,9 @@ func (j *join) close() {
 }
 
 // ended reports an error that a program ended with and should not have.
-func (j *join) ended(who string, err error) {
+func (j *join) ended(client string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		j.fail("I6", "%s ended with %v", who, err)
+		j.fail("I6", "%s ended with %v", client, err)
 	}
 }
 

@@ -185,13 +185,13 @@ func (t *tap) Publish(ctx context.Context, p transport.Peer, event []byte, subsc
 	t.j.oracle.asked(p, event)
 	n.delay(ctx)
 	n.j.mu.Lock()
-	loses, doubles, strays := n.losing > 0, n.doubling > 0 && t.owner != "hub-source", n.stray > 0 && t.owner != "hub-source"
+	loses, doubles, unclaimed := n.losing > 0, n.doubling > 0 && t.owner != "hub-source", n.stray > 0 && t.owner != "hub-source"
 	switch {
 	case loses:
 		n.losing--
 	case doubles:
 		n.doubling--
-	case strays:
+	case unclaimed:
 		n.stray--
 	}
 	n.j.mu.Unlock()
@@ -200,7 +200,7 @@ func (t *tap) Publish(ctx context.Context, p transport.Peer, event []byte, subsc
 		return transport.Receipt{}, unavailable("lost on the way")
 	case doubles:
 		t.later(p, event, subscription)
-	case strays: // its publisher gives it up, and it comes all the same
+	case unclaimed: // its publisher gives it up, and it comes all the same
 		t.later(p, event, subscription)
 		return transport.Receipt{}, unavailable("the connection broke")
 	}
@@ -225,11 +225,11 @@ func (t *tap) later(p transport.Peer, event []byte, subscription string) {
 
 func (t *tap) publish(ctx context.Context, p transport.Peer, event []byte, subscription string) (transport.Receipt, error) {
 	o := t.j.oracle
-	said := o.said(p, event)
-	o.before(said)
+	reported := o.said(p, event)
+	o.before(reported)
 	r, err := t.broker.Publish(ctx, p, event, subscription)
 	if err == nil {
-		o.after(said)
+		o.after(reported)
 	}
 	return r, err
 }

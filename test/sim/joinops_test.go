@@ -161,17 +161,17 @@ var joinOperations = []operation{
 	})},
 
 	{"cut connections", 8, onJoin(func(j *join, a, _ uint32) string {
-		who := j.party(a)
-		j.net.cutOff(who)
-		return who
+		user := j.party(a)
+		j.net.cutOff(user)
+		return user
 	})},
 	{"partition", 5, onJoin(func(j *join, a, _ uint32) string {
-		who := j.party(a)
+		client := j.party(a)
 		j.mu.Lock()
-		j.net.cut = map[string]bool{who: true}
+		j.net.cut = map[string]bool{client: true}
 		j.mu.Unlock()
-		j.net.cutOff(who)
-		return who
+		j.net.cutOff(client)
+		return client
 	})},
 	{"rejoin", 6, onJoin(func(j *join, _, _ uint32) string {
 		j.mu.Lock()
@@ -219,12 +219,12 @@ var joinOperations = []operation{
 		if j.hub.old == nil {
 			return ""
 		}
-		var lacks []string
+		var missing []string
 		if a%2 == 0 {
-			lacks = []string{"certificatesigningrequests"}
+			missing = []string{"certificatesigningrequests"}
 		}
-		j.hub.restore(lacks)
-		return fmt.Sprint("without ", lacks)
+		j.hub.restore(missing)
+		return fmt.Sprint("without ", missing)
 	})},
 
 	{"ask for a token", 12, onJoiner(askForToken)},
@@ -292,8 +292,8 @@ func (j *join) undecided() (names []string) {
 }
 
 // restore brings the hub back to a copy of it. What a person had decided is as it was then.
-func (h *joinHub) restore(lacks []string) {
-	h.api.Restore(h.old, lacks...)
+func (h *joinHub) restore(missing []string) {
+	h.api.Restore(h.old, missing...)
 	for _, c := range joinNames {
 		accepted, _ := h.accepts(c)
 		h.j.oracle.want(c, accepted)

@@ -87,13 +87,13 @@ func (o *joinOracle) said(p transport.Peer, event []byte) map[string]bool {
 		o.j.fail("I8", "hub-source says what cannot be read: %v", err)
 		return nil
 	}
-	said := map[string]bool{}
+	reported := map[string]bool{}
 	for _, object := range m.GetObjects() {
 		if object.GetDataType() == codec.ManagedClusters.String() {
-			said[object.GetCluster()] = accepts(object)
+			reported[object.GetCluster()] = accepts(object)
 		}
 	}
-	return said
+	return reported
 }
 
 // accepts reads the object itself: facts may be wrong.
@@ -107,10 +107,10 @@ func accepts(object *hawserv1.RegistrationObject) bool {
 }
 
 // before opens what the broker is about to be told is accepted.
-func (o *joinOracle) before(said map[string]bool) {
+func (o *joinOracle) before(reported map[string]bool) {
 	o.j.mu.Lock()
 	defer o.j.mu.Unlock()
-	for cluster, accepted := range said {
+	for cluster, accepted := range reported {
 		if accepted {
 			delete(o.closed, cluster)
 		}
@@ -118,11 +118,11 @@ func (o *joinOracle) before(said map[string]bool) {
 }
 
 // after closes what the broker has acknowledged as not accepted.
-func (o *joinOracle) after(said map[string]bool) {
+func (o *joinOracle) after(reported map[string]bool) {
 	o.j.mu.Lock()
 	defer o.j.mu.Unlock()
-	for _, cluster := range slices.Sorted(maps.Keys(said)) {
-		if _, closed := o.closed[cluster]; !said[cluster] && !closed {
+	for _, cluster := range slices.Sorted(maps.Keys(reported)) {
+		if _, closed := o.closed[cluster]; !reported[cluster] && !closed {
 			o.closed[cluster] = time.Now()
 			o.j.w.note("%s   the broker knows that %s is not accepted", time.Now().Format("15:04:05.000"), cluster)
 		}
@@ -223,8 +223,8 @@ func (o *joinOracle) shown(p transport.Peer, own string, d codec.DataType, data 
 			o.j.fail("I8", "%s/%s was sent ManagedCluster %s", p.Role, p.Name, m.Name)
 		}
 	case codec.SigningRequests:
-		if asker := m.Annotations[membership.UserAnnotation]; m.Labels["open-cluster-management.io/cluster-name"] != own || bootstrap && asker != p.User {
-			o.j.fail("I8", "%s/%s was sent the request %s of %s", p.Role, p.Name, m.Name, asker)
+		if requester := m.Annotations[membership.UserAnnotation]; m.Labels["open-cluster-management.io/cluster-name"] != own || bootstrap && requester != p.User {
+			o.j.fail("I8", "%s/%s was sent the request %s of %s", p.Role, p.Name, m.Name, requester)
 		}
 	case codec.TokenRequests:
 		o.token(p, data)
@@ -243,11 +243,11 @@ func (o *joinOracle) token(p transport.Peer, data []byte) {
 		return
 	}
 	o.j.mu.Lock()
-	asked, before := o.asking[fmt.Sprint(p.Conn, " ", t.Metadata.UID)], o.given[t.Status.Token]
+	requested, before := o.asking[fmt.Sprint(p.Conn, " ", t.Metadata.UID)], o.given[t.Status.Token]
 	o.given[t.Status.Token] = p.Name
 	o.j.mu.Unlock()
 	switch {
-	case !asked:
+	case !requested:
 		o.j.fail("I8", "%s was sent a token that it has not asked for on this connection", p.Name)
 	case before != "":
 		o.j.fail("I8", "%s was sent a token that %s got before", p.Name, before)
@@ -455,8 +455,8 @@ func (a *joinAgent) isRevoked() bool {
 func (j *join) tidy(a *joinAgent) {
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
 		request, _ := csr["spec"].(hubapi.Object)["request"].(string)
-		who := subjectOf(request)
-		if of, _, _ := strings.Cut(strings.TrimPrefix(who, "system:open-cluster-management:"), ":"); len(hubapi.Conditions(csr)) == 0 && of == a.cluster && !strings.HasSuffix(who, ":"+a.agentName()) {
+		client := subjectOf(request)
+		if of, _, _ := strings.Cut(strings.TrimPrefix(client, "system:open-cluster-management:"), ":"); len(hubapi.Conditions(csr)) == 0 && of == a.cluster && !strings.HasSuffix(client, ":"+a.agentName()) {
 			j.hub.api.Delete("certificatesigningrequests", "", hubapi.Name(csr))
 		}
 	}

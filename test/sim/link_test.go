@@ -250,10 +250,10 @@ func (l *link) leave(err error) {
 // by whoever made the call when it is its turn, which may be after the next
 // connection began; so is the word that there will be none.
 func (w *world) breakOff(c *call) {
-	done, told := c.done, answer{err: unavailable("the connection broke")}
+	done, reported := c.done, answer{err: unavailable("the connection broke")}
 	c.done = nil
 	if len(c.answers) > 0 {
-		told = w.take(c)
+		reported = w.take(c)
 	} else {
 		w.delay(c)
 		c.alone = w.rng.IntN(2) == 0
@@ -261,9 +261,9 @@ func (w *world) breakOff(c *call) {
 	switch {
 	case done == nil:
 	case w.rng.IntN(2) == 0:
-		done(told.receipt, told.err)
+		done(reported.receipt, reported.err)
 	default:
-		w.late = append(w.late, &late{c, func() { done(told.receipt, told.err) }})
+		w.late = append(w.late, &late{c, func() { done(reported.receipt, reported.err) }})
 	}
 }
 

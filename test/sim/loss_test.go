@@ -22,13 +22,13 @@ import (
 func (o *oracle) backInTime(prefix string) {
 	for _, t := range slices.AppendSeq(slices.Clone(o.former), maps.Values(o.clusters)) {
 		for key := range t.highest {
-			if _, life, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
-				t.timeless[life] = true
+			if _, epoch, _ := strings.Cut(key, " "); strings.HasPrefix(epoch, prefix) {
+				t.timeless[epoch] = true
 			}
 		}
 		for key := range t.seen {
-			if life, _, _ := strings.Cut(key, " "); strings.HasPrefix(life, prefix) {
-				t.timeless[life] = true
+			if generation, _, _ := strings.Cut(key, " "); strings.HasPrefix(generation, prefix) {
+				t.timeless[generation] = true
 			}
 		}
 	}
@@ -57,8 +57,8 @@ func (o *oracle) sourceForgets() {
 func (o *oracle) older(w *workv1.ManifestWork) {
 	t := o.clusters[w.Namespace]
 	t.timeless[string(w.UID)] = true
-	for life := range o.w.hub.life {
-		t.timeless[fmt.Sprintf("%s#%d", w.UID, life+1)] = true
+	for epoch := range o.w.hub.life {
+		t.timeless[fmt.Sprintf("%s#%d", w.UID, epoch+1)] = true
 	}
 }
 
@@ -210,9 +210,9 @@ func (o *oracle) broughtBack() {
 // more. A release is the end of what source and broker know of the works of a
 // cluster: stock agents keep such a work until somebody cleans up; ours evict it
 // when the cluster is served again.
-func (o *oracle) unknown(clusterName, life string) {
+func (o *oracle) unknown(clusterName, epoch string) {
 	if clusterName == o.w.stock.name || o.refused(clusterName) {
-		o.mayStay[life] = true
+		o.mayStay[epoch] = true
 		o.clusters[clusterName].sharedMayStay = true
 	}
 }
@@ -236,9 +236,9 @@ func (o *oracle) deletedAfterLoss(op *store.Op, after *store.Meta) {
 		// As far as anybody knows no cluster has the work, or the spec that the store
 		// went back to is from before it was Orphan, and its source has none any more:
 		// so nobody knows what is to become of its objects.
-		for life := range o.mustStay {
-			if life == op.Key.ResourceID || strings.HasPrefix(life, op.Key.ResourceID+"#") {
-				o.mustStay[life] = false
+		for epoch := range o.mustStay {
+			if epoch == op.Key.ResourceID || strings.HasPrefix(epoch, op.Key.ResourceID+"#") {
+				o.mustStay[epoch] = false
 			}
 		}
 	}

@@ -205,7 +205,7 @@ const pings = 44_987_123_457 * time.Nanosecond
 
 // connectMQTT subscribes over MQTT; the caller sees to the answer.
 func (w *world) connectMQTT(l *link, f transport.Filter, h transport.Hello) *conn {
-	near, far := net.Pipe()
+	near, remote := net.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
 		link: l, ended: make(chan error, 1), over: make(chan struct{}), peer: w.peer(l.id),
@@ -219,30 +219,30 @@ func (w *world) connectMQTT(l *link, f transport.Filter, h transport.Hello) *con
 	}
 	var filter string
 	c.client.publish, filter = topicsOf(f)
-	w.broker.front.take(c, &socket{far, l.id})
+	w.broker.front.take(c, &socket{remote, l.id})
 	go c.client.run(filter, h) // ends with the connection
 	go c.client.ping(ctx)      // ends with ctx
 	return c
 }
 
 // take accepts a connection.
-func (f *front) take(c *conn, far net.Conn) {
-	f.dialed <- far
+func (f *front) take(c *conn, remote net.Conn) {
+	f.dialed <- remote
 	raw, err := f.accept.Accept()
 	if err != nil {
 		panic(err)
 	}
-	raw, who, err := f.port.Handshake(raw)
+	raw, connection, err := f.port.Handshake(raw)
 	if err != nil {
 		panic(err)
 	}
 	f.mu.Lock()
-	f.conns[who.Peer().Conn] = c
+	f.conns[connection.Peer().Conn] = c
 	f.mu.Unlock()
-	if p := who.Peer(); p.Name != c.peer.Name || p.Role != c.peer.Role {
+	if p := connection.Peer(); p.Name != c.peer.Name || p.Role != c.peer.Role {
 		f.w.fail("I8", "%s is taken for %s/%s", c.link.id, p.Role, p.Name)
 	}
-	f.front.Serve(raw, who, listen.MQTT)
+	f.front.Serve(raw, connection, listen.MQTT)
 }
 
 // topicsOf is where a party publishes, and what it subscribes to.
@@ -295,8 +295,8 @@ func (c *client) run(filter string, h transport.Hello) {
 			err = c.took(&k, filter, h)
 		}
 	}
-	e, told := err.(*transport.Error) //nolint:errorlint // of ours, or of the connection
-	if !told {
+	e, reported := err.(*transport.Error) //nolint:errorlint // of ours, or of the connection
+	if !reported {
 		e = unavailable("the connection broke")
 	}
 	c.mu.Lock()
@@ -315,11 +315,11 @@ func (c *client) run(filter string, h transport.Hello) {
 
 // took handles what the broker sent. The error ends the connection.
 func (c *client) took(k *packets.Packet, filter string, h transport.Hello) error {
-	said := make([]codec.Property, 0, len(k.Properties.User))
+	reported := make([]codec.Property, 0, len(k.Properties.User))
 	for _, u := range k.Properties.User {
-		said = append(said, codec.Property{Key: u.Key, Value: u.Val})
+		reported = append(reported, codec.Property{Key: u.Key, Value: u.Val})
 	}
-	refusal := property.Refusal{Reason: property.Reason(k.ReasonCode), Text: k.Properties.ReasonString, Properties: said}
+	refusal := property.Refusal{Reason: property.Reason(k.ReasonCode), Text: k.Properties.ReasonString, Properties: reported}
 	switch k.FixedHeader.Type {
 	case packets.Connack:
 		if refusal.Reason.Failed() {
@@ -334,16 +334,16 @@ func (c *client) took(k *packets.Packet, filter string, h transport.Hello) error
 		if refusal.Reason = property.Reason(k.ReasonCodes[0]); refusal.Reason.Failed() {
 			return refusal.Error()
 		}
-		c.conn.stream.accepted <- property.AcceptedOf(said)
+		c.conn.stream.accepted <- property.AcceptedOf(reported)
 	case packets.Publish:
-		event, err := (codec.Message{ContentType: k.Properties.ContentType, Properties: said, Payload: k.Payload}).Proto()
+		event, err := (codec.Message{ContentType: k.Properties.ContentType, Properties: reported, Payload: k.Payload}).Proto()
 		if err != nil {
 			return err
 		}
 		c.unacked <- k.PacketID
 		c.conn.stream.events <- event
 	case packets.Puback:
-		c.answered(k.PacketID, answer{receipt: property.ReceiptOf(said), given: time.Now()}, refusal)
+		c.answered(k.PacketID, answer{receipt: property.ReceiptOf(reported), given: time.Now()}, refusal)
 	case packets.Disconnect:
 		return refusal.Error()
 	}

@@ -47,7 +47,7 @@ func (o *oracle) appliedOnHub(work *workv1.ManifestWork) {
 	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != work.Generation || work.DeletionTimestamp != nil {
 		return
 	}
-	if life, has := o.w.hub.generations[generation{work.UID, work.Generation}]; has && life != o.w.hub.life {
+	if epoch, has := o.w.hub.generations[generation{work.UID, work.Generation}]; has && epoch != o.w.hub.life {
 		return
 	}
 	for _, data := range objectsOf(work.Spec.Workload.Manifests) {

@@ -166,28 +166,28 @@ func newOracle(w *world) *oracle {
 }
 
 // deletedAtSource hears of a deletion; w is what was wanted last.
-func (o *oracle) deletedAtSource(life string, w *workv1.ManifestWork) {
+func (o *oracle) deletedAtSource(epoch string, w *workv1.ManifestWork) {
 	id := string(w.UID)
 	again := strings.HasPrefix(id, "hub-") && o.everGone[id] // a deletion from before a restore may be under way
 	o.gone[id], o.everGone[id] = true, true
-	o.dead[root(life)], o.mustStay[root(life)] = true, orphans(w.Spec.DeleteOption) && !again
+	o.dead[root(epoch)], o.mustStay[root(epoch)] = true, orphans(w.Spec.DeleteOption) && !again
 }
 
 // root is what stands for a life where it ends: all lives of a hub's work, which
 // is one after each restore of the hub, end together.
-func root(life string) string {
-	if strings.HasPrefix(life, "hub-") {
-		life, _, _ = strings.Cut(life, "#")
+func root(epoch string) string {
+	if strings.HasPrefix(epoch, "hub-") {
+		epoch, _, _ = strings.Cut(epoch, "#")
 	}
-	return life
+	return epoch
 }
 
 // lifeOf takes apart what says which life of a work something is of: works that are
 // made anew under their id, and those of a restored hub, have several.
-func lifeOf(work string) (first string, life int) {
+func lifeOf(work string) (first string, epoch int) {
 	first, n, _ := strings.Cut(work, "#")
-	life, _ = strconv.Atoi(n)
-	return first, life
+	epoch, _ = strconv.Atoi(n)
+	return first, epoch
 }
 
 // approved hears that an operator lets a work be deleted that its hub lacks.
@@ -196,10 +196,10 @@ func (o *oracle) approved(id string) {
 }
 
 // option hears that a work has another delete option.
-func (o *oracle) option(life string, w *workv1.ManifestWork) {
-	life = root(life)
-	o.mayStay[life] = o.mayStay[life] || orphans(w.Spec.DeleteOption)
-	if o.mayStay[life] {
+func (o *oracle) option(epoch string, w *workv1.ManifestWork) {
+	epoch = root(epoch)
+	o.mayStay[epoch] = o.mayStay[epoch] || orphans(w.Spec.DeleteOption)
+	if o.mayStay[epoch] {
 		o.clusters[w.Namespace].sharedMayStay = true
 	}
 }
@@ -312,9 +312,9 @@ func statusHash(s workv1.ManifestWorkStatus) string {
 }
 
 // committed judges one write of the store by the record before and after it.
-func (o *oracle) committed(op *store.Op, verdict store.ResultCode, before, after *store.Meta) {
+func (o *oracle) committed(op *store.Op, result store.ResultCode, before, after *store.Meta) {
 	id := op.Key.ResourceID
-	if verdict != store.OverQuota {
+	if result != store.OverQuota {
 		o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
 	}
 	changed := before == nil != (after == nil) || before != nil && *before != *after
@@ -493,20 +493,20 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 		o.w.fail("I2", "%s: %s went from version %d of %s back to %d", where, name, t.highest[key], data["work"], version)
 	}
 	t.highest[key] = max(version, t.highest[key])
-	first, life := lifeOf(data["work"])
-	if latest := t.life[name+" "+first]; life < latest && !t.timeless[data["work"]] {
-		o.w.fail("I2", "%s: %s went from life %d of %s back to %d", where, name, latest, first, life)
+	first, epoch := lifeOf(data["work"])
+	if latest := t.life[name+" "+first]; epoch < latest && !t.timeless[data["work"]] {
+		o.w.fail("I2", "%s: %s went from life %d of %s back to %d", where, name, latest, first, epoch)
 	}
-	t.life[name+" "+first] = max(life, t.life[name+" "+first])
+	t.life[name+" "+first] = max(epoch, t.life[name+" "+first])
 }
 
 // removed judges that an object was deleted on a cluster.
 func (o *oracle) removed(where string, t *truth, name string, old object) {
-	if life := old.data["work"]; life != "" && o.dead[root(life)] {
-		if o.mustStay[root(life)] {
-			o.removedOrphan(where, t, name, life)
+	if epoch := old.data["work"]; epoch != "" && o.dead[root(epoch)] {
+		if o.mustStay[root(epoch)] {
+			o.removedOrphan(where, t, name, epoch)
 		}
-		o.removedOfTheNext(where, t, name, root(life))
+		o.removedOfTheNext(where, t, name, root(epoch))
 		return
 	}
 	for id, w := range t.wanted {
@@ -543,12 +543,12 @@ func (o *oracle) abandoned(where, id string) bool {
 // removedOrphan judges that an object was deleted whose work was Orphan when it
 // was deleted: only an earlier spec that no longer has it may do that, or the word of
 // a cluster that was replaced, that it is gone: a grave has no delete options.
-func (o *oracle) removedOrphan(where string, t *truth, name, life string) {
+func (o *oracle) removedOrphan(where string, t *truth, name, epoch string) {
 	if o.usurped[where] {
 		return
 	}
 	for id, w := range t.wanted {
-		if root(w.life) == root(life) && (!w.live || w.objects[name] != nil) {
+		if root(w.life) == root(epoch) && (!w.live || w.objects[name] != nil) {
 			o.w.fail("I3", "%s: %s was deleted with work %s (%s), which is Orphan", where, name, w.name, id)
 		}
 	}

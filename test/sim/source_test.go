@@ -259,8 +259,8 @@ func (s *source) serve(c string) {
 	s.selected[c] = true
 	s.w.oracle.servedAgain(c)
 	s.core.ClusterSelected(s.of, c)
-	if stock := s.w.stock; s.hub.life > 0 && stock.name == c {
-		stock.link.loseIfAny("it begins anew")
+	if ocm := s.w.stock; s.hub.life > 0 && ocm.name == c {
+		ocm.link.loseIfAny("it begins anew")
 	}
 }
 

@@ -109,9 +109,9 @@ func newWorld(seed uint64, k *shape) *world {
 // jitter returns the random source of a party. A number follows from the moment
 // and not from how often the party has asked: that may depend on the order in
 // which it goes through a map.
-func (w *world) jitter(party string) func() float64 {
+func (w *world) jitter(client string) func() float64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(party))
+	_, _ = h.Write([]byte(client))
 	return func() float64 {
 		return rand.New(rand.NewPCG(w.seed^h.Sum64(), uint64(time.Now().UnixNano()))).Float64()
 	}

@@ -68,12 +68,12 @@ func table(out io.Writer, all []growth) error {
 	fmt.Fprintln(w, "program\tquantity\tfirst window\tlast window\tgrowth\t\t")
 	var errs []error
 	for _, g := range all {
-		verdict := "ok"
+		result := "ok"
 		if g.err != nil {
-			verdict = "TOO MUCH"
+			result = "TOO MUCH"
 			errs = append(errs, g.err)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\t%+.1f %%\t%s\t\n", g.program, g.quantity, g.before/g.unit, g.after/g.unit, g.percent(), verdict)
+		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\t%+.1f %%\t%s\t\n", g.program, g.quantity, g.before/g.unit, g.after/g.unit, g.percent(), result)
 	}
 	return errors.Join(append(errs, w.Flush())...)
 }

@@ -80,8 +80,8 @@ func (w *writer) run(ctx context.Context) error {
 
 // write creates, updates or deletes one work. Creations and deletions balance.
 func (w *writer) write(ctx context.Context) error {
-	const life = 10 // one write in ten begins or ends a work
-	switch ends := w.random.IntN(life) == 0; {
+	const round = 10 // one write in ten begins or ends a work
+	switch ends := w.random.IntN(round) == 0; {
 	case len(w.away) > absent || ends && len(w.away) > 0 && w.random.IntN(2) == 0:
 		w.created.Add(1)
 		return w.Create(ctx, move(&w.away, &w.there, 0))

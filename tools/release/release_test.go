@@ -73,8 +73,8 @@ var small = sync.OnceValues(func() (built map[string][]byte, err error) {
 		system, architecture, _ := strings.Cut(platform, "/")
 		cmd := exec.Command("go", "build", "-trimpath", "-o", out, source)
 		cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+architecture)
-		if said, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", platform, err, said)
+		if reported, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", platform, err, reported)
 		}
 		if built[platform], err = os.ReadFile(out); err != nil {
 			return nil, err

@@ -67,8 +67,8 @@ func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 // timeOf is how long a request may take: somewhat less than its client waits.
 func timeOf(r *http.Request) time.Duration {
 	d := maxTime
-	if asked, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil && asked > 0 {
-		d = min(d, asked)
+	if requested, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil && requested > 0 {
+		d = min(d, requested)
 	}
 	return d - d/10
 }

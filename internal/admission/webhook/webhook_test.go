@@ -298,10 +298,10 @@ func (f *fixture) client() *http.Client {
 }
 
 func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
-	asked, say := make(chan struct{}), make(chan struct{})
+	requested, send := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error) {
-		close(asked)
-		<-say
+		close(requested)
+		<-send
 		return true, nil
 	}, slog.New(slog.DiscardHandler))
 	f.certify()
@@ -322,7 +322,7 @@ func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
 		err = json.NewDecoder(resp.Body).Decode(&got)
 		answered <- fmt.Sprint(resp.Proto, " ", err, " ", got.Response != nil && got.Response.Allowed)
 	}()
-	<-asked
+	<-requested
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -335,7 +335,7 @@ func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
 		}
 		c.Close()
 	}
-	close(say)
+	close(send)
 	if got := <-answered; got != "HTTP/1.1 <nil> true" {
 		t.Errorf("the request in flight got %s", got)
 	}
@@ -399,7 +399,7 @@ func TestWebhook_StarvedByNobody(t *testing.T) {
 		text := fmt.Sprintf("POST %s?timeout=10s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", Path, len(body), body)
 		return text[:len(text)-part]
 	}
-	say := func(t *testing.T, text string) {
+	send := func(t *testing.T, text string) {
 		t.Helper()
 		if _, err := tls.Client(raw(t, "127.0.0.9"), trust).Write([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -411,10 +411,10 @@ func TestWebhook_StarvedByNobody(t *testing.T) {
 		times  int
 		attack func(t *testing.T)
 	}{
-		"slow bodies":     {300, func(t *testing.T) { say(t, request(10)) }},
-		"slow headers":    {60, func(t *testing.T) { say(t, request(0)[:40]) }},
+		"slow bodies":     {300, func(t *testing.T) { send(t, request(10)) }},
+		"slow headers":    {60, func(t *testing.T) { send(t, request(0)[:40]) }},
 		"slow handshakes": {600, func(t *testing.T) { raw(t, "127.0.0.9") }},
-		"idle":            {60, func(t *testing.T) { say(t, request(0)) }},
+		"idle":            {60, func(t *testing.T) { send(t, request(0)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range c.times {

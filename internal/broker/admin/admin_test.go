@@ -133,10 +133,10 @@ func (source) Scope() store.Scope    { return store.Scope{DataType: codec.Manife
 func (source) Compares(uint64) error { return nil }
 
 // compare has source "src" say that it has compared a cluster, and lacks works.
-func (d *syncFake) compare(cluster string, lacks ...string) (withheld []*hawserv1.WithheldDeletion) {
+func (d *syncFake) compare(cluster string, missing ...string) (withheld []*hawserv1.WithheldDeletion) {
 	d.Helper()
 	c := codec.ClusterComparison{Cluster: cluster, Reason: "the hub lacks them"}
-	for _, id := range lacks {
+	for _, id := range missing {
 		r := must(d.cfg.Store.Get(d.Context(), recordKey(cluster, id)))(d.T)
 		c.Withheld = append(c.Withheld, codec.WithheldDeletion{ResourceID: id, Name: r.Name, Revision: r.SpecRevision})
 		withheld = append(withheld, &hawserv1.WithheldDeletion{ResourceId: id, Revision: r.SpecRevision})
@@ -164,7 +164,7 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	d.put("c1", "w1", "w2")
 	inSync := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: feed.Matched}
 	behind := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: feed.Matched, Pending: 3}
-	silent := feed.Agent{Scope: placed("c1"), Since: noon}
+	muted := feed.Agent{Scope: placed("c1"), Since: noon}
 	differs := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: feed.Differs}
 	for _, c := range []struct {
 		agents  []feed.Agent
@@ -174,8 +174,8 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	}{
 		{[]feed.Agent{inSync}, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 0, 2},
 		{[]feed.Agent{inSync, behind}, hawserv1.SyncState_SYNC_STATE_BEHIND, 3, 1},
-		{[]feed.Agent{behind, inSync, silent}, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 3, 0},
-		{[]feed.Agent{differs, behind, silent}, hawserv1.SyncState_SYNC_STATE_DIFFERS, 3, 0},
+		{[]feed.Agent{behind, inSync, muted}, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 3, 0},
+		{[]feed.Agent{differs, behind, muted}, hawserv1.SyncState_SYNC_STATE_DIFFERS, 3, 0},
 	} {
 		d.agents = c.agents
 		var got []*hawserv1.ListClustersResponse

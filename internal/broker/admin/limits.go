@@ -33,11 +33,11 @@ func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.S
 	if phase < p.after.phase {
 		return nil
 	}
-	after, room := "", partRows-p.looked
+	after, free := "", partRows-p.looked
 	if p.after.phase == phase {
 		after = p.after.scope.Cluster
 	}
-	rows := a.cfg.Store.Rows(of, after, room)
+	rows := a.cfg.Store.Rows(of, after, free)
 	if of == quota.Source {
 		for _, name := range slices.Concat(a.cfg.Quotas.Sources(), a.agents.Sources()) {
 			if name > after && !slices.ContainsFunc(rows, func(r quota.Row) bool { return r.Name == name }) {
@@ -46,7 +46,7 @@ func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.S
 		}
 		slices.SortFunc(rows, func(x, y quota.Row) int { return cmp.Compare(x.Name, y.Name) })
 	}
-	return rows[:min(room, len(rows))]
+	return rows[:min(free, len(rows))]
 }
 
 func (a *Admin) limitsOf(of quota.Scope, row quota.Row) *hawserv1.ListLimitsResponse {

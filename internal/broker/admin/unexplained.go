@@ -95,14 +95,14 @@ func (a *Admin) explain(ctx context.Context, f claims.Discrepancy) (*hawserv1.Li
 
 // addApplied adds the AppliedManifestWorks of a cluster that no work explains.
 func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, agents []feed.Agent) {
-	told := map[string]bool{} // several agents of one cluster see the same
+	reported := map[string]bool{} // several agents of one cluster see the same
 	for _, s := range agents {
 		if s.Scope.Cluster != at.scope.Cluster {
 			continue
 		}
 		for _, r := range s.Applied.Records {
-			if !told[r.UID] {
-				told[r.UID] = true
+			if !reported[r.UID] {
+				reported[r.UID] = true
 				p.add(at, appliedOf(s.Scope.Cluster, r, a.cfg.Now()))
 			}
 		}

@@ -243,8 +243,8 @@ func TestLog_SaysWhoComesAndGoes(t *testing.T) {
 	}
 	log.Reset()
 	for n := range 100_000 { // a fleet comes back, and somebody scans
-		who := Client{Identity: fmt.Sprint("agent/c", n), Addr: "192.0.2.1:7"}
-		l.Connected(who, time.Time{})
+		client := Client{Identity: fmt.Sprint("agent/c", n), Addr: "192.0.2.1:7"}
+		l.Connected(client, time.Time{})
 		l.Refused(Client{Addr: "192.0.2.9:1"}, fmt.Sprint(n), "", "failed", errors.New("EOF"))
 	}
 	now = now.Add(period)

@@ -216,16 +216,16 @@ func sameNamespace(c Call) *transport.Error {
 
 // mayPublish looks the type up: a request to resync comes from whoever receives
 // that half of a resource, everything else from whoever sends it.
-func mayPublish(p codec.Senders, who string, c Call) *transport.Error {
+func mayPublish(p codec.Senders, client string, c Call) *transport.Error {
 	if c.RawType != "" {
 		if !syncEvents[c.RawType].Has(p) {
-			return denied("type", "%s has no right to publish %s", who, c.RawType)
+			return denied("type", "%s has no right to publish %s", client, c.RawType)
 		}
 		return nil
 	}
 	if row, ok := codec.Registration(c.Type.DataType); ok {
 		if p != codec.FromAgent || !row.Takes(c.Type, false) {
-			return denied("type", "%s has no right to publish %s", who, c.Type)
+			return denied("type", "%s has no right to publish %s", client, c.Type)
 		}
 		return nil
 	}
@@ -235,7 +235,7 @@ func mayPublish(p codec.Senders, who string, c Call) *transport.Error {
 	}
 	sends := senders(row, c.Type.Subresource).Has(p)
 	if sends == (c.Type.Action == codec.ResyncRequest) {
-		return denied("type", "%s has no right to publish %s.%s of %s", who, c.Type.Subresource, c.Type.Action, c.Type.DataType)
+		return denied("type", "%s has no right to publish %s.%s of %s", client, c.Type.Subresource, c.Type.Action, c.Type.DataType)
 	}
 	return nil
 }
@@ -297,7 +297,7 @@ func subscribeAsSource(name string, c Call) *transport.Error {
 	return mayReceive(codec.FromSource, "source/"+name, c)
 }
 
-func mayReceive(p codec.Senders, who string, c Call) *transport.Error {
+func mayReceive(p codec.Senders, client string, c Call) *transport.Error {
 	if c.Type.DataType == codec.Registrations && p == codec.FromSource {
 		return nil
 	}
@@ -306,20 +306,20 @@ func mayReceive(p codec.Senders, who string, c Call) *transport.Error {
 	}
 	row, ok := codec.Lookup(c.Type.DataType)
 	if !ok {
-		return denied("type", "%s has no right to receive %s", who, c.Type.DataType)
+		return denied("type", "%s has no right to receive %s", client, c.Type.DataType)
 	}
 	if senders(row, c.Type.Subresource).Has(p) {
-		return denied("type", "%s has no right to receive %s of %s", who, c.Type.Subresource, c.Type.DataType)
+		return denied("type", "%s has no right to receive %s of %s", client, c.Type.Subresource, c.Type.DataType)
 	}
 	return nil
 }
 
 // Identify returns who a peer is. Where that is allowed, one that gave no identity is who
 // it says it is.
-func Identify(p transport.Peer, asked Call, insecure bool) identity.Identity {
+func Identify(p transport.Peer, requested Call, insecure bool) identity.Identity {
 	id := identity.Identity{Role: identity.Role(p.Role), Name: p.Name}
 	if id == (identity.Identity{}) && insecure {
-		return Claimed(asked)
+		return Claimed(requested)
 	}
 	return id
 }
@@ -333,22 +333,22 @@ func registers(d codec.DataType) bool {
 // event names when it is a source's business, else the agent of its cluster.
 // It is for peers that nobody authenticated, where that is allowed.
 func Claimed(c Call) identity.Identity {
-	party := codec.FromAgent
+	kind := codec.FromAgent
 	switch {
 	case c.Method == Subscribe && c.Source != "":
-		party = codec.FromSource
+		kind = codec.FromSource
 	case c.RawType != "":
 		// An ack names the cluster of an agent; that of a source names none.
 		if sends := syncEvents[c.RawType]; sends == codec.FromSource || sends.Has(codec.FromSource) && c.Cluster == "" {
-			party = codec.FromSource
+			kind = codec.FromSource
 		}
 	case c.Method == Publish && c.RawType == "" && !registers(c.Type.DataType):
 		row, _ := codec.Lookup(c.Type.DataType)
 		if senders(row, c.Type.Subresource).Has(codec.FromSource) != (c.Type.Action == codec.ResyncRequest) {
-			party = codec.FromSource
+			kind = codec.FromSource
 		}
 	}
-	if party == codec.FromSource {
+	if kind == codec.FromSource {
 		return identity.Identity{Role: identity.Source, Name: c.Source}
 	}
 	return identity.Identity{Role: identity.Agent, Name: c.Cluster}

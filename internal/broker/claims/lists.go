@@ -167,12 +167,12 @@ func (x *Lists) changed(c *store.Change) {
 	defer x.mu.Unlock()
 	id := c.Key.ResourceID
 	for _, l := range slices.Clone(x.byScope[scopeOf(c.Key)]) {
-		version, unexplained := l.orphans[id]
+		version, orphans := l.orphans[id]
 		switch {
 		case c.Gone:
 			delete(l.newer, id)
 			delete(l.explained, id)
-		case unexplained:
+		case orphans:
 			delete(l.orphans, id)
 			if !l.closed {
 				l.explained[id] = version

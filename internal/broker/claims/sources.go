@@ -279,7 +279,7 @@ func (s *Sources) Revoke(scope store.Scope, owner string) {
 // Release forgets everything that a source said of a cluster: what vanishes from the store
 // is not its word that it does not exist. It takes no lock of others; tell, called after
 // that, tells the agents.
-func (s *Sources) Release(owner, cluster string) (tell func()) {
+func (s *Sources) Release(owner, cluster string) (report func()) {
 	var changed []Change
 	for _, d := range codec.DataTypes() {
 		if s.revoke(store.Scope{DataType: d, Owner: owner}, cluster, true) {

@@ -23,8 +23,8 @@ func (noAgents) Recheck(Change)                            {}
 func (noAgents) End(store.Scope, string, *transport.Error) {}
 
 // newState returns claims that may remember half of so many bytes for one party.
-func newState(room int) *State {
-	c := New(&call.Config{QueueBytes: room, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
+func newState(free int) *State {
+	c := New(&call.Config{QueueBytes: free, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
 	c.Connect(noAgents{}, nil)
 	return c
 }
@@ -55,11 +55,11 @@ func works(ids ...string) map[string]codec.WithheldDeletion {
 }
 
 // compares is that clusters are compared, lacks that works of one are withheld.
-func compares(clusters ...string) (said []clusterReport) {
+func compares(clusters ...string) (reported []clusterReport) {
 	for _, c := range clusters {
-		said = append(said, clusterReport{cluster: c})
+		reported = append(reported, clusterReport{cluster: c})
 	}
-	return said
+	return reported
 }
 
 func hasUnsynced(cluster, reason string, works map[string]codec.WithheldDeletion) []clusterReport {
@@ -179,9 +179,9 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newSources()
 		all := map[string]bool{}
-		said := map[string]map[string]last{"s0": {}, "s1": {}}
+		output := map[string]map[string]last{"s0": {}, "s1": {}}
 		has := func(owner, cluster string) bool {
-			s, ok := said[owner][cluster]
+			s, ok := output[owner][cluster]
 			return ok && s.compared || !ok && all[owner]
 		}
 		set := func() map[string][]string {
@@ -202,7 +202,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 			var changed Change
 			if rapid.IntRange(0, 4).Draw(t, "revoke") == 0 {
 				n := rapid.SampledFrom(names).Draw(t, "cluster")
-				said[owner][n] = last{}
+				output[owner][n] = last{}
 				if c.revoke(o.owner, n, rapid.Bool().Draw(t, "drop")) {
 					changed.Clusters = []string{n}
 				}
@@ -214,16 +214,16 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 				o.all = rapid.Bool().Draw(t, "all")
 				for _, n := range open {
 					o.clusters = append(o.clusters, hasUnsynced(n, "", works("w"))...)
-					said[owner][n] = last{withheld: true, subscription: o.subscription}
+					output[owner][n] = last{withheld: true, subscription: o.subscription}
 				}
 				for _, n := range closed {
-					said[owner][n] = last{compared: true}
+					output[owner][n] = last{compared: true}
 				}
 				if o.all {
 					all[owner] = true
-					for n, s := range said[owner] {
+					for n, s := range output[owner] {
 						if !s.withheld || s.subscription != o.subscription {
-							delete(said[owner], n)
+							delete(output[owner], n)
 						}
 					}
 				}
@@ -241,9 +241,9 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 				if diff := cmp.Diff(after[n], c.SyncedSources(placed(n))); diff != "" {
 					t.Fatalf("%s: %s", n, diff)
 				}
-				told := changed.Everywhere || slices.Contains(changed.Clusters, n)
+				reported := changed.Everywhere || slices.Contains(changed.Clusters, n)
 				same := slices.Equal(before[n], after[n])
-				if !same && !told || same && told && !changed.Everywhere {
+				if !same && !reported || same && reported && !changed.Everywhere {
 					t.Fatalf("%s changed from %q to %q, told is %+v", n, before[n], after[n], changed)
 				}
 				for _, owner := range []string{"s0", "s1"} {

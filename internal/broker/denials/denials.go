@@ -200,9 +200,9 @@ func (l *List) write(ctx context.Context, bookmarks map[string][]byte, apply fun
 	}
 	l.mu.Lock()
 	apply()
-	tell := slices.Clone(l.changed)
+	report := slices.Clone(l.changed)
 	l.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range report {
 		f()
 	}
 	return nil

@@ -39,10 +39,10 @@ func (t *stream) sendDisconnected() error {
 		return nil
 	}
 	t.disconnected.sent = all
-	room := min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes
+	free := min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes
 	for first := true; first || len(all) > 0; first = false {
 		n, size := 0, 0
-		for n < len(all) && size < room {
+		for n < len(all) && size < free {
 			size += rowBytes + len(all[n].Cluster) + len(all[n].Why)
 			n++
 		}

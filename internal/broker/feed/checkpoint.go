@@ -226,12 +226,12 @@ func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
 		f.intake.Seen(s.scope, a.Cursor.Revision)
 		return nil
 	}
-	told, p, complain := s.confirm(a)
+	reportedAt, p, complain := s.confirm(a)
 	f.metrics.acked(s.part, p)
-	if told.IsZero() {
+	if reportedAt.IsZero() {
 		f.peers.Refresh(s.scope)
 	} else {
-		f.peers.Acknowledged(s.scope, f.cfg.Now().Sub(told))
+		f.peers.Acknowledged(s.scope, f.cfg.Now().Sub(reportedAt))
 	}
 	if complain {
 		f.cfg.Log.Warn("agent holds something else than the store, also after it listed it",
@@ -250,23 +250,23 @@ func (s *subscription) wasSent(revision uint64) bool {
 // confirm notes an agent's acknowledgement and returns what it proves, and whether that is
 // worth a line in the log. One that comes so late that nobody remembers the digest proves
 // nothing. told is when the checkpoint went out that it acknowledges.
-func (s *subscription) confirm(a codec.Ack) (told time.Time, p SyncResult, complain bool) {
+func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult, complain bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	y := &s.sync
 	y.acked = max(y.acked, a.Cursor.Revision)
 	if a.Digest == nil {
-		return told, Unproven, false
+		return reportedAt, Unproven, false
 	}
 	for _, t := range y.sentDigests {
 		if t.revision != a.Cursor.Revision {
 			continue
 		}
-		told = t.at
+		reportedAt = t.at
 		if t.digest == *a.Digest {
 			y.proof = Matched
 			s.list.MarkInSync()
-			return told, Matched, false
+			return reportedAt, Matched, false
 		}
 		p = Differs
 	}
@@ -274,7 +274,7 @@ func (s *subscription) confirm(a codec.Ack) (told time.Time, p SyncResult, compl
 		y.proof = Differs
 		complain, y.mismatchLogged = !y.mismatchLogged, true
 	}
-	return told, p, complain
+	return reportedAt, p, complain
 }
 
 // snapshot is the subscription for whoever looks.

@@ -349,9 +349,9 @@ func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
 	d.bytes.Add(float64(size))
 }
 
-func (m *metrics) compared(s codec.Subresource, silent bool, sends int, took time.Duration) {
+func (m *metrics) compared(s codec.Subresource, muted bool, sends int, took time.Duration) {
 	cause := "request"
-	if silent {
+	if muted {
 		cause = "silence"
 	}
 	m.resyncs.WithLabelValues(string(s), cause).Inc()

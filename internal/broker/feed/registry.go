@@ -59,13 +59,13 @@ func (r *registry) await(s *subscription, revision uint64) {
 }
 
 // add registers s: every change routed from now on reaches it.
-func (r *registry) add(s *subscription, perParty int) error {
+func (r *registry) add(s *subscription, perClient int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.end.Load(); err != nil {
 		return err
 	}
-	if r.perClient[s.client] >= perParty {
+	if r.perClient[s.client] >= perClient {
 		return call.Overloaded("too many subscriptions of "+s.client.String(), call.RetryAfter)
 	}
 	r.perClient[s.client]++
@@ -236,12 +236,12 @@ func (r *registry) named(e *call.Event) (*subscription, error) {
 
 // delivered returns the running subscription that a sync event names, and what the event
 // says.
-func delivered[T any](r *registry, e *call.Event, parse func(codec.Event) (T, error)) (s *subscription, said T, err error) {
+func delivered[T any](r *registry, e *call.Event, parse func(codec.Event) (T, error)) (s *subscription, reported T, err error) {
 	if s, err = r.named(e); err != nil {
-		return nil, said, err
+		return nil, reported, err
 	}
-	said, err = call.Decode(e, parse)
-	return s, said, err
+	reported, err = call.Decode(e, parse)
+	return s, reported, err
 }
 
 // count returns how many subscriptions are sent this part over this transport, any

@@ -47,10 +47,10 @@ func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 				}
 				there = append(there, s)
 			}
-			asked := scope.Draw(t, "asked")
-			want := slices.DeleteFunc(slices.Clone(there), func(s *subscription) bool { return s.scope != asked })
-			if got := r.of(asked); !slices.Equal(got, want) {
-				t.Fatalf("%d subscriptions of %+v, want %d", len(got), asked, len(want))
+			requested := scope.Draw(t, "asked")
+			want := slices.DeleteFunc(slices.Clone(there), func(s *subscription) bool { return s.scope != requested })
+			if got := r.of(requested); !slices.Equal(got, want) {
+				t.Fatalf("%d subscriptions of %+v, want %d", len(got), requested, len(want))
 			}
 		}
 		for _, s := range there {

@@ -258,7 +258,7 @@ func (c *specList) answerConfirmed(ctx context.Context) error {
 		names[m.Name] = false
 	}
 	err := c.cfg.Store.Scan(ctx, c.sub.scope, func(m store.Meta) error {
-		if _, asked := names[m.Name]; asked && m.State == store.Live {
+		if _, requested := names[m.Name]; requested && m.State == store.Live {
 			names[m.Name] = true
 		}
 		return nil

@@ -90,15 +90,15 @@ func TestSubscription_SilenceCountsAsHoldingNothing(t *testing.T) {
 		t.Errorf("at 90 s: %+v, want idle until the next heartbeat", st)
 	}
 
-	asked := newStream(codec.Spec)
-	asked.nextBeat = at(1000)
-	if !asked.sub.request(&list{free: func() {}}) {
+	requested := newStream(codec.Spec)
+	requested.nextBeat = at(1000)
+	if !requested.sub.request(&list{free: func() {}}) {
 		t.Fatal("the list was not accepted")
 	}
-	if st := asked.nextAt(29); st.kind != compare || st.list.timedOut {
+	if st := requested.nextAt(29); st.kind != compare || st.list.timedOut {
 		t.Errorf("%+v, want the comparison that was asked for", st)
 	}
-	if st := asked.nextAt(31); st.kind != idle {
+	if st := requested.nextAt(31); st.kind != idle {
 		t.Errorf("%+v after an answered request, want idle", st)
 	}
 }

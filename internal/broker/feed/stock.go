@@ -147,8 +147,8 @@ type unrouted map[store.Key]uint64
 func (r *registry) accepted(k store.Key, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stock := func(s *subscription) bool { return s.hello.Protocol == 0 }
-	if revision > r.routed.Load() && slices.ContainsFunc(r.byScope[scopeOf(k)], stock) {
+	ocm := func(s *subscription) bool { return s.hello.Protocol == 0 }
+	if revision > r.routed.Load() && slices.ContainsFunc(r.byScope[scopeOf(k)], ocm) {
 		r.unrouted[k] = revision
 	}
 }

@@ -32,7 +32,7 @@ type CommitHook interface {
 // SyncInvalidator forget what a source said of a cluster that it releases. tell is called
 // afterwards, when no lock is held.
 type SyncInvalidator interface {
-	Release(owner, cluster string) (tell func())
+	Release(owner, cluster string) (report func())
 }
 
 // Intake takes events in. Its methods may be called concurrently.

@@ -67,11 +67,11 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	if err != nil && !unknown {
 		return transport.Receipt{}, call.Store(err)
 	}
-	said, err := codec.SummaryOf(env.Data)
+	reported, err := codec.SummaryOf(env.Data)
 	if err != nil {
 		return transport.Receipt{}, call.Undecodable(err)
 	}
-	if unknown && !said.Deleted {
+	if unknown && !reported.Deleted {
 		return transport.Receipt{Outcome: codec.OutcomeIgnored}, nil
 	}
 	event, err := e.Stored(i.cfg.MaxEventBytes)
@@ -80,7 +80,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receip
 	}
 	r, err := i.put(ctx, e, store.Op{
 		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
-		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: said.Deleted, Failing: said.Fails(),
+		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: reported.Deleted, Failing: reported.Fails(),
 		Quota: &i.cfg.Quotas.Of("").Quota,
 		Event: event, At: i.cfg.Now(),
 	})
@@ -238,8 +238,8 @@ func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.
 
 // beginRelease ends the earlier subscriptions of the source, and what it said of the cluster.
 func (i *Intake) beginRelease(e *call.Event, f *Fence) error {
-	tell := func() {}
-	revoke := func() { tell = i.invalidator.Release(e.Env.Source, e.Env.Cluster) }
+	report := func() {}
+	revoke := func() { report = i.invalidator.Release(e.Env.Source, e.Env.Cluster) }
 	if f == nil {
 		revoke()
 	} else {
@@ -248,6 +248,6 @@ func (i *Intake) beginRelease(e *call.Event, f *Fence) error {
 			return err
 		}
 	}
-	tell()
+	report()
 	return nil
 }

@@ -150,15 +150,15 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 // countBadToken counts a token that does not count. One that nobody could judge is not a bad one.
 func (c *Connection) countBadToken(err error) error {
 	c.port.limiter.failed(c, transport.CodeOf(err) == transport.CodeUnauthenticated)
-	var told *transport.Error
-	if !errors.As(err, &told) {
+	var reported *transport.Error
+	if !errors.As(err, &reported) {
 		return err
 	}
 	reason := badToken
-	if told.Code != transport.CodeUnauthenticated {
-		reason = told.Code.String()
+	if reported.Code != transport.CodeUnauthenticated {
+		reason = reported.Code.String()
 	}
-	return &refusal{reason: reason, sent: told}
+	return &refusal{reason: reason, sent: reported}
 }
 
 // identified makes the stranger who its token says.

@@ -254,14 +254,14 @@ func (p *Port) ended(c *Connection, reason string) {
 		return
 	}
 	p.cfg.Audit.Ended(c.Client(), reason)
-	log, who := p.cfg.Log, []any{"reason", reason, "peer", id.String(), "addr", c.addr, "serial", c.serial()}
+	log, client := p.cfg.Log, []any{"reason", reason, "peer", id.String(), "addr", c.addr, "serial", c.serial()}
 	switch reason {
 	case aged:
-		log.Debug("connection ended because of its age", who...)
+		log.Debug("connection ended because of its age", client...)
 	case expired, untrusted, revoked, denied, tooEarly:
-		log.Warn("connection ended because its certificate or token does not count any more", who...)
+		log.Warn("connection ended because its certificate or token does not count any more", client...)
 	default:
-		log.Warn("connection ended because of what its peer did", who...)
+		log.Warn("connection ended because of what its peer did", client...)
 	}
 }
 

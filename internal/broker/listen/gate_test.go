@@ -337,7 +337,7 @@ func TestGate_Ahead(t *testing.T) {
 	agent := identity.Identity{Role: identity.Agent, Name: "c1"}
 	one, two := enters(t, g, arrives(t, g, "192.0.2.1"), agent), enters(t, g, arrives(t, g, "192.0.2.2"), agent)
 	source := enters(t, g, arrives(t, g, "192.0.2.3"), identity.Identity{Role: identity.Source, Name: "hub"})
-	stranger := enters(t, g, arrives(t, g, "192.0.2.4"), agent) // it may have two
+	unidentified := enters(t, g, arrives(t, g, "192.0.2.4"), agent) // it may have two
 	for n, c := range []struct {
 		of    *Connection
 		bytes int
@@ -347,7 +347,7 @@ func TestGate_Ahead(t *testing.T) {
 		{two, 50, 500 * time.Millisecond},
 		{one, 50, time.Second},
 		{source, 1 << 30, 0},
-		{stranger, 21, 100 * time.Millisecond},
+		{unidentified, 21, 100 * time.Millisecond},
 		{two, 0, 0},
 		{two, 1 << 30, 4 * time.Second},
 	} {

@@ -94,12 +94,12 @@ func tooManyTokens(from netip.Prefix) *refusal {
 // keptOut is the answer to who an operator keeps out. What to do is said by the
 // code too: a party gets new credentials, and comes back until it is let in.
 func keptOut(id identity.Identity, d denials.Denial) *refusal {
-	who, hint := id.String(), "an operator lets it in again with: hawser allow "
+	client, hint := id.String(), "an operator lets it in again with: hawser allow "
 	if d.Subject.Serial != "" {
-		who = fmt.Sprintf("certificate %s of %s", d.Subject.Serial, id)
+		client = fmt.Sprintf("certificate %s of %s", d.Subject.Serial, id)
 		hint = "get another certificate, or have an operator let this one in again with: hawser allow "
 	}
-	message := fmt.Sprintf("%s is denied by an operator of the broker since %s", who, d.At.UTC().Format(time.RFC3339))
+	message := fmt.Sprintf("%s is denied by an operator of the broker since %s", client, d.At.UTC().Format(time.RFC3339))
 	return unauthenticated(denied, message, hint+d.Subject.String())
 }
 

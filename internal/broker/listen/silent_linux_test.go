@@ -26,8 +26,8 @@ func TestListen_SilentConnections(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	silent, speaking := dial(), dial()
-	for _, c := range []net.Conn{speaking, silent} {
+	muted, speaking := dial(), dial()
+	for _, c := range []net.Conn{speaking, muted} {
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}

@@ -265,18 +265,18 @@ func (p *Peers) judge(scope store.Scope) *peer {
 	return e
 }
 
-func (p *Peers) stateOf(e *peer, standing State, came, fails bool) State {
+func (p *Peers) stateOf(e *peer, state State, came, fails bool) State {
 	switch {
-	case standing == 0 && !e.RefusedAt.IsZero() && !e.RefusedAt.Before(e.Seen) && p.cfg.Now().Sub(e.RefusedAt) < refusalCounts:
+	case state == 0 && !e.RefusedAt.IsZero() && !e.RefusedAt.Before(e.Seen) && p.cfg.Now().Sub(e.RefusedAt) < refusalCounts:
 		return Refused
-	case standing == 0 && !came:
+	case state == 0 && !came:
 		return NeverSeen
-	case standing == 0:
+	case state == 0:
 		return Offline
 	case fails:
-		return max(standing, Failing)
+		return max(state, Failing)
 	}
-	return standing
+	return state
 }
 
 // printable is the beginning of what somebody else chose, of characters that can be shown.

@@ -143,17 +143,17 @@ func newAgents() *agents {
 }
 
 // add adds s, or says why not.
-func (a *agents) add(s *subscription, perParty int) error {
+func (a *agents) add(s *subscription, perClient int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.end != nil {
 		return a.end
 	}
-	most := perParty
+	most := perClient
 	if s.client.Role == identity.Bootstrap {
 		most *= bootstrapStreams
 	}
-	if a.perShare[share{s.client, s.cluster}] >= perParty || a.perShare[share{client: s.client}] >= most {
+	if a.perShare[share{s.client, s.cluster}] >= perClient || a.perShare[share{client: s.client}] >= most {
 		return overloaded("too many subscriptions of " + s.client.String())
 	}
 	for _, sh := range s.shares() {

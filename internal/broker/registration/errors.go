@@ -90,7 +90,7 @@ func Refusal(err error) error {
 		status.Code, status.Reason = 500, "InternalError"
 	case transport.CodeInvalid, transport.CodeNotFound, transport.CodeAlreadyExists, transport.CodeConflict:
 	}
-	told := *e
-	told.Message = status.Text()
-	return &told
+	sent := *e
+	sent.Message = status.Text()
+	return &sent
 }

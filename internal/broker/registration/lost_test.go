@@ -10,12 +10,12 @@ import (
 // shown a part only; of what is there for others nothing is said.
 func TestCompare_TellsWhatIsGone(t *testing.T) {
 	shown := []*object{{name: "mine", uid: "u1", version: "5", requester: "me"}, {name: "others", uid: "u2", version: "6", requester: "you"}}
-	told := map[string]sent{"mine": {uid: "u1", version: "5", sequence: 3}}
-	gone := compare(told, shown, []codec.ResourceVersion{{ResourceID: "u1", ResourceVersion: 5}, {ResourceID: "u2"}, {ResourceID: "lost", ResourceVersion: 4}})
+	reported := map[string]sent{"mine": {uid: "u1", version: "5", sequence: 3}}
+	gone := compare(reported, shown, []codec.ResourceVersion{{ResourceID: "u1", ResourceVersion: 5}, {ResourceID: "u2"}, {ResourceID: "lost", ResourceVersion: 4}})
 	if len(gone) != 1 || gone[0].gone.uid != "lost" || gone[0].gone.version != "4" || gone[0].object != nil {
 		t.Errorf("gone: %+v", gone)
 	}
-	if told["mine"].sequence != 3 {
+	if reported["mine"].sequence != 3 {
 		t.Error("what it has in this version is told again")
 	}
 }

@@ -97,17 +97,17 @@ func (m *hubCache) end(session string) {
 }
 
 // apply takes what the source says on a subscription; false: its word counts no longer.
-func (m *hubCache) apply(session string, said *hawserv1.RegistrationObjects) (changes, bool) {
+func (m *hubCache) apply(session string, reported *hawserv1.RegistrationObjects) (changes, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := changes{scopes: map[streamScope]struct{}{}}
 	if session == "" || m.session != session {
 		return c, false
 	}
-	for _, o := range said.GetObjects() {
+	for _, o := range reported.GetObjects() {
 		m.put(o, &c)
 	}
-	if said.GetListed() {
+	if reported.GetListed() {
 		m.dropStale(&c)
 		c.completed = !m.complete
 		m.complete, m.listed = true, true

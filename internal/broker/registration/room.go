@@ -116,12 +116,12 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 
 // open checks who asks, and for what.
 func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.DataType) (*subscription, error) {
-	asked := authz.Call{
+	requested := authz.Call{
 		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: codec.Spec},
 		Source: raw.Source, Cluster: raw.Cluster,
 	}
-	client := authz.Identify(p, asked, r.cfg.Insecure)
-	if err := authz.Authorize(client, asked); err != nil {
+	client := authz.Identify(p, requested, r.cfg.Insecure)
+	if err := authz.Authorize(client, requested); err != nil {
 		return nil, Refusal(err)
 	}
 	row, _ := codec.Registration(d)

@@ -32,12 +32,12 @@ func (s *sourceStream) ended() *transport.Error {
 
 // subscribeSource serves the source. Its requests go out over the stream, one at a time.
 func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
-	asked := authz.Call{
+	requested := authz.Call{
 		Method: authz.Subscribe, Type: codec.EventType{DataType: codec.Registrations, Subresource: codec.Status},
 		Source: raw.Source, Cluster: raw.Cluster,
 	}
-	client := authz.Identify(p, asked, r.cfg.Insecure)
-	if err := authz.Authorize(client, asked); err != nil {
+	client := authz.Identify(p, requested, r.cfg.Insecure)
+	if err := authz.Authorize(client, requested); err != nil {
 		return err
 	}
 	if raw.Source != r.cfg.Registration {
@@ -171,9 +171,9 @@ func (r *Service) fromSource(ctx context.Context, e *call.Event) (receipt transp
 	taken := true
 	switch e.Env.RawType {
 	case codec.TypeRegistrationObjects:
-		var said *hawserv1.RegistrationObjects
-		if said, err = call.Decode(e, codec.ParseRegistrationObjects); err == nil {
-			err = r.takeObjects(ctx, s.id, said)
+		var reported *hawserv1.RegistrationObjects
+		if reported, err = call.Decode(e, codec.ParseRegistrationObjects); err == nil {
+			err = r.takeObjects(ctx, s.id, reported)
 		}
 	case codec.TypeRegistrationAnswer:
 		var answer *hawserv1.RegistrationAnswer
@@ -181,9 +181,9 @@ func (r *Service) fromSource(ctx context.Context, e *call.Event) (receipt transp
 			taken = r.requests.answer(answer) // else nobody waits for it, or it is the second one
 		}
 	case codec.TypeRegistrationKeys:
-		var said *hawserv1.RegistrationKeys
-		if said, err = call.Decode(e, codec.ParseRegistrationKeys); err == nil {
-			r.keys.set(said)
+		var reports *hawserv1.RegistrationKeys
+		if reports, err = call.Decode(e, codec.ParseRegistrationKeys); err == nil {
+			r.keys.set(reports)
 		}
 	default:
 		err = call.Invalid("type", "events of type "+e.Env.RawType+" are not taken", "")
@@ -209,9 +209,9 @@ func sourceOver() *transport.Error {
 // takeEarliest takes from when on certificates of clusters count. When it returns, those from before
 // have no connection. A time that lies ahead is that of a clock that is wrong: it would keep a cluster
 // out until then.
-func (r *Service) takeEarliest(ctx context.Context, said *hawserv1.RegistrationObjects) error {
+func (r *Service) takeEarliest(ctx context.Context, reported *hawserv1.RegistrationObjects) error {
 	to := map[string]time.Time{}
-	for cluster, at := range said.GetEarliestIssues() {
+	for cluster, at := range reported.GetEarliestIssues() {
 		if to[cluster] = at.AsTime(); !earliest.Sound(at.AsTime(), r.cfg.Now()) {
 			delete(to, cluster)
 			r.cfg.Log.Warn("an earliest issue time lies in the future and is ignored: are the clocks of the hub and the broker right?", "cluster", cluster, "time", at.AsTime())
@@ -228,11 +228,11 @@ func (r *Service) takeEarliest(ctx context.Context, said *hawserv1.RegistrationO
 
 // takeObjects brings the mirror up to date, and tells whom it concerns. The word of a subscription may
 // count no longer.
-func (r *Service) takeObjects(ctx context.Context, session string, said *hawserv1.RegistrationObjects) error {
-	if err := r.takeEarliest(ctx, said); err != nil {
+func (r *Service) takeObjects(ctx context.Context, session string, reported *hawserv1.RegistrationObjects) error {
+	if err := r.takeEarliest(ctx, reported); err != nil {
 		return err
 	}
-	c, ok := r.cache.apply(session, said)
+	c, ok := r.cache.apply(session, reported)
 	if !ok {
 		return sourceOver()
 	}

@@ -47,20 +47,20 @@ type objectEvent struct {
 // pendingEvents returns what has to be told, in this order, so that whoever was told of what is in told
 // knows what is shown, and nothing else. An object with another uid is another object: the one
 // before it is gone first.
-func pendingEvents(v visibility, told map[string]sent, shown []*object) (notes []objectEvent) {
+func pendingEvents(v visibility, reported map[string]sent, shown []*object) (notes []objectEvent) {
 	there := make(map[string]string, len(shown))
 	for _, o := range shown {
 		if v.sees(o) {
 			there[o.name] = o.uid
 		}
 	}
-	for name, s := range told {
+	for name, s := range reported {
 		if uid, ok := there[name]; !ok || uid != s.uid {
 			notes = append(notes, objectEvent{name: name, gone: s})
 		}
 	}
 	for _, o := range shown {
-		if s, ok := told[o.name]; v.sees(o) && (!ok || s.sequence < o.sequence) {
+		if s, ok := reported[o.name]; v.sees(o) && (!ok || s.sequence < o.sequence) {
 			notes = append(notes, objectEvent{name: o.name, object: o})
 		}
 	}
@@ -70,7 +70,7 @@ func pendingEvents(v visibility, told map[string]sent, shown []*object) (notes [
 // compare takes what a party says that it has. What of the shown it has in another version, or not
 // at all, counts as not told. It returns what the hub does not have: who sees a part only is told so
 // too, or it would wait for a request that a hub has lost; of what is there for others nothing is said.
-func compare(told map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []objectEvent) {
+func compare(reported map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []objectEvent) {
 	has := make(map[string]int64, len(list))
 	for _, e := range list {
 		has[e.ResourceID] = e.ResourceVersion
@@ -78,14 +78,14 @@ func compare(told map[string]sent, shown []*object, list []codec.ResourceVersion
 	for _, o := range shown {
 		version, err := strconv.ParseInt(o.version, 10, 64)
 		if had, ok := has[o.uid]; !ok || err != nil || had != version {
-			if s, ok := told[o.name]; ok {
+			if s, ok := reported[o.name]; ok {
 				s.sequence = 0
-				told[o.name] = s
+				reported[o.name] = s
 			}
 		}
 		delete(has, o.uid)
 	}
-	for _, s := range told {
+	for _, s := range reported {
 		delete(has, s.uid) // it is told by name that it is gone
 	}
 	for uid, version := range has {

@@ -28,9 +28,9 @@ type Progress struct {
 // Begin says that there is a base: a complete checkpoint is due, a partial one
 // from the given time on. told is the revision that the subscriber came with, 0
 // for none. Called again it has no effect.
-func (p *Progress) Begin(told uint64, partial time.Time) {
+func (p *Progress) Begin(reported uint64, partial time.Time) {
 	if !p.base {
-		p.base, p.due, p.reported, p.partial = true, true, told, partial
+		p.base, p.due, p.reported, p.partial = true, true, reported, partial
 	}
 }
 

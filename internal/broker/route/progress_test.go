@@ -32,7 +32,7 @@ func TestProgress_TellsNothingBeforeThereIsABase(t *testing.T) {
 func TestProgress_TellsOnceAndNotTooOften(t *testing.T) {
 	var p route.Progress
 	p.Begin(0, at(5))
-	tell := func(second int, position uint64) {
+	report := func(second int, position uint64) {
 		t.Helper()
 		r, ok := p.Complete(at(second), position)
 		if !ok || r != position {
@@ -41,32 +41,32 @@ func TestProgress_TellsOnceAndNotTooOften(t *testing.T) {
 		p.Done()
 		p.Reported(r, at(second+2), at(second+5))
 	}
-	silent := func(second int, position uint64) {
+	muted := func(second int, position uint64) {
 		t.Helper()
 		if r, ok := p.Complete(at(second), position); ok {
 			t.Fatalf("at %d s: %d", second, r)
 		}
 	}
-	tell(0, 7)
-	silent(100, 9) // nothing to tell
+	report(0, 7)
+	muted(100, 9) // nothing to tell
 	if _, ok := p.Until(9); ok {
 		t.Error("there is a time to wait for although there is nothing to tell")
 	}
 	p.Touch()
-	silent(1, 9)
+	muted(1, 9)
 	if u, ok := p.Until(9); !ok || !u.Equal(at(2)) {
 		t.Errorf("wait until %v, %v", u, ok)
 	}
-	tell(2, 9)
+	report(2, 9)
 	p.Touch()
 	p.Await(12)
-	silent(9, 11)
+	muted(9, 11)
 	if _, ok := p.Until(11); ok {
 		t.Error("there is a time to wait for although the router has to come")
 	}
-	tell(9, 12)
+	report(9, 12)
 	p.Touch()
-	tell(11, 12) // there may be something else to tell than the revision
+	report(11, 12) // there may be something else to tell than the revision
 }
 
 func TestProgress_PartialOnlyWhenItMoves(t *testing.T) {

@@ -9,14 +9,14 @@ import (
 func TestDecide_Acked(t *testing.T) {
 	t.Parallel()
 	live := []store.Op{create("u1", "n1", 5, "a")}
-	grave := append(append([]store.Op{}, live...), del("u1", "n1", 5), deleted("u1", 5, 1))
+	confirmed := append(append([]store.Op{}, live...), del("u1", "n1", 5), deleted("u1", 5, 1))
 	g := []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5"}
 	runRows(t, []row{
-		{name: "removes the grave", before: grave, op: admin(store.CollectTombstone, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
-		{name: "of what was seen", before: grave, op: ifRevision(3, admin(store.CollectTombstone, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
-		{name: "of all up to a later revision", before: grave, op: ifRevision(9, admin(store.CollectTombstone, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
-		{name: "of an earlier grave", before: grave, op: ifRevision(2, admin(store.CollectTombstone, "u1", "s1")), want: "ignored 3 s1", after: g},
-		{name: "by another", before: grave, op: admin(store.CollectTombstone, "u1", "s2"), want: "ownedbyother 3 s1", after: g},
+		{name: "removes the grave", before: confirmed, op: admin(store.CollectTombstone, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
+		{name: "of what was seen", before: confirmed, op: ifRevision(3, admin(store.CollectTombstone, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
+		{name: "of all up to a later revision", before: confirmed, op: ifRevision(9, admin(store.CollectTombstone, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
+		{name: "of an earlier grave", before: confirmed, op: ifRevision(2, admin(store.CollectTombstone, "u1", "s1")), want: "ignored 3 s1", after: g},
+		{name: "by another", before: confirmed, op: admin(store.CollectTombstone, "u1", "s2"), want: "ownedbyother 3 s1", after: g},
 		{name: "of a live record", before: live, op: admin(store.CollectTombstone, "u1", "s1"), want: "ignored 0 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
 		{name: "of nothing", op: admin(store.CollectTombstone, "u1", "s1"), want: "ignored 0"},
 	})

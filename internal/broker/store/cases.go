@@ -165,28 +165,28 @@ func (p *plan) takeBack(m *Meta) {
 }
 
 // putNew: there is no record, or only a grave; the spec is live.
-func (p *plan) putNew(grave *Meta) {
+func (p *plan) putNew(confirmed *Meta) {
 	h := p.NameOwner
 	switch {
-	case grave != nil && p.updatesDeleted(grave):
-		p.stale(grave, grave.SpecRevision, detailUpdateOfDeleted)
+	case confirmed != nil && p.updatesDeleted(confirmed):
+		p.stale(confirmed, confirmed.SpecRevision, detailUpdateOfDeleted)
 	case h == nil:
-		p.createLive(grave)
+		p.createLive(confirmed)
 	case h.Owner != p.op.Owner:
 		p.refuse(NameTaken, nil)
 	case h.State == Tombstone:
 		p.wait(h)
 	default:
 		p.remove(h)
-		p.createLive(grave)
+		p.createLive(confirmed)
 	}
 }
 
 // updatesDeleted reports whether the spec is a late update of the work in the
 // grave: nothing says that it was created again, neither the action nor a
 // version that the deletion did not know.
-func (p *plan) updatesDeleted(grave *Meta) bool {
-	return p.op.Supersedes == 0 && p.op.Action != codec.CreateRequest && p.op.Version <= grave.Version
+func (p *plan) updatesDeleted(confirmed *Meta) bool {
+	return p.op.Supersedes == 0 && p.op.Action != codec.CreateRequest && p.op.Version <= confirmed.Version
 }
 
 // deleteUnknown: there is no record, or only a grave; the spec is a deletion.
@@ -197,16 +197,16 @@ func (p *plan) updatesDeleted(grave *Meta) bool {
 //	t2 The hub goes back to before t1. The work lives, and its cluster has it again.
 //	t3 The store goes back to before t2, and has the grave of t1.
 //	t4 The work is deleted anew.
-func (p *plan) deleteUnknown(grave *Meta) {
+func (p *plan) deleteUnknown(confirmed *Meta) {
 	h := p.NameOwner
-	dead := grave != nil && (p.op.Tag == grave.Tag || p.op.Version != 0 && p.op.Version <= grave.Version)
+	dead := confirmed != nil && (p.op.Tag == confirmed.Tag || p.op.Version != 0 && p.op.Version <= confirmed.Version)
 	switch {
-	case p.neverSubscribed() || dead && p.op.DeletedAt.Equal(grave.DeletedAt):
-		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), grave))
+	case p.neverSubscribed() || dead && p.op.DeletedAt.Equal(confirmed.DeletedAt):
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed))
 	case h == nil:
-		p.wrote(Accepted, p.createRecord(p.spec(), grave, p.eventOr(Clear), Keep))
+		p.wrote(Accepted, p.createRecord(p.spec(), confirmed, p.eventOr(Clear), Keep))
 	case dead:
-		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), grave)) // and the name has gone to another record since
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed)) // and the name has gone to another record since
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Queued == nil:
 		p.wait(h)
 	case p.mayHave(h):
@@ -214,7 +214,7 @@ func (p *plan) deleteUnknown(grave *Meta) {
 	default:
 		// The name belongs to another record: what the cluster holds under it is
 		// that record's, and a deletion would hit it.
-		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), grave))
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed))
 	}
 }
 

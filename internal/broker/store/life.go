@@ -93,10 +93,10 @@ func (p *plan) createRecord(w QueuedSpec, old *Meta, spec, waiting Payload) *Met
 }
 
 // createLive makes the op a live record, in place of its grave if there is one.
-func (p *plan) createLive(grave *Meta) {
-	n := p.createRecord(p.spec(), grave, FromOp, Keep)
-	if grave != nil && p.op.Supersedes != 0 && p.op.Version <= max(grave.Version, grave.Superseded) {
-		n.Superseded = max(grave.Version, grave.Superseded)
+func (p *plan) createLive(confirmed *Meta) {
+	n := p.createRecord(p.spec(), confirmed, FromOp, Keep)
+	if confirmed != nil && p.op.Supersedes != 0 && p.op.Version <= max(confirmed.Version, confirmed.Superseded) {
+		n.Superseded = max(confirmed.Version, confirmed.Superseded)
 		n.SpecSupersedes = n.Superseded != 0
 	}
 	p.wrote(Accepted, n)
@@ -150,13 +150,13 @@ func (p *plan) clearQueued(m *Meta) {
 // confirmWithoutCluster digs the grave of a spec that no cluster has to confirm, or renews the one
 // that its id has, so that the owner hears of it (again). A status that was there
 // stays.
-func (p *plan) confirmWithoutCluster(w QueuedSpec, grave *Meta) *Meta {
+func (p *plan) confirmWithoutCluster(w QueuedSpec, confirmed *Meta) *Meta {
 	n := Meta{Key: p.key(w.ResourceID), Owner: w.Owner, Name: w.Name, StatusVersion: w.Version}
-	if grave != nil {
-		n = *grave
+	if confirmed != nil {
+		n = *confirmed
 	}
 	n.Version, n.Tag, n.DeletedAt = max(n.Version, w.Version), w.Tag, w.DeletedAt
-	p.writeConfirmedTombstone(grave, &n, Keep, Keep, Keep)
+	p.writeConfirmedTombstone(confirmed, &n, Keep, Keep, Keep)
 	return &n
 }
 
@@ -205,9 +205,9 @@ func (p *plan) confirm(m *Meta, n Meta, status Payload) {
 		p.writeConfirmedTombstone(m, &n, Clear, status, Clear)
 		p.promoteQueued(m)
 	default:
-		life := p.createRecord(*w, m, FromWaiting, Clear)
-		life.Sequence = n.Sequence
-		n = *life
+		live := p.createRecord(*w, m, FromWaiting, Clear)
+		live.Sequence = n.Sequence
+		n = *live
 	}
 	p.wrote(Confirmed, &n)
 }

@@ -38,7 +38,7 @@ func (m model) leave(l *storetest.Model, k store.Key, id string) {
 
 // take notes an op that the store took. before is the record it met, behind the
 // tombstone behind which its id waited.
-func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, before, behind *store.Meta) {
+func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, before, behind *store.Meta) {
 	id := op.Key.ResourceID
 	c := m[id]
 	switch op.Kind {
@@ -58,14 +58,14 @@ func (m model) take(l *storetest.Model, op store.Op, verdict store.ResultCode, b
 		}
 		m[id] = subscription{owner: op.Owner, name: name, tag: op.Tag, alive: true}
 	case store.PutStatus:
-		if verdict == store.Confirmed && !c.alive {
+		if result == store.Confirmed && !c.alive {
 			m[id] = subscription{owner: c.owner, receives: true}
 		}
 	case store.TakeOver: // of a tombstone, and what waits lives on
 		m[id] = subscription{owner: c.owner, receives: true}
 	case store.Forget:
 		switch {
-		case verdict == store.Accepted: // a grave was removed
+		case result == store.Accepted: // a grave was removed
 			delete(m, id)
 		case before != nil && before.Queued != nil && before.Queued.ResourceID == id && behind == nil:
 			// it lives on with what waited
@@ -151,8 +151,8 @@ func checkOrder(t *rapid.T, op store.Op, s storetest.Step) {
 				t.Fatalf("%v: sequence %q after %q", w.Key, w.New.Sequence, w.Old.Sequence)
 			}
 		}
-		sameLife := w.Old.State == store.Live && w.New.State != store.ConfirmedTombstone && w.New.SpecRevision != w.Old.SpecRevision
-		if sameLife && w.New.Version < w.Old.Version && op.Version != 0 && op.Supersedes == 0 && op.IfRevision == 0 {
+		sameRecord := w.Old.State == store.Live && w.New.State != store.ConfirmedTombstone && w.New.SpecRevision != w.Old.SpecRevision
+		if sameRecord && w.New.Version < w.Old.Version && op.Version != 0 && op.Supersedes == 0 && op.IfRevision == 0 {
 			t.Fatalf("%v: version %d after %d", w.Key, w.New.Version, w.Old.Version)
 		}
 		if op.Kind == store.PutSpec && (w.Old.Owner != op.Owner || w.New.Owner != op.Owner) {

@@ -273,23 +273,23 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 
 func TestDecide_SpecOfGrave(t *testing.T) {
 	t.Parallel()
-	grave := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5), deleted("u1", 5, 1)}
-	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, grave...), ops...) }
+	confirmed := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5), deleted("u1", 5, 1)}
+	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, confirmed...), ops...) }
 	g := []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5"}
 	runRows(t, []row{
 		{
-			name: "create lives again", before: grave, op: create("u1", "n1", 1, "b"),
+			name: "create lives again", before: confirmed, op: create("u1", "n1", 1, "b"),
 			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v1 b@4"}, feed: []string{"4 u1 spec s1 live"},
 		},
-		{name: "late update", before: grave, op: put("u1", "n1", 5, "b"), want: "stale 3 s1" + wasDead, after: g},
-		{name: "late update without a version", before: grave, op: put("u1", "n1", 0, "b"), want: "stale 3 s1" + wasDead, after: g},
+		{name: "late update", before: confirmed, op: put("u1", "n1", 5, "b"), want: "stale 3 s1" + wasDead, after: g},
+		{name: "late update without a version", before: confirmed, op: put("u1", "n1", 0, "b"), want: "stale 3 s1" + wasDead, after: g},
 		{
-			name: "update to a version that the deletion did not know", before: grave, op: put("u1", "n1", 6, "b"),
+			name: "update to a version that the deletion did not know", before: confirmed, op: put("u1", "n1", 6, "b"),
 			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v6 b@4"}, feed: []string{"4 u1 spec s1 live"},
 		},
-		{name: "create by another", before: grave, op: by("s2", create("u1", "n1", 1, "b")), want: "ownedbyother 3 s1", after: g},
+		{name: "create by another", before: confirmed, op: by("s2", create("u1", "n1", 1, "b")), want: "ownedbyother 3 s1", after: g},
 		{
-			name: "its name is free for others", before: grave, op: by("s2", create("u2", "n1", 1, "b")),
+			name: "its name is free for others", before: confirmed, op: by("s2", create("u2", "n1", 1, "b")),
 			want: "accepted 4 s2", after: append(append([]string{}, g...), "u2 live s2/n1 v1 b@4"), feed: []string{"4 u2 spec s2 live"},
 		},
 		{
@@ -300,15 +300,15 @@ func TestDecide_SpecOfGrave(t *testing.T) {
 		// t2 The source goes back to before t1, and deletes the work again.
 		// Therefore it is told again, or it would wait for the confirmation for ever.
 		{
-			name: "same deletion again: told again, for its source may have gone back", before: grave, op: del("u1", "n1", 5),
+			name: "same deletion again: told again, for its source may have gone back", before: confirmed, op: del("u1", "n1", 5),
 			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
 		},
 		{
-			name: "deletion of what was confirmed: told again", before: grave, op: delWith("u1", "n1", 5, "o"),
+			name: "deletion of what was confirmed: told again", before: confirmed, op: delWith("u1", "n1", 5, "o"),
 			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
 		},
 		{
-			name: "deletion at a lower version: told again", before: grave, op: del("u1", "n1", 4),
+			name: "deletion at a lower version: told again", before: confirmed, op: del("u1", "n1", 4),
 			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
 		},
 		// t1 A deletion is confirmed.
@@ -316,11 +316,11 @@ func TestDecide_SpecOfGrave(t *testing.T) {
 		// t3 The store goes back to before t2, and has the grave of t1.
 		// t4 The work is deleted anew. Therefore the cluster has to confirm.
 		{
-			name: "another deletion at a lower version", before: grave, op: recreate(del("u1", "n1", 4)),
+			name: "another deletion at a lower version", before: confirmed, op: recreate(del("u1", "n1", 4)),
 			want: "accepted 4 s1", after: []string{"u1 tombstone s1/n1 v4 -@4"}, feed: []string{"4 u1 spec s1 tombstone"},
 		},
 		{
-			name: "another deletion, at the same version", before: grave, op: recreate(del("u1", "n1", 5)),
+			name: "another deletion, at the same version", before: confirmed, op: recreate(del("u1", "n1", 5)),
 			want: "accepted 4 s1", after: []string{"u1 tombstone s1/n1 v5 -@4"}, feed: []string{"4 u1 spec s1 tombstone"},
 		},
 		{
@@ -328,7 +328,7 @@ func TestDecide_SpecOfGrave(t *testing.T) {
 			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v5 -@5 gone5@5 v5", "u2 live s1/n1 v1 x@4"}, feed: []string{"5 u1 status s1 grave"},
 		},
 		{
-			name: "deletion of a later life", before: grave, op: del("u1", "n1", 7),
+			name: "deletion of a later life", before: confirmed, op: del("u1", "n1", 7),
 			want: "accepted 4 s1", after: []string{"u1 tombstone s1/n1 v7 -@4"}, feed: []string{"4 u1 spec s1 tombstone"},
 		},
 		{

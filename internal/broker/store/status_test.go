@@ -83,11 +83,11 @@ func TestDecide_Deleted(t *testing.T) {
 	live := []store.Op{create("u1", "n1", 5, "a")}
 	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, live...), ops...) }
 	tomb := with(del("u1", "n1", 5))
-	grave := func(v string) []string { return []string{"u1 grave s1/n1 v5 -@3 gone" + v + "@3 v" + v} }
+	confirmed := func(v string) []string { return []string{"u1 grave s1/n1 v5 -@3 gone" + v + "@3 v" + v} }
 	feed := []string{"3 u1 status s1 grave"}
 	runRows(t, []row{
-		{name: "confirms", before: tomb, op: deleted("u1", 5, 1), want: "confirmed 3 s1", after: grave("5"), feed: feed},
-		{name: "of a higher version confirms", before: tomb, op: deleted("u1", 6, 1), want: "confirmed 3 s1", after: grave("6"), feed: feed},
+		{name: "confirms", before: tomb, op: deleted("u1", 5, 1), want: "confirmed 3 s1", after: confirmed("5"), feed: feed},
+		{name: "of a higher version confirms", before: tomb, op: deleted("u1", 6, 1), want: "confirmed 3 s1", after: confirmed("6"), feed: feed},
 		{name: "of a lower version: the deletion again", before: tomb, op: deleted("u1", 4, 1), want: "specagain 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2"}},
 		{name: "without a version: the deletion again", before: tomb, op: deleted("u1", 0, 1), want: "specagain 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2"}},
 		{
@@ -122,6 +122,6 @@ func TestDecide_Deleted(t *testing.T) {
 			want: "specagain 1 s1", after: []string{"u1 live s1/n1 v5 a@1 x@2 v5"},
 		},
 		{name: "of an unknown id", op: deleted("u1", 5, 1), want: "ignored 0"},
-		{name: "twice", before: append(append([]store.Op{}, tomb...), deleted("u1", 5, 1)), op: deleted("u1", 5, 2), want: "ignored 3 s1", after: grave("5")},
+		{name: "twice", before: append(append([]store.Op{}, tomb...), deleted("u1", 5, 1)), op: deleted("u1", 5, 2), want: "ignored 3 s1", after: confirmed("5")},
 	})
 }

@@ -229,17 +229,17 @@ func (t *Tokens) refresh(e *entry) bool {
 
 // review asks the hub, and notes what it says. The error is why it said nothing.
 func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Account) error {
-	asking, stop := context.WithTimeout(t.ctx, patience) // who goes meanwhile leaves the answer to others
+	requesting, stop := context.WithTimeout(t.ctx, patience) // who goes meanwhile leaves the answer to others
 	defer stop()
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
-	case <-asking.Done():
+	case <-requesting.Done():
 		return t.fail(e, unavailable("too many tokens wait for what the hub says of them", nil))
 	case <-ctx.Done():
 		return transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
 	}
-	r, err := t.o.Reviewer.Review(asking, text, a.Audiences)
+	r, err := t.o.Reviewer.Review(requesting, text, a.Audiences)
 	if err != nil {
 		t.reviews.WithLabelValues("unavailable").Inc()
 		return t.fail(e, unavailable("the hub cannot be asked whether the token's account is still there", err))

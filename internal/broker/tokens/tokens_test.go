@@ -163,11 +163,11 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 		if got := strings.Join(r.reviews, " "); got != "[hawser] [hawser] [hawser] [https://kubernetes.default.svc]" {
 			t.Errorf("asked for %s", got)
 		}
-		asked := r.times()
+		requests := r.times()
 		r.authenticate(r.account("hub", "nobody", nil), "unauthenticated")
 		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() }), "unauthenticated")
 		r.authenticate("no token", "unauthenticated")
-		if r.times() != asked {
+		if r.times() != requests {
 			t.Error("the hub is asked about what is known to be bad")
 		}
 		if strings.Contains(r.log.String(), "eyJ") {
@@ -310,17 +310,17 @@ func TestAuthenticate_OneQuestion(t *testing.T) {
 		ctx, giveUp := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		results := make(chan error, 100)
-		ask := func(ctx context.Context) {
+		request := func(ctx context.Context) {
 			p, err := r.Authenticate(ctx, text, address(0))
 			if err == nil {
 				p.Release()
 			}
 			results <- err
 		}
-		all.Go(func() { ask(ctx) })
+		all.Go(func() { request(ctx) })
 		synctest.Wait()
 		for range 99 {
-			all.Go(func() { ask(t.Context()) })
+			all.Go(func() { request(t.Context()) })
 		}
 		synctest.Wait()
 		giveUp()
@@ -348,7 +348,7 @@ func TestAuthenticate_OneFailure(t *testing.T) {
 		r.authenticate(source, "source/hub1").Release()
 		<-time.After(2 * time.Minute)
 		r.hub.set(func(h *hub) { h.hold = make(chan struct{}) })
-		asked := r.times()
+		requests := r.times()
 		var all sync.WaitGroup
 		for _, c := range []struct{ text, want string }{{joins, "unavailable"}, {source, "source/hub1"}} {
 			for range 20 {
@@ -365,12 +365,12 @@ func TestAuthenticate_OneFailure(t *testing.T) {
 			}
 		}
 		all.Wait()
-		if n := r.times() - asked; n != 2 {
+		if n := r.times() - requests; n != 2 {
 			t.Errorf("asked %d times about two tokens", n)
 		}
 		all.Go(func() { r.authenticate(joins, "unavailable") }) // who comes later asks again
 		synctest.Wait()
-		if n := r.times() - asked; n != 3 {
+		if n := r.times() - requests; n != 3 {
 			t.Errorf("asked %d times", n)
 		}
 		all.Wait()
@@ -404,10 +404,10 @@ func TestAuthenticate_GaveUp(t *testing.T) {
 		synctest.Wait()
 		close(hold)
 		all.Wait()
-		asked := r.times()
+		requests := r.times()
 		r.hub.set(func(h *hub) { h.gone["system:serviceaccount:hub:source"] = true })
 		r.authenticate(text, "unauthenticated")
-		if n := r.times() - asked; n != 1 {
+		if n := r.times() - requests; n != 1 {
 			t.Errorf("asked %d times", n)
 		}
 	})
@@ -434,9 +434,9 @@ func TestRun_AsksAgain(t *testing.T) {
 			t.Errorf("gone: %v, told %d times", p.Gone(), r.ended)
 		}
 		p.Release()
-		asked := r.times()
+		requests := r.times()
 		<-time.After(10 * time.Minute)
-		if r.times() != asked {
+		if r.times() != requests {
 			t.Error("the hub is asked about who has left")
 		}
 	})

@@ -168,9 +168,9 @@ func TestCore_AsksAPersonAlthoughAWorkStaysBehind(t *testing.T) {
 		codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
 	f.clusterIdle("cluster2")
 	f.now = f.now.Add(time.Minute)
-	told := f.reported()
-	if len(told.Clusters) != 1 || told.Clusters[0].Cluster != "cluster2" || len(told.Clusters[0].Withheld) != 1 {
-		t.Errorf("told %+v", told)
+	reported := f.reported()
+	if len(reported.Clusters) != 1 || reported.Clusters[0].Cluster != "cluster2" || len(reported.Clusters[0].Withheld) != 1 {
+		t.Errorf("told %+v", reported)
 	}
 }
 

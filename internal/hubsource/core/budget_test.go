@@ -43,7 +43,7 @@ func TestStatus_BudgetOfACluster(t *testing.T) {
 			for _, w := range append(flood, quiet) {
 				f.seen(w)
 			}
-			say := func(n int) {
+			send := func(n int) {
 				for _, w := range flood {
 					r := report(w, n, applied(1))
 					r.Status.Conditions[0].Message = fmt.Sprint(n)
@@ -51,11 +51,11 @@ func TestStatus_BudgetOfACluster(t *testing.T) {
 					f.core.Report(r)
 				}
 			}
-			say(1)
+			send(1)
 			if n := writesNow(f, flood); n != tc.atOnce {
 				t.Errorf("%d are written at once, want %d", n, tc.atOnce)
 			}
-			say(2) // takes the place of what waits, not another one's
+			send(2) // takes the place of what waits, not another one's
 			for range 3 {
 				f.now = f.now.Add(time.Second)
 				if n := writesNow(f, flood); n < tc.perSecond-1 || n > tc.perSecond+1 {

@@ -74,7 +74,7 @@ func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
 		took = nil
 	}
 	n := 0
-	told := func(o *workv1.ManifestWork) {
+	reported := func(o *workv1.ManifestWork) {
 		n++
 		f.core.Report(report(o, n, applied(o.Generation)))
 	}
@@ -86,30 +86,30 @@ func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
 	f.seen(one)
 	answer("uid-a", codec.OutcomeAccepted)
 	f.now = f.now.Add(3 * time.Second)
-	told(one)
+	reported(one)
 	measured(3 * time.Second)
 	f.now = f.now.Add(time.Hour)
-	told(one) // something has changed on the cluster
+	reported(one) // something has changed on the cluster
 	measured()
 
 	two := newWork("a", 2)
 	f.seen(two)
 	p := next[Publish](f, BrokerQueue, "uid-a")
-	told(two) // it is faster than the answer to the publish
+	reported(two) // it is faster than the answer to the publish
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 501}})
-	told(two)
+	reported(two)
 	measured(0)
 
 	had := newWork("b", 1)
 	f.seen(had)
 	answer("uid-b", codec.OutcomeUnchanged) // the broker has it from an earlier process
-	told(had)
+	reported(had)
 	measured()
 
 	known := newWork("c", 4, withStatus(applied(4)))
 	f.seen(known)
 	answer("uid-c", codec.OutcomeAccepted) // the broker has lost it, the hub has its status
 	f.now = f.now.Add(time.Hour)
-	told(known)
+	reported(known)
 	measured()
 }

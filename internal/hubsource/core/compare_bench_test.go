@@ -86,12 +86,12 @@ func (l *lockTime) next(k Key) (e Effect) {
 func (l *lockTime) connect(b *testing.B, digests []codec.ClusterDigest) {
 	l.lock(func() { l.core.Disconnected() })
 	l.lock(func() { l.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor}) })
-	ask, is := l.next(Key{}).(RequestInventory)
+	request, is := l.next(Key{}).(RequestInventory)
 	if !is {
 		b.Fatal("the broker is not asked")
 	}
 	l.lock(func() { l.core.Done(BrokerQueue, Key{}, Result{}) })
-	l.lock(func() { l.core.Inventory(codec.Inventory{RequestID: ask.ID, Clusters: digests}) })
+	l.lock(func() { l.core.Inventory(codec.Inventory{RequestID: request.ID, Clusters: digests}) })
 	for _, d := range digests {
 		for idle := 0; idle < 2; { // the second time it settles
 			switch e := l.next(Key{Cluster: d.Cluster}).(type) {

@@ -108,12 +108,12 @@ func (c *Core) Epoch() int { return c.epoch }
 // in the latter case the core wakes the key when it is time. The result of the
 // effect must be given to Done before Next is called again for the same lane
 // and key.
-func (c *Core) Next(lane Queue, key Key) Effect {
-	at := slotFor(lane, key)
+func (c *Core) Next(queue Queue, key Key) Effect {
+	at := slotFor(queue, key)
 	if was, busy := c.inFlight[at]; busy && was.epoch == c.epoch && was.sub == c.index.sub {
 		return nil
 	}
-	t := c.next(lane, key)
+	t := c.next(queue, key)
 	if t == nil {
 		return nil
 	}
@@ -121,19 +121,19 @@ func (c *Core) Next(lane Queue, key Key) Effect {
 	return t.Effect
 }
 
-func (c *Core) next(lane Queue, key Key) *todo {
+func (c *Core) next(queue Queue, key Key) *todo {
 	switch w, cl := c.index.works[key.UID], c.index.clusters[key.Cluster]; {
 	case key == Key{}:
-		return c.nextOfAll(lane)
+		return c.nextOfAll(queue)
 	case c.epochs.over:
 		return nil
-	case w != nil && lane == BrokerQueue:
+	case w != nil && queue == BrokerQueue:
 		return c.specs.next(w)
 	case w != nil:
 		return first(w, c.nextQuery, c.statuses.next)
 	case cl == nil || key.UID != "":
 		return nil
-	case lane == HubQueue:
+	case queue == HubQueue:
 		return c.queries.nextList(cl)
 	default:
 		return first(cl, c.releases.next, c.compare.next, c.responder.next, c.statuses.nextStatusRequest)
@@ -179,21 +179,21 @@ func (c *Core) locate() *todo {
 }
 
 // nextOfAll decides the next step of the source as a whole.
-func (c *Core) nextOfAll(lane Queue) *todo {
+func (c *Core) nextOfAll(queue Queue) *todo {
 	l := c.epochs
 	switch {
-	case lane == HubQueue && l.ended():
+	case queue == HubQueue && l.ended():
 		s, _ := l.state()
 		c.index.sessions.NewSession() // what agents said to the life before may be about what is no more
 		c.begin(newFleet(c.index.Config, c.index.sub, c.index.sessions), s, l.reason)
 		return &todo{Effect: BeginHubEpoch{Epoch: c.epoch, Reason: l.reason}}
-	case lane == HubQueue && l.over:
+	case queue == HubQueue && l.over:
 		return l.nextSave()
 	case l.over:
 		return nil
 	}
 	all := []func() *todo{c.locate, l.nextSave}
-	if lane == BrokerQueue {
+	if queue == BrokerQueue {
 		all = []func() *todo{c.index.nextEnd, c.compare.nextInventory, c.compare.nextSyncReport, c.cursor.nextAck}
 	}
 	for _, next := range all {
@@ -207,8 +207,8 @@ func (c *Core) nextOfAll(lane Queue) *todo {
 // Done takes the result of the effect that Next returned for a lane and key. What was
 // decided in another life of the hub, or was for another subscription, says nothing any
 // more.
-func (c *Core) Done(lane Queue, key Key, r Result) {
-	at := slotFor(lane, key)
+func (c *Core) Done(queue Queue, key Key, r Result) {
+	at := slotFor(queue, key)
 	u, busy := c.inFlight[at]
 	delete(c.inFlight, at)
 	if !busy || u.epoch != c.epoch || u.done == nil {
@@ -289,8 +289,8 @@ func (c *Core) State() (s SavedState, unsaved bool) { return c.epochs.state() }
 
 // WorkSeen takes the newest object that the informer of a life has of a work. The
 // core keeps o and never changes it.
-func (c *Core) WorkSeen(life int, o *workv1.ManifestWork) {
-	if life != c.epoch {
+func (c *Core) WorkSeen(epoch int, o *workv1.ManifestWork) {
+	if epoch != c.epoch {
 		return
 	}
 	w := c.work(o.UID, o.Namespace)
@@ -331,16 +331,16 @@ func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 }
 
 // WorkDeleted takes an informer's word that a work was deleted: the hub said so.
-func (c *Core) WorkDeleted(life int, uid types.UID) { c.ended(life, uid, deleted) }
+func (c *Core) WorkDeleted(epoch int, uid types.UID) { c.ended(epoch, uid, deleted) }
 
 // WorkMissing takes an informer's word that a work is not in a new list of the
 // hub, or that another one has its name there. Nobody saw its deletion: the hub
 // may have gone back in time.
-func (c *Core) WorkMissing(life int, uid types.UID) { c.ended(life, uid, unseen) }
+func (c *Core) WorkMissing(epoch int, uid types.UID) { c.ended(epoch, uid, unseen) }
 
-func (c *Core) ended(life int, uid types.UID, how ending) {
+func (c *Core) ended(epoch int, uid types.UID, how ending) {
 	w := c.index.works[uid]
-	if life != c.epoch || w == nil || w.hub.object == nil || w.hub.ended != alive {
+	if epoch != c.epoch || w == nil || w.hub.object == nil || w.hub.ended != alive {
 		return
 	}
 	w.hub.end(how, c.index.tick(), c.index.Now())
@@ -379,8 +379,8 @@ func (c *Core) cluster(name string) *cluster {
 
 // ClusterSelected takes a cluster that matches the selector, as the informer of a
 // life shows it.
-func (c *Core) ClusterSelected(life int, name string) {
-	if life != c.epoch {
+func (c *Core) ClusterSelected(epoch int, name string) {
+	if epoch != c.epoch {
 		return
 	}
 	cl := c.cluster(name)
@@ -402,9 +402,9 @@ func (c *Core) ClusterSelected(life int, name string) {
 
 // ClusterUnselected takes a cluster that left the selection: it is released. What
 // is known of it is let go, but for what the hub showed.
-func (c *Core) ClusterUnselected(life int, name string) {
+func (c *Core) ClusterUnselected(epoch int, name string) {
 	cl := c.index.clusters[name]
-	if life != c.epoch || cl == nil || !cl.selected || c.index.All {
+	if epoch != c.epoch || cl == nil || !cl.selected || c.index.All {
 		return
 	}
 	c.releases.set(cl, true)

@@ -49,8 +49,8 @@ func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
 	f.at(3)
 	f.done(next[PatchStatus](f, HubQueue, v.UID), Result{Err: errInvalid()}) // dropped for good, when Delivered says so
 	f.at(3)
-	said := next[PatchStatus](f, HubQueue, v.UID)
-	f.done(said, Result{Work: newWork("v", 1, version("200"), withStatus(said.Status))})
+	reported := next[PatchStatus](f, HubQueue, v.UID)
+	f.done(reported, Result{Work: newWork("v", 1, version("200"), withStatus(reported.Status))})
 	f.idle(HubQueue, v.UID)
 	f.at(4)
 	f.now = f.now.Add(time.Second)
@@ -224,7 +224,7 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 func TestCore_AsksForNoStatusOfWhatIsNewOnAHubThatWentBackBefore(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
-	if e, asks := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); asks {
+	if e, requests := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); requests {
 		t.Errorf("asks about %+v", e.Held)
 	}
 	f.checkpoint(6, 0)

@@ -76,11 +76,11 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	f.at(3)
 	f.now = f.now.Add(longestRefusal)
 	f.idle(HubQueue, w.UID)
-	ask := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
-	if len(ask.Held) != 1 || ask.Held[0].UID != w.UID {
-		t.Fatalf("asks %+v", ask)
+	request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
+	if len(request.Held) != 1 || request.Held[0].UID != w.UID {
+		t.Fatalf("asks %+v", request)
 	}
-	f.done(ask, Result{Sent: 1})
+	f.done(request, Result{Sent: 1})
 	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the one that was refused, and it fits now
 		t.Fatalf("verdict %s", v)
 	}
@@ -175,8 +175,8 @@ func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
 	patches = 0
 	for range 10 {
 		refuse(webhook, refusedDelay)
-		if ask, ok := f.core.Next(BrokerQueue, Key{Cluster: w.Namespace}).(RequestStatuses); ok {
-			f.done(ask, Result{Sent: 1})
+		if request, ok := f.core.Next(BrokerQueue, Key{Cluster: w.Namespace}).(RequestStatuses); ok {
+			f.done(request, Result{Sent: 1})
 		}
 		f.core.Report(report(w, 1, applied(1)))
 	}
@@ -305,8 +305,8 @@ func TestCore_ARefusedStatusThatIsAsBefore(t *testing.T) {
 	f.idle(HubQueue, w.UID)
 	f.now = f.now.Add(refusedDelay)
 	f.idle(HubQueue, w.UID)
-	if ask := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace}); ask.Held[0].Work != nil || ask.Held[0].Hash != "none" {
-		t.Fatalf("asks for what differs from %+v", ask.Held[0])
+	if request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace}); request.Held[0].Work != nil || request.Held[0].Hash != "none" {
+		t.Fatalf("asks for what differs from %+v", request.Held[0])
 	}
 	f.core.Report(report(w, 1, applied(1)))
 	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil {

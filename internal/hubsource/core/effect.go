@@ -49,10 +49,10 @@ type Key struct {
 // 0 is at once. It is called from within the methods of Core, must not call
 // back and must not block. Waking a key that has nothing to do is harmless.
 type Waker interface {
-	Wake(lane Queue, key Key, after time.Duration)
+	Wake(on Queue, key Key, after time.Duration)
 	// Hurry has a key go before the others of its cluster, the next time that it is
 	// woken or if it is waiting then. It must not block either.
-	Hurry(lane Queue, key Key)
+	Hurry(queue Queue, key Key)
 }
 
 // Effect is one thing to do outside. Its result belongs to the life of the hub, and

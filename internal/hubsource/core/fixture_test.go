@@ -135,7 +135,7 @@ func slotOf(c *Core, e Effect) (Queue, Key) {
 func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 	f.t.Helper()
 	e := f.core.Next(l, Key{UID: uid})
-	if _, asks := any(*new(E)).(Get); asks && e == nil { // what is to be told, or written, shows that it has to be asked
+	if _, requests := any(*new(E)).(Get); requests && e == nil { // what is to be told, or written, shows that it has to be asked
 		f.idle(BrokerQueue, uid)
 		for range 2 {
 			if e == nil {
@@ -153,17 +153,17 @@ func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 }
 
 // sure answers those who ask whether works are there: all that the informer shows.
-func (f *fixture) sure() (asked bool) {
+func (f *fixture) sure() (requested bool) {
 	for uid, w := range f.core.index.works {
 		if f.lags || !w.hub.querying || w.hub.ended != alive || w.hub.object == nil || w.report.pending != nil {
 			continue
 		}
 		if e, ok := f.core.Next(HubQueue, Key{UID: uid}).(Get); ok {
 			f.done(e, Result{Work: w.hub.object})
-			asked = true
+			requested = true
 		}
 	}
-	return asked
+	return requested
 }
 
 // idle asserts that a lane has nothing to do now.

@@ -360,9 +360,9 @@ func (r *retry) changed() {
 }
 
 // plan gives the next attempt its turn.
-func (r *retry) plan(turn func() time.Time) {
+func (r *retry) plan(wait func() time.Time) {
 	if !r.planned {
-		r.wait(turn(), false)
+		r.wait(wait(), false)
 		r.planned = true
 	}
 }
@@ -471,8 +471,8 @@ func needsPerson(e transport.Error) bool {
 
 // transportErrorOf is what the broker said of a request that failed, the zero error where it said nothing.
 func transportErrorOf(err error) (e transport.Error) {
-	if said, ok := errors.AsType[*transport.Error](err); ok {
-		e = *said
+	if reported, ok := errors.AsType[*transport.Error](err); ok {
+		e = *reported
 	}
 	return e
 }

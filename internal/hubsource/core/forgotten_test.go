@@ -181,8 +181,8 @@ func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	if told := f.reported(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
-		t.Fatalf("told %+v", told)
+	if reported := f.reported(); len(reported.Clusters) != 1 || len(reported.Clusters[0].Withheld) != 1 {
+		t.Fatalf("told %+v", reported)
 	}
 	f.seen(made)
 	f.done(next[AddFinalizer](f, BrokerQueue, made.UID), Result{Work: newWork("m000", 1, version("202"), owned)})

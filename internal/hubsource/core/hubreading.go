@@ -113,10 +113,10 @@ func (h *hubObservation) end(e ending, tick int, now time.Time) {
 
 // found takes an answer of the hub to what was asked at a tick. It returns why
 // the hub cannot be the one it was, "" if it can.
-func (h *hubObservation) found(o *workv1.ManifestWork, asked, tick int, now time.Time) (contradiction string) {
-	known := h.object != nil && h.since < asked
+func (h *hubObservation) found(o *workv1.ManifestWork, requests, tick int, now time.Time) (contradiction string) {
+	known := h.object != nil && h.since < requests
 	switch {
-	case h.absent, h.ended == deleted && h.endTick < asked:
+	case h.absent, h.ended == deleted && h.endTick < requests:
 		return "the hub has a work again that was gone"
 	case known && (olderThan(o, h.object) || o.Generation < h.object.Generation), h.differs(o):
 		return "the hub has an older state of its works than before"
@@ -127,18 +127,18 @@ func (h *hubObservation) found(o *workv1.ManifestWork, asked, tick int, now time
 	if h.object == nil || olderThan(h.object, o) {
 		h.object, h.since = o, tick
 	}
-	h.confirmByHub(asked, now)
+	h.confirmByHub(requests, now)
 	return ""
 }
 
 // wrote takes the hub's answer to a write of ours. What was asked for meanwhile is
 // still to be answered, and the informer is still to show the answer, unless it has shown
 // that or what came of it already.
-func (h *hubObservation) wrote(o *workv1.ManifestWork, asked, tick int, now time.Time) {
+func (h *hubObservation) wrote(o *workv1.ManifestWork, requests, tick int, now time.Time) {
 	if o == nil || h.ended != alive || h.absent {
 		return
 	}
-	h.answered = max(h.answered, asked)
+	h.answered = max(h.answered, requests)
 	if olderThan(h.object, o) {
 		h.object, h.since = o, tick
 	}
@@ -149,9 +149,9 @@ func (h *hubObservation) wrote(o *workv1.ManifestWork, asked, tick int, now time
 
 // listed takes the resource version under which a list of the hub has the work.
 // It returns why the hub cannot be the one it was.
-func (h *hubObservation) listed(version string, asked int, now time.Time) (contradiction string) {
+func (h *hubObservation) listed(version string, requests int, now time.Time) (contradiction string) {
 	switch {
-	case h.object == nil || h.since > asked || h.ended == deleted && h.endTick > asked:
+	case h.object == nil || h.since > requests || h.ended == deleted && h.endTick > requests:
 		return "" // to be asked for
 	case h.absent, h.ended == deleted:
 		return "the hub has a work again that was gone"
@@ -159,7 +159,7 @@ func (h *hubObservation) listed(version string, asked int, now time.Time) (contr
 		return "the hub has an older state of its works than before"
 	case version == h.object.ResourceVersion:
 		h.ended = alive
-		h.confirmByHub(asked, now)
+		h.confirmByHub(requests, now)
 	}
 	return ""
 }
@@ -167,8 +167,8 @@ func (h *hubObservation) listed(version string, asked int, now time.Time) (contr
 // confirmByHub takes it that the hub answered what was asked at a tick. As long as the informer
 // shows something older it is asked again in a while: a hub that went back to what the
 // informer showed last shows nothing new.
-func (h *hubObservation) confirmByHub(asked int, now time.Time) {
-	h.answered, h.querying, h.lagging = max(h.answered, asked), false, time.Time{}
+func (h *hubObservation) confirmByHub(requests int, now time.Time) {
+	h.answered, h.querying, h.lagging = max(h.answered, requests), false, time.Time{}
 	if h.shown != h.object.ResourceVersion {
 		h.lagging = now
 	}
@@ -178,14 +178,14 @@ func (h *hubObservation) confirmByHub(asked int, now time.Time) {
 // notThere takes it that the hub did not have the work at a tick. As long as the
 // informer shows it all the same it is asked about again, for it may come back. Of what
 // the informer never showed it cannot tell the end either.
-func (h *hubObservation) notThere(asked, tick int, now time.Time) {
-	if h.object != nil && h.since > asked {
+func (h *hubObservation) notThere(requests, tick int, now time.Time) {
+	if h.object != nil && h.since > requests {
 		return
 	}
 	if h.object != nil && h.ended == alive && h.shown == "" {
 		h.end(unseen, tick, now)
 	}
-	h.absent, h.answered, h.lagging = true, max(h.answered, asked), time.Time{}
+	h.absent, h.answered, h.lagging = true, max(h.answered, requests), time.Time{}
 	h.querying = h.ended == alive && h.object != nil
 }
 

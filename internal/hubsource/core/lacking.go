@@ -189,8 +189,8 @@ func (p *agentResponder) nextOrphan(cl *cluster, uid types.UID, one *orphan) *to
 			p.f.wake(HubQueue, Key{}, 0)
 			return nil
 		}
-		if ask, judged := p.isVerified(cl); !judged {
-			return ask
+		if request, judged := p.isVerified(cl); !judged {
+			return request
 		}
 		if !one.absent {
 			return p.begin(cl, Get{UID: uid, Namespace: cl.name, Name: one.name}, func(r Result) { p.doneGet(cl, uid, one, r) })
@@ -227,7 +227,7 @@ func (p *agentResponder) nextOrphan(cl *cluster, uid types.UID, one *orphan) *to
 //	t3  The hub says that it lacks the work. Nothing that arrived says that it had it once.
 //
 // Stock agents are asked for statuses alone: a list of theirs comes when they connect.
-func (p *agentResponder) isVerified(cl *cluster) (ask *todo, judged bool) {
+func (p *agentResponder) isVerified(cl *cluster) (request *todo, judged bool) {
 	l := &cl.agent.orphanTracker
 	switch {
 	case p.f.behind > 0: // the hub is asked, and then in doubt

@@ -175,14 +175,14 @@ func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 			f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
 			f.core.Next(BrokerQueue, Key{Cluster: "cluster2"})
 			f.now = f.now.Add(reportAfter)
-			told := nextOf[SendSyncReport](f, BrokerQueue, Key{})
-			if n := len(told.Compared.Clusters); n != 2 {
+			reported := nextOf[SendSyncReport](f, BrokerQueue, Key{})
+			if n := len(reported.Compared.Clusters); n != 2 {
 				t.Fatalf("%d clusters are compared", n)
 			}
 			f.unselected("cluster1")
 			f.clusterIdle("cluster1")
 			f.wakes = nil
-			f.done(told, Result{Err: err})
+			f.done(reported, Result{Err: err})
 			if err != nil { // it may come late, and count for what is so then
 				f.clusterIdle("cluster1")
 				f.now = f.now.Add(firstDelay)
@@ -224,8 +224,8 @@ func TestCore_TellsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 	if !slices.Contains(f.wakes, wakeup{BrokerQueue, Key{}, 0}) {
 		t.Errorf("nobody goes on, only %v", f.wakes)
 	}
-	if told := nextOf[SendSyncReport](f, BrokerQueue, Key{}); len(told.Compared.Clusters) != 1 {
-		t.Errorf("told of %v", told.Compared)
+	if reported := nextOf[SendSyncReport](f, BrokerQueue, Key{}); len(reported.Compared.Clusters) != 1 {
+		t.Errorf("told of %v", reported.Compared)
 	}
 }
 
@@ -239,12 +239,12 @@ func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
 	f.locate("7")
 	f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
 	f.now = f.now.Add(reportAfter)
-	told := nextOf[SendSyncReport](f, BrokerQueue, Key{})
+	reported := nextOf[SendSyncReport](f, BrokerQueue, Key{})
 	f.core.Disconnected()
 	f.unselected("cluster1")
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
 	nextRelease(f, "cluster1")
-	f.done(told, Result{})
+	f.done(reported, Result{})
 }
 
 func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {

@@ -238,9 +238,9 @@ func (l *hubEpochs) clearSuspicion(cluster string) {
 
 // clearAllSuspicions ends all doubt: nothing is missing anywhere, and the broker knows
 // where the hub is now.
-func (l *hubEpochs) clearAllSuspicions(told *codec.HubPosition) {
+func (l *hubEpochs) clearAllSuspicions(reported *codec.HubPosition) {
 	if l.withheld[everywhere] {
-		l.trusted = told
+		l.trusted = reported
 	}
 	if len(l.withheld) > 0 {
 		clear(l.withheld)
@@ -281,7 +281,7 @@ func (l *hubEpochs) nextReadPosition() *todo {
 // doneReadPosition takes where the hub is, which had shown up to newest when it was asked.
 // again: it has to be asked once more.
 func (l *hubEpochs) doneReadPosition(newest string, again bool, r Result) {
-	before, asked := l.position, l.queriedAt
+	before, requestedAt := l.position, l.queriedAt
 	l.position, l.queriedAt = r.Position, l.f.Now()
 	l.first = cmp.Or(l.first, r.Position.ResourceVersion)
 	l.retry.reset()
@@ -300,7 +300,7 @@ func (l *hubEpochs) doneReadPosition(newest string, again bool, r Result) {
 	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {
 		// What came while the hub was asked may be later than its answer, or from
 		// before it went back.
-		l.readPositionAt(asked.Add(readPositionEvery))
+		l.readPositionAt(requestedAt.Add(readPositionEvery))
 	}
 	l.f.wake(HubQueue, Key{}, 0)
 }

@@ -70,18 +70,18 @@ func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
-	asks := f.requested("cluster1")
-	if len(asks) != 1 {
-		t.Fatalf("asks %+v", asks)
+	requests := f.requested("cluster1")
+	if len(requests) != 1 {
+		t.Fatalf("asks %+v", requests)
 	}
 	agent := plain.NewTracker(5, "agent")
-	agent.Observe("hub", asks[0].Stamp)
+	agent.Observe("hub", requests[0].Stamp)
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Fatal("the list does not count")
 	}
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if asks = f.requested("cluster1"); len(asks) != 1 || agent.Observe("hub", asks[0].Stamp) != plain.CurrentFirst {
-		t.Errorf("asks then %+v", asks)
+	if requests = f.requested("cluster1"); len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != plain.CurrentFirst {
+		t.Errorf("asks then %+v", requests)
 	}
 }
 
@@ -95,8 +95,8 @@ func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	p := next[Publish](f, BrokerQueue, "uid-a")
 	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if asks := f.requested("cluster1"); len(asks) != 1 || len(asks[0].Held) != 1 {
-		t.Errorf("it asks for statuses: %+v", asks)
+	if requests := f.requested("cluster1"); len(requests) != 1 || len(requests[0].Held) != 1 {
+		t.Errorf("it asks for statuses: %+v", requests)
 	}
 	f.done(p, Result{})
 	f.now = f.now.Add(firstDelay)
@@ -111,9 +111,9 @@ func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("a list to nobody counts")
 	}
-	asks := f.requested("cluster1")
-	if len(asks) != 1 || len(asks[0].Held) != 1 || agent.Observe("hub", asks[0].Stamp) != plain.CurrentFirst {
-		t.Fatalf("asks %+v", asks)
+	requests := f.requested("cluster1")
+	if len(requests) != 1 || len(requests[0].Held) != 1 || agent.Observe("hub", requests[0].Stamp) != plain.CurrentFirst {
+		t.Fatalf("asks %+v", requests)
 	}
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("its next list does not count")
@@ -131,13 +131,13 @@ func TestPlain_OwesAGreeting(t *testing.T) {
 		for n := range uint64(2) {
 			agent := plain.NewTracker(5+n, "agent")
 			f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-			asks := f.requested("cluster1")
-			if n == 1 && len(asks) == 0 {
+			requests := f.requested("cluster1")
+			if n == 1 && len(requests) == 0 {
 				f.now = f.now.Add(noticeEvery)
-				asks = f.requested("cluster1")
+				requests = f.requested("cluster1")
 			}
-			if len(asks) != 1 || agent.Observe("hub", asks[0].Stamp) != plain.CurrentFirst {
-				t.Errorf("with %d works, agent %d is asked %+v", works, n, asks)
+			if len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != plain.CurrentFirst {
+				t.Errorf("with %d works, agent %d is asked %+v", works, n, requests)
 			}
 		}
 	}
@@ -149,16 +149,16 @@ func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
 	f, r := oneOrphan(t)
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(32 * time.Minute)
-	asks := f.requested("cluster1")
-	if len(asks) != 2 || asks[0].Held[0] != (StatusRef{UID: "uid-x", Hash: "none"}) {
-		t.Errorf("asks %+v", asks)
+	requests := f.requested("cluster1")
+	if len(requests) != 2 || requests[0].Held[0] != (StatusRef{UID: "uid-x", Hash: "none"}) {
+		t.Errorf("asks %+v", requests)
 	}
 	if v := f.core.Report(r); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
 	next[Get](f, HubQueue, "uid-x")
-	if asks = f.requested("cluster1"); len(asks) != 0 {
-		t.Errorf("asks without end: %+v", asks)
+	if requests = f.requested("cluster1"); len(requests) != 0 {
+		t.Errorf("asks without end: %+v", requests)
 	}
 }
 
@@ -204,9 +204,9 @@ func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	f.idle(HubQueue, "uid-x")
 	for range 3 { // the first ones are lost
 		f.now = f.now.Add(missingDelay)
-		asks := f.requested("cluster1")
-		if len(asks) != 1 || len(asks[0].Held) != 1 || asks[0].Held[0] != emptyStatusRequest[0] || asks[0].Stamp.PeerSession != (codec.Session{}) {
-			t.Fatalf("asks %+v", asks)
+		requests := f.requested("cluster1")
+		if len(requests) != 1 || len(requests[0].Held) != 1 || requests[0].Held[0] != emptyStatusRequest[0] || requests[0].Stamp.PeerSession != (codec.Session{}) {
+			t.Fatalf("asks %+v", requests)
 		}
 		f.clusterIdle("cluster1")
 	}

@@ -111,12 +111,12 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 				f.locate(c.now)
 			}
 			f.clusterIdle("cluster1")
-			told := f.reported()
-			if !told.AllClusters || told.Position != nil || len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != c.n {
-				t.Fatalf("told %+v", told)
+			reported := f.reported()
+			if !reported.AllClusters || reported.Position != nil || len(reported.Clusters) != 1 || len(reported.Clusters[0].Withheld) != c.n {
+				t.Fatalf("told %+v", reported)
 			}
-			if !strings.Contains(told.Clusters[0].Reason, c.reason) {
-				t.Errorf("reason is %q", told.Clusters[0].Reason)
+			if !strings.Contains(reported.Clusters[0].Reason, c.reason) {
+				t.Errorf("reason is %q", reported.Clusters[0].Reason)
 			}
 			if s := f.core.Stats(); s.WithheldClusters != 1 || s.WithheldWorks != c.n || s.Comparing != 1 {
 				t.Errorf("counted %+v", s)
@@ -150,8 +150,8 @@ func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
 			if c.reported {
 				f.locate("200")
 				f.clusterIdle("cluster1")
-				if told := f.reported(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
-					t.Fatalf("told %+v", told)
+				if sent := f.reported(); len(sent.Clusters) != 1 || len(sent.Clusters[0].Withheld) != 1 {
+					t.Fatalf("told %+v", sent)
 				}
 			}
 			f.seen(c.w)
@@ -197,8 +197,8 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{})
 	f.clusterIdle("cluster1")
-	if told := f.reported(); told.Position == nil {
-		t.Errorf("told %+v", told)
+	if reported := f.reported(); reported.Position == nil {
+		t.Errorf("told %+v", reported)
 	}
 	s, _ := f.core.State()
 	if len(s.Withheld) != 0 || s.Trusted == nil || s.Trusted.ResourceVersion != "200" {
@@ -273,7 +273,7 @@ func TestCore_DoubtsAsLongAsARecordIsToBeReplaced(t *testing.T) {
 	f.page(codec.Inventory{Records: missingRecords(1)})
 	f.locate("200")
 	f.clusterIdle("cluster1")
-	if told := f.reported(); len(told.Clusters) != 1 || len(told.Clusters[0].Withheld) != 1 {
-		t.Errorf("told %+v", told)
+	if reported := f.reported(); len(reported.Clusters) != 1 || len(reported.Clusters[0].Withheld) != 1 {
+		t.Errorf("told %+v", reported)
 	}
 }

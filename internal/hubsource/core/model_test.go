@@ -198,7 +198,7 @@ func (w *world) agent(uid types.UID) {
 	p := &Report{UID: uid, Cluster: r.work.Namespace, Name: r.work.Name, Version: r.version, Sequence: sequence(w.sequence), Deleted: r.deleting}
 	p.Status = applied(r.version)
 	p.Status.Conditions[0].Message = fmt.Sprint(r.work.Labels)
-	if c, says := w.complete[uid]; says {
+	if c, reports := w.complete[uid]; reports {
 		p.Status.Conditions = append(p.Status.Conditions, c)
 	}
 	p.Hash = hashOf(p.Status)

@@ -39,14 +39,14 @@ func (f *fixture) ours(cluster string) *plain.Tracker {
 }
 
 // requested answers requests for statuses until there is none.
-func (f *fixture) requested(cluster string) (asks []RequestStatuses) {
+func (f *fixture) requested(cluster string) (requests []RequestStatuses) {
 	for {
 		e, ok := f.core.Next(BrokerQueue, Key{Cluster: cluster}).(RequestStatuses)
 		if !ok {
-			return asks
+			return requests
 		}
 		f.done(e, Result{Sent: 1})
-		asks = append(asks, e)
+		requests = append(requests, e)
 	}
 }
 
@@ -195,9 +195,9 @@ func oneOrphan(t *testing.T) (*fixture, *Report) {
 	f := plainly(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-x", ResourceVersion: 7})
-	asks := f.requested("cluster1")
-	if len(asks) != 2 || len(asks[0].Held) != 1 || asks[0].Held[0].UID != "uid-x" || asks[0].Held[0].Hash == "" || asks[1].Held[0].UID != "uid-a" {
-		t.Fatalf("asks %+v", asks)
+	requests := f.requested("cluster1")
+	if len(requests) != 2 || len(requests[0].Held) != 1 || requests[0].Held[0].UID != "uid-x" || requests[0].Held[0].Hash == "" || requests[1].Held[0].UID != "uid-a" {
+		t.Fatalf("asks %+v", requests)
 	}
 	return f, report(newWork("x", 7), 1, applied(7))
 }
@@ -263,10 +263,10 @@ func TestPlain_DeletesNothingOfAnotherSource(t *testing.T) {
 
 // TestPlain_WithholdsMany: more than the bound, and nothing at all of a hub in doubt.
 func TestPlain_WithholdsMany(t *testing.T) {
-	for name, doubt := range map[string]bool{"many": false, "doubt": true} {
+	for name, suspicion := range map[string]bool{"many": false, "doubt": true} {
 		f := plainly(t, newWork("a", 1))
 		n := 11
-		if doubt {
+		if suspicion {
 			n = 1
 			f.core.epochs.suspectRollback("the hub went back")
 		}
@@ -360,8 +360,8 @@ func TestPlain_AsksForStatusesEveryHalfHour(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	for range 3 {
-		if asks := f.requested("cluster1"); len(asks) != 1 || asks[0].Held[0].UID != a.UID {
-			t.Fatalf("asks %+v", asks)
+		if requests := f.requested("cluster1"); len(requests) != 1 || requests[0].Held[0].UID != a.UID {
+			t.Fatalf("asks %+v", requests)
 		}
 		f.now = f.now.Add(requestEvery - requestEvery/20 - time.Second)
 		f.clusterIdle("cluster1")
@@ -375,23 +375,23 @@ func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
 	f := plainly(t, a)
 	f.requested("cluster1")
 	agent := plain.NewTracker(5, "agent")
-	say := func() *Report {
+	send := func() *Report {
 		r := report(a, 1, applied(3))
 		r.Stamp = agent.Stamp("hub")
 		return r
 	}
-	if v := f.core.Report(say()); v != PreviousSession {
+	if v := f.core.Report(send()); v != PreviousSession {
 		t.Fatalf("the report is %s", v)
 	}
-	asks := f.requested("cluster1")
-	if len(asks) != 1 || asks[0].Stamp.Session == (codec.Session{}) || asks[0].Stamp.PeerSession.ID != "agent" {
-		t.Fatalf("asks %+v", asks)
+	requests := f.requested("cluster1")
+	if len(requests) != 1 || requests[0].Stamp.Session == (codec.Session{}) || requests[0].Stamp.PeerSession.ID != "agent" {
+		t.Fatalf("asks %+v", requests)
 	}
-	if v := f.core.Report(say()); v != PreviousSession || len(f.requested("cluster1")) != 0 {
+	if v := f.core.Report(send()); v != PreviousSession || len(f.requested("cluster1")) != 0 {
 		t.Errorf("the next report, soon after, is %s", v)
 	}
-	agent.Observe("hub", asks[0].Stamp)
-	if v := f.core.Report(say()); v != Taken {
+	agent.Observe("hub", requests[0].Stamp)
+	if v := f.core.Report(send()); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: plain.Stamp{Session: codec.Session{Number: 4, ID: "agent"}}}) {
@@ -404,22 +404,22 @@ func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	agent := f.ours("cluster1")
-	say := func(n int) ReportResult {
+	send := func(n int) ReportResult {
 		r := report(a, n, applied(3))
 		r.Stamp = agent.Stamp("hub")
 		return f.core.Report(r)
 	}
-	if v := say(7); v != Taken {
+	if v := send(7); v != Taken {
 		t.Fatalf("the report is %s", v)
 	}
-	if v := say(6); v != Stale {
+	if v := send(6); v != Stale {
 		t.Errorf("an older one is %s", v)
 	}
 	agent = plain.NewTracker(6, "next")
 	agent.Observe("hub", f.core.index.sessions.Stamp("cluster1"))
 	f.core.Report(&Report{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	agent.Observe("hub", f.core.index.sessions.Stamp("cluster1"))
-	if v := say(5); v != Taken {
+	if v := send(5); v != Taken {
 		t.Errorf("the first report of the next process is %s", v)
 	}
 }
@@ -522,7 +522,7 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 	f.deliver("uid-a")
 	sum := digestOf(t, a).Digest
 	other := codec.Digest{Count: 1, Sum: codec.DigestSum{1}}
-	say := func(d codec.Digest) Effect {
+	send := func(d codec.Digest) Effect {
 		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Digest: d, Stamp: agent.Stamp("hub")})
 		e := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
 		if tag, ok := e.(Tag); ok {
@@ -531,26 +531,26 @@ func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
 		}
 		return e
 	}
-	if e := say(sum); e != nil {
+	if e := send(sum); e != nil {
 		t.Fatalf("equal digests lead to %T", e)
 	}
-	if e := say(other); e != nil {
+	if e := send(other); e != nil {
 		t.Fatalf("what may be under way leads to %T", e)
 	}
-	ask, ok := say(other).(RequestStatuses)
-	if !ok || ask.Stamp.PeerSession != (codec.Session{}) || agent.Observe("hub", ask.Stamp) != plain.PeerUnaware {
-		t.Fatalf("digests that stay different lead to %+v", ask)
+	request, ok := send(other).(RequestStatuses)
+	if !ok || request.Stamp.PeerSession != (codec.Session{}) || agent.Observe("hub", request.Stamp) != plain.PeerUnaware {
+		t.Fatalf("digests that stay different lead to %+v", request)
 	}
-	f.done(ask, Result{Sent: 1})
-	asked := 0
+	f.done(request, Result{Sent: 1})
+	requests := 0
 	for range 16 {
-		if e, ok := say(other).(RequestStatuses); ok {
+		if e, ok := send(other).(RequestStatuses); ok {
 			f.done(e, Result{Sent: 1})
-			asked++
+			requests++
 		}
 	}
-	if asked != 3 { // the fourth, the eighth and the sixteenth time
-		t.Errorf("it is asked %d times more for what does not change", asked)
+	if requests != 3 { // the fourth, the eighth and the sixteenth time
+		t.Errorf("it is asked %d times more for what does not change", requests)
 	}
 }
 

@@ -72,15 +72,15 @@ var tellings = fair.Rate{PerSecond: 20, Burst: 1}
 // updateAgentProblem brings up to date what a work says of its agent, in its turn. As long as nobody can tell,
 // it says what it said, also what an earlier process had it say.
 func (p *agentResponder) updateAgentProblem(w *work) {
-	says, told := p.agentProblem(w)
-	if !told || !w.problems.known {
+	message, reported := p.agentProblem(w)
+	if !reported || !w.problems.known {
 		p.f.keepAgentProblem(w)
 	}
-	if !told {
+	if !reported {
 		w.nextTurn = time.Time{}
 		return
 	}
-	if has := w.problems.agent; says == nil && has == nil || says != nil && has != nil && says.generation == has.generation && says.reason == has.reason {
+	if has := w.problems.agent; message == nil && has == nil || message != nil && has != nil && message.generation == has.generation && message.reason == has.reason {
 		w.nextTurn = time.Time{}
 		return // it goes on with the time that it names
 	}
@@ -91,12 +91,12 @@ func (p *agentResponder) updateAgentProblem(w *work) {
 		return
 	}
 	w.nextTurn = time.Time{}
-	p.f.setAgentProblem(w, says)
+	p.f.setAgentProblem(w, message)
 }
 
 // agentProblem is what a work is to say of its agent, nil if it has nothing to say; told: somebody
 // can tell.
-func (p *agentResponder) agentProblem(w *work) (says *problem, told bool) {
+func (p *agentResponder) agentProblem(w *work) (message *problem, reported bool) {
 	f, r := p.f, &w.cl.agent
 	switch {
 	case !w.cl.selected:
@@ -110,20 +110,20 @@ func (p *agentResponder) agentProblem(w *work) (says *problem, told bool) {
 	case w.broker.on(f.sub) != holds:
 		return nil, false // it was not published yet
 	}
-	listening, farewell := f.connectedAt, r.goodbye
+	listening, goodbye := f.connectedAt, r.goodbye
 	if !f.sessions.IsHawser(w.cl.name) { // it need not speak before it has something to say
-		listening, farewell = plain.Latest(listening, w.spec.redelivery.since), false
+		listening, goodbye = plain.Latest(listening, w.spec.redelivery.since), false
 	}
 	since := plain.Latest(r.lastSeen, listening)
-	switch plain.ConnectionStateOf(f.Now(), r.lastSeen, listening, farewell) {
+	switch plain.ConnectionStateOf(f.Now(), r.lastSeen, listening, goodbye) {
 	case plain.Disconnected:
 		return disconnectedProblem(w.hub.object, since, !r.lastSeen.IsZero()), true
 	case plain.Connected:
-		told = true
+		reported = true
 	case plain.Unknown:
 	}
 	f.wakeAt(HubQueue, w.key(), since.Add(plain.DisconnectedAfter))
-	return nil, told
+	return nil, reported
 }
 
 // reportedWithin is how long a broker that tells of absent agents may take until it does. One that has not
@@ -162,10 +162,10 @@ func (p *agentResponder) absent(page codec.Inventory) {
 }
 
 // disconnectedProblemOf is disconnectedProblem where the broker tells which clusters have no agent.
-func (p *agentResponder) disconnectedProblemOf(w *work) (says *problem, told bool) {
+func (p *agentResponder) disconnectedProblemOf(w *work) (message *problem, reported bool) {
 	if p.disconnected.sub != p.f.sub {
-		says := w.problems.agent != nil || ofAgent(w) != nil
-		return nil, !says || !p.f.until(HubQueue, w.key(), p.f.connectedAt.Add(reportedWithin))
+		reports := w.problems.agent != nil || ofAgent(w) != nil
+		return nil, !reports || !p.f.until(HubQueue, w.key(), p.f.connectedAt.Add(reportedWithin))
 	}
 	c, away := p.disconnected.now[w.cl.name]
 	if !away || p.arrived(w) {

@@ -45,23 +45,23 @@ func TestPlain_CountsSilentClusters(t *testing.T) {
 func TestPlain_AFarewellIsAHint(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
-	farewell := func(l *plain.Tracker) {
+	goodbye := func(l *plain.Tracker) {
 		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: l.Goodbye("hub")})
 	}
-	farewell(plain.NewTracker(4, "before"))
+	goodbye(plain.NewTracker(4, "before"))
 	f.wantDisconnected("that of a session before", 0)
-	farewell(plain.NewTracker(9, "unheard"))
+	goodbye(plain.NewTracker(9, "unheard"))
 	f.wantDisconnected("that of a session of which nobody has heard", 0)
 	f.core.Keepalive(&Keepalive{Cluster: "other", Goodbye: true, Stamp: agent.Goodbye("hub")})
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true})
 	f.wantDisconnected("that of nobody", 0)
 	for range 2 {
-		farewell(agent)
+		goodbye(agent)
 		f.wantDisconnected("its own, perhaps twice", 1)
 	}
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.wantDisconnected("after its next word", 0)
-	farewell(agent)
+	goodbye(agent)
 	f.core.Disconnected()
 	f.wantDisconnected("without a connection", 0)
 	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
@@ -125,14 +125,14 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 	f.deliver("uid-waiting")
 	f.deliver("uid-done")
 	agent := f.ours("cluster1")
-	heard := f.now
+	lastSeen := f.now
 	f.nextWake(HubQueue)
 	f.idle(HubQueue, "uid-waiting")
 	if d := f.nextWake(HubQueue); d != plain.DisconnectedAfter {
 		t.Errorf("it is looked at again after %v", d)
 	}
 	f.now = f.now.Add(plain.DisconnectedAfter)
-	f.wantDisconnectedProblem("uid-waiting", heard, 3)
+	f.wantDisconnectedProblem("uid-waiting", lastSeen, 3)
 	f.idle(HubQueue, "uid-done")
 	if n := f.core.Stats().Undelivered[ReasonAgentDisconnected]; n != 1 {
 		t.Errorf("%d works count as not heard of", n)
@@ -163,9 +163,9 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 	}
 
 	// Gone, as the broker says.
-	heard = f.now.Add(-time.Second / 20)
+	lastSeen = f.now.Add(-time.Second / 20)
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Goodbye("hub")})
-	f.wantDisconnectedProblem("uid-waiting", heard, 3)
+	f.wantDisconnectedProblem("uid-waiting", lastSeen, 3)
 	f.core.Report(report(waiting, 1, applied(3)))
 	if d := f.reports("uid-waiting"); d != nil {
 		t.Errorf("it is confirmed, and says %+v", d)
@@ -194,8 +194,8 @@ func TestPlain_SilenceOfOthersIsNotTheAgents(t *testing.T) {
 
 // TestPlain_WhatAnEarlierProcessHadAWorkSay stays until somebody can tell.
 func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
-	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
-	f := plainly(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{said}})))
+	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
+	f := plainly(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}})))
 	f.idle(HubQueue, "uid-a")
 	f.sure()
 	f.deliver("uid-a")
@@ -211,8 +211,8 @@ func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
 // TestPlain_WhatAnEarlierProcessHadAWorkSayEnds also where the agent has the work by then, and nothing is
 // published.
 func TestPlain_WhatAnEarlierProcessHadAWorkSayEnds(t *testing.T) {
-	said := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
-	a := newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{said}}))
+	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
+	a := newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}}))
 	for _, listed := range []bool{true, false} {
 		f := plainly(t, a)
 		f.idle(HubQueue, "uid-a")
@@ -276,16 +276,16 @@ func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
 	if n := len(f.wakes); n != count {
 		t.Fatalf("%d works are looked at", n)
 	}
-	began, told := f.now, map[types.UID]bool{}
-	for len(told) < count {
+	began, reported := f.now, map[types.UID]bool{}
+	for len(reported) < count {
 		for _, w := range works {
 			if e, ok := f.core.Next(HubQueue, Key{UID: w.UID}).(PatchStatus); ok {
-				told[w.UID] = true
+				reported[w.UID] = true
 				f.done(e, Result{Work: newWork(w.Name, 1, version("300"), withStatus(e.Status))})
 			}
 		}
-		if most := 1 + int(20*f.now.Sub(began).Seconds()); len(told) > most {
-			t.Fatalf("after %v %d works say so, at most %d may", f.now.Sub(began), len(told), most)
+		if most := 1 + int(20*f.now.Sub(began).Seconds()); len(reported) > most {
+			t.Fatalf("after %v %d works say so, at most %d may", f.now.Sub(began), len(reported), most)
 		}
 		f.now = f.now.Add(time.Second / 100)
 	}
@@ -317,15 +317,15 @@ func TestCore_WorksSayThatTheirClusterIsOffline(t *testing.T) {
 	f.absent("more", codec.AbsentCluster{Cluster: "another", Since: since})
 	f.idle(HubQueue, "uid-waiting") // it is told the rest
 	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since})
-	says := func(uid types.UID, reason, what string) {
+	reports := func(uid types.UID, reason, what string) {
 		t.Helper()
 		if d := f.reports(uid); d == nil || d.Reason != reason || d.ObservedGeneration != 3 || !strings.Contains(d.Message, what) {
 			t.Errorf("%s says %+v, want %s, %q", uid, d, reason, what)
 		}
 	}
-	says("uid-waiting", ReasonAgentDisconnected, `no agent of cluster "cluster1" is connected to the broker since 2026-05-04 12:00:00 UTC`)
+	reports("uid-waiting", ReasonAgentDisconnected, `no agent of cluster "cluster1" is connected to the broker since 2026-05-04 12:00:00 UTC`)
 	f.now = f.now.Add(time.Second)
-	says("uid-going", ReasonAgentDisconnected, "hawser forget work cluster1 going")
+	reports("uid-going", ReasonAgentDisconnected, "hawser forget work cluster1 going")
 	f.idle(HubQueue, "uid-done")
 
 	// Not while hub-source is away, nor before the broker has told again.
@@ -335,13 +335,13 @@ func TestCore_WorksSayThatTheirClusterIsOffline(t *testing.T) {
 	f.connect()
 	f.idle(HubQueue, "uid-waiting")
 	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true})
-	says("uid-waiting", ReasonAgentNeverConnected, "is the namespace misspelt?")
+	reports("uid-waiting", ReasonAgentNeverConnected, "is the namespace misspelt?")
 	if n := f.core.Stats().Undelivered[ReasonAgentNeverConnected]; n != 1 {
 		t.Errorf("%d works count", n)
 	}
 	f.now = f.now.Add(time.Second)
 	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true, Why: "its agent came with another certificate: put in its own"})
-	says("uid-waiting", ReasonAgentDisconnected, "its agent came with another certificate: put in its own; no agent")
+	reports("uid-waiting", ReasonAgentDisconnected, "its agent came with another certificate: put in its own; no agent")
 	f.now = f.now.Add(time.Second)
 	f.absent("")
 	if d := f.reports("uid-waiting"); d != nil {

@@ -24,13 +24,13 @@ func (q *hubQueries) query(w *work) {
 // write writes a work on the hub. done is told what came of it, and says whether that
 // is tried again where it failed.
 func (q *hubQueries) write(l Queue, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
-	asked := q.f.tick()
+	requests := q.f.tick()
 	return q.f.ofWork(w, e, func(r Result) {
 		again := done(r.Err)
 		switch {
 		case r.Err == nil:
 			retry.reset()
-			q.wrote(w, r.Work, asked)
+			q.wrote(w, r.Work, requests)
 		case again:
 			q.f.hubFailed(l, w.key(), retry, r.Err)
 		}
@@ -38,11 +38,11 @@ func (q *hubQueries) write(l Queue, w *work, retry *retry, e Effect, done func(e
 }
 
 // wrote takes the hub's answer to a write of ours.
-func (q *hubQueries) wrote(w *work, o *workv1.ManifestWork, asked int) {
+func (q *hubQueries) wrote(w *work, o *workv1.ManifestWork, requests int) {
 	if o != nil {
 		q.epochs.shown(o)
 	}
-	w.hub.wrote(o, asked, q.f.tick(), q.f.Now())
+	w.hub.wrote(o, requests, q.f.tick(), q.f.Now())
 	if !w.hub.lagging.IsZero() {
 		q.f.wakeAt(HubQueue, w.key(), w.hub.lagging.Add(informerLag))
 	}
@@ -64,8 +64,8 @@ func (q *hubQueries) next(w *work) *todo {
 	case !q.f.due(HubQueue, w.key(), &h.retry):
 		return nil
 	}
-	asked := q.f.tick()
-	return q.f.ofWork(w, Get{UID: w.uid, Namespace: w.cl.name, Name: w.name()}, func(r Result) { q.doneGet(w, asked, r) })
+	requests := q.f.tick()
+	return q.f.ofWork(w, Get{UID: w.uid, Namespace: w.cl.name, Name: w.name()}, func(r Result) { q.doneGet(w, requests, r) })
 }
 
 // queriesMany reports whether so many works of a cluster are asked for that one list
@@ -88,14 +88,14 @@ func (q *hubQueries) nextList(cl *cluster) *todo {
 	if !queriesMany(cl) || !q.f.due(HubQueue, cl.key(), &cl.listing) {
 		return nil
 	}
-	asked := q.f.tick()
-	return q.f.ofCluster(cl, List{Namespace: cl.name}, func(r Result) { q.doneList(cl, asked, r) })
+	requests := q.f.tick()
+	return q.f.ofCluster(cl, List{Namespace: cl.name}, func(r Result) { q.doneList(cl, requests, r) })
 }
 
-func (q *hubQueries) doneGet(w *work, asked int, r Result) {
+func (q *hubQueries) doneGet(w *work, requests int, r Result) {
 	switch {
 	case r.isAbsent(w.uid):
-		w.hub.notThere(asked, q.f.tick(), q.f.Now())
+		w.hub.notThere(requests, q.f.tick(), q.f.Now())
 		if w.hub.querying {
 			q.f.failed(HubQueue, w.key(), &w.hub.retry, missingDelay)
 		}
@@ -103,12 +103,12 @@ func (q *hubQueries) doneGet(w *work, asked int, r Result) {
 		q.f.hubFailed(HubQueue, w.key(), &w.hub.retry, r.Err)
 	default:
 		q.epochs.shown(r.Work)
-		q.epochs.endEpoch(w.hub.found(r.Work, asked, q.f.tick(), q.f.Now()))
+		q.epochs.endEpoch(w.hub.found(r.Work, requests, q.f.tick(), q.f.Now()))
 	}
 	q.answered(w)
 }
 
-func (q *hubQueries) doneList(cl *cluster, asked int, r Result) {
+func (q *hubQueries) doneList(cl *cluster, requests int, r Result) {
 	if r.Err != nil {
 		q.f.hubFailed(HubQueue, cl.key(), &cl.listing, r.Err)
 		return
@@ -119,9 +119,9 @@ func (q *hubQueries) doneList(cl *cluster, asked int, r Result) {
 			continue
 		}
 		if version, there := r.Present[uid]; there {
-			q.epochs.endEpoch(w.hub.listed(version, asked, q.f.Now()))
+			q.epochs.endEpoch(w.hub.listed(version, requests, q.f.Now()))
 		} else {
-			w.hub.notThere(asked, q.f.tick(), q.f.Now())
+			w.hub.notThere(requests, q.f.tick(), q.f.Now())
 		}
 		q.answered(w)
 	}

@@ -48,20 +48,20 @@ func (f *fixture) answer(uid types.UID, r Result) {
 // TestCore_AsksTheHubAboutWhatTheBrokerLacks before it publishes what an earlier
 // process may have seen to its end.
 func TestCore_AsksTheHubAboutWhatTheBrokerLacks(t *testing.T) {
-	lives, dead, fresh := newWork("lives", 1), newWork("dead", 1), newWork("fresh", 1, withoutFinalizer)
-	f := lagging(t, nil, lives, dead, fresh)
-	for _, w := range []*workv1.ManifestWork{lives, dead} {
+	live, dead, fresh := newWork("lives", 1), newWork("dead", 1), newWork("fresh", 1, withoutFinalizer)
+	f := lagging(t, nil, live, dead, fresh)
+	for _, w := range []*workv1.ManifestWork{live, dead} {
 		f.idle(BrokerQueue, w.UID)
 	}
 	on := newWork("fresh", 1, version("200"))
 	f.done(next[AddFinalizer](f, BrokerQueue, fresh.UID), Result{Work: on})
 	f.deliver(fresh.UID) // the hub said that it lives when it took the finalizer
 
-	f.answer(lives.UID, Result{Err: errHubDown()})
-	f.idle(BrokerQueue, lives.UID)
+	f.answer(live.UID, Result{Err: errHubDown()})
+	f.idle(BrokerQueue, live.UID)
 	f.now = f.now.Add(longestHub)
-	f.answer(lives.UID, Result{Work: lives})
-	f.deliver(lives.UID)
+	f.answer(live.UID, Result{Work: live})
+	f.deliver(live.UID)
 
 	f.answer(dead.UID, Result{Err: errNotFound()})
 	f.idle(BrokerQueue, dead.UID)

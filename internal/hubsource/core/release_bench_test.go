@@ -64,12 +64,12 @@ func answer(b *testing.B, c *Core, k Key, r Result) {
 func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first bool) {
 	c.Disconnected()
 	c.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
-	ask, is := c.Next(BrokerQueue, Key{}).(RequestInventory)
+	request, is := c.Next(BrokerQueue, Key{}).(RequestInventory)
 	if !is {
 		b.Fatal("the broker is not asked")
 	}
 	c.Done(BrokerQueue, Key{}, Result{})
-	c.Inventory(codec.Inventory{RequestID: ask.ID, Clusters: digests})
+	c.Inventory(codec.Inventory{RequestID: request.ID, Clusters: digests})
 	for _, d := range digests {
 		k := Key{Cluster: d.Cluster}
 		for idle := 0; idle < 2; { // the second time it is concluded
@@ -87,7 +87,7 @@ func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first boo
 			}
 		}
 	}
-	if e, asks := c.Next(BrokerQueue, Key{}).(RequestInventory); asks {
+	if e, requests := c.Next(BrokerQueue, Key{}).(RequestInventory); requests {
 		b.Fatalf("asks for records of %v", e.Request.Clusters)
 	}
 	if s := c.Stats(); s.Comparing != 0 {

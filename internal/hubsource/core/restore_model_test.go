@@ -244,8 +244,8 @@ func (r *realm) restore(b hubState, bump, running bool) {
 			r.lostWorks[o.UID] = true
 		}
 	}
-	told := r.notified()
-	known := told // what a position must lie below for the restore to be noticed
+	reported := r.notified()
+	known := reported // what a position must lie below for the restore to be noticed
 	if running {
 		known = max(known, r.shown)
 	}
@@ -256,7 +256,7 @@ func (r *realm) restore(b hubState, bump, running bool) {
 	default:
 		r.unnoticed = max(r.unnoticed, known)
 	}
-	r.t.Logf("restored to %d, told %d, shown %d, doubtful %v", b.rv, told, r.shown, r.suspicious)
+	r.t.Logf("restored to %d, told %d, shown %d, doubtful %v", b.rv, reported, r.shown, r.suspicious)
 	if !running {
 		r.start()
 		return

@@ -305,23 +305,23 @@ func (s *specs) donePublish(w *work, e Publish, r Result) {
 
 // outcome takes what the broker said of a publish.
 func (s *specs) outcome(w *work, e Publish, r Result) {
-	said := transportErrorOf(r.Err)
+	reported := transportErrorOf(r.Err)
 	switch {
 	case r.Err == nil && r.Receipt.Outcome == codec.OutcomeStale:
 		s.stale(w, e, r.Receipt.Revision)
 	case r.Err == nil:
 		s.accepted(w, e, r.Receipt)
-	case said.Code == transport.CodeConflict && w.hub.gone(): // what has its name by now is not older
+	case reported.Code == transport.CodeConflict && w.hub.gone(): // what has its name by now is not older
 		s.refused(w, e, r)
-	case said.Code == transport.CodeConflict:
+	case reported.Code == transport.CodeConflict:
 		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
-	case said.Code == transport.CodeOverloaded && said.Attribute != "" && !e.fingerprint().deleting: // over a quota, which says nothing about other works
+	case reported.Code == transport.CodeOverloaded && reported.Attribute != "" && !e.fingerprint().deleting: // over a quota, which says nothing about other works
 		s.refused(w, e, r)
-		s.tryAgainAfter(w, said.Delay)
+		s.tryAgainAfter(w, reported.Delay)
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
-		if needsPerson(said) && w.hub.ended == alive {
+		if needsPerson(reported) && w.hub.ended == alive {
 			s.f.setSpecProblem(w, refusal(e.Work, r.Err))
 		}
 		if isOpen(r.Err) {

@@ -161,7 +161,7 @@ func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	var ids codec.Sequencer
-	say := func(what string, want ReportResult, at time.Time, revision uint64) {
+	send := func(what string, want ReportResult, at time.Time, revision uint64) {
 		t.Helper()
 		r := report(w, 0, applied(1))
 		r.Sequence, r.Revision = ids.Ahead(at.UnixMilli(), 0), revision
@@ -169,14 +169,14 @@ func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
 			t.Errorf("%s: verdict is %s, want %s", what, v, want)
 		}
 	}
-	say("of now", Taken, f.now, 10)
-	say("days ahead", Taken, f.now.Add(120*time.Hour), 11)
-	say("of now, from before", Stale, f.now.Add(time.Second), 10)
-	say("of now, from a stock broker", Stale, f.now.Add(time.Second), 0)
-	say("of now", Taken, f.now.Add(time.Second), 12)
-	say("older than that, and later", Stale, f.now, 13) // the broker decides by ids again
-	say("an hour ahead", Taken, f.now.Add(time.Hour), 14)
-	say("of now, where ids count", Stale, f.now.Add(2*time.Second), 15)
+	send("of now", Taken, f.now, 10)
+	send("days ahead", Taken, f.now.Add(120*time.Hour), 11)
+	send("of now, from before", Stale, f.now.Add(time.Second), 10)
+	send("of now, from a stock broker", Stale, f.now.Add(time.Second), 0)
+	send("of now", Taken, f.now.Add(time.Second), 12)
+	send("older than that, and later", Stale, f.now, 13) // the broker decides by ids again
+	send("an hour ahead", Taken, f.now.Add(time.Hour), 14)
+	send("of now, where ids count", Stale, f.now.Add(2*time.Second), 15)
 }
 
 func TestCore_TakesNoOlderGenerationThanTheHubShows(t *testing.T) {

@@ -85,14 +85,14 @@ func (c *clusterSync) nextSyncReport() *todo {
 
 // outcomes collects what the broker is to be told now, and whether that is all.
 func (c *clusterSync) outcomes() (o codec.SyncReport, all bool) {
-	untold, withheld, done := c.ends()
+	unreported, withheld, done := c.ends()
 	o.AllClusters = c.f.All && done && !c.pending.all && fits(withheld)
 	if o.AllClusters {
-		untold = withheld
+		unreported = withheld
 	}
-	all = fits(untold)
-	for _, cl := range untold {
-		if len(o.Clusters) > 0 && !fits(untold[:len(o.Clusters)+1]) {
+	all = fits(unreported)
+	for _, cl := range unreported {
+		if len(o.Clusters) > 0 && !fits(unreported[:len(o.Clusters)+1]) {
 			break
 		}
 		o.Clusters = append(o.Clusters, cl.outcomeOf())
@@ -105,7 +105,7 @@ func (c *clusterSync) outcomes() (o codec.SyncReport, all bool) {
 
 // ends returns the clusters of which there is something to tell, those with
 // withheld deletions, and whether all clusters are done.
-func (c *clusterSync) ends() (untold, withheld []*cluster, done bool) {
+func (c *clusterSync) ends() (unreported, withheld []*cluster, done bool) {
 	done = c.inventory.complete
 	for _, name := range slices.Sorted(maps.Keys(c.f.clusters)) {
 		cl := c.f.clusters[name]
@@ -120,10 +120,10 @@ func (c *clusterSync) ends() (untold, withheld []*cluster, done bool) {
 			withheld = append(withheld, cl)
 		}
 		if cl.comparing.stage != outcomeReported {
-			untold = append(untold, cl)
+			unreported = append(unreported, cl)
 		}
 	}
-	return untold, withheld, done
+	return unreported, withheld, done
 }
 
 // clean reports whether nothing is missing on any cluster, and the hub's

@@ -57,14 +57,14 @@ func (r rules) decideRequests(s clusterState, e *effects) {
 		if _, addon := csr.Labels[addonLabel]; addon || csr.Spec.SignerName != SignerName || csr.Spec.Username != CreatorName {
 			continue // whoever made it may write any annotation
 		}
-		asked, err := validate(csr)
+		requested, err := validate(csr)
 		if err != nil {
 			continue // should a person approve it, it is refused with the reason
 		}
-		if csr.Annotations[UserAnnotation] == asked.user() {
+		if csr.Annotations[UserAnnotation] == requested.user() {
 			e.decisions = append(e.decisions, decideRenewal(s, csr)...)
 		} else {
-			firsts = append(firsts, first{csr, asked})
+			firsts = append(firsts, first{csr, requested})
 		}
 	}
 	if s.cluster == nil || s.cluster.DeletionTimestamp != nil {

@@ -73,11 +73,11 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		}
 		return csrOf(t, name, "east", "agent", user, k)
 	}
-	asked, err := validate(by("x", bootstrapUser, 1))
+	requested, err := validate(by("x", bootstrapUser, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claimed := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{KeyAnnotation: asked.key()} }
+	claimed := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{KeyAnnotation: requested.key()} }
 	refused := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{KeyAnnotation: NoKey} }
 	member := func(c *clusterv1.ManagedCluster) { c.Annotations = map[string]string{MemberAnnotation: "true"} }
 	made := func(c *clusterv1.ManagedCluster) { c.CreationTimestamp = metav1.NewTime(start) }
@@ -101,17 +101,17 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		want      string
 		key       string
 	}{
-		{"of a configured user", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; claim; accept", asked.key()},
+		{"of a configured user", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; claim; accept", requested.key()},
 		{"of another user", clusterNamed("east"), csrs{by("a", "mallory", 1)}, nil, "taints=unreachable", ""},
 		{"before the cluster", nil, csrs{by("a", bootstrapUser, 1)}, nil, "", ""},
-		{"of two keys, the older one", clusterNamed("east"), csrs{by("a", bootstrapUser, 2), older(by("b", bootstrapUser, 1))}, nil, "taints=unreachable; claim; accept", asked.key()},
+		{"of two keys, the older one", clusterNamed("east"), csrs{by("a", bootstrapUser, 2), older(by("b", bootstrapUser, 1))}, nil, "taints=unreachable; claim; accept", requested.key()},
 		{"claimed", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 2), by("b", bootstrapUser, 1)}, nil, "approved b; after 5m0s", ""},
 		{"claimed, asked for twice", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 1), by("b", bootstrapUser, 1)}, nil, "approved a; approved b; after 5m0s", ""},
 		{"claimed by another key, whose CSR is long gone", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 2)}, nil, "after 5m0s", ""},
 		{"claimed, and withdrawn by a person", clusterNamed("east", finalized, isDenied, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "deny; after 5m0s", ""},
 		{"denied by a person", clusterNamed("east", isDenied, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "deny; after 5m0s", ""},
 		{"denied by a person before it was accepted", clusterNamed("east", refused), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 5m0s", ""},
-		{"accepted by a person, not joined", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "claim; after 5m0s", asked.key()},
+		{"accepted by a person, not joined", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "claim; after 5m0s", requested.key()},
 		{"joined", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "member; after 5m0s", ""},
 		{"joined, by the key that is claimed", clusterNamed("east", accepts, finalized, isAccepted, isJoined, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "member; after 5m0s", ""},
 		{"named like a namespace of others", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, "taints=unreachable", ""},
@@ -120,7 +120,7 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		{"denied while nobody looked, and restored without its status", clusterNamed("east", finalized), nil, nil, "taints=unreachable; deny; member", ""},
 		{"restored without its status, not accepted", clusterNamed("east", member), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; deny", ""},
 		{"made anew from a file, over its namespace", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, before, "after 5m0s", ""},
-		{"accepted by a person, with the namespace that it got", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, since, "claim; after 5m0s", asked.key()},
+		{"accepted by a person, with the namespace that it got", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, since, "claim; after 5m0s", requested.key()},
 		{"a request was denied by a person", clusterNamed("east"), csrs{by("a", bootstrapUser, 1), denial}, nil, "taints=unreachable; deny", ""},
 		{"a request of an accepted one was denied", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1), denial}, nil, "deny; after 5m0s", ""},
 		{"another request was approved by a person", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1), approval}, nil, "member; after 5m0s", ""},

@@ -170,9 +170,9 @@ func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool
 
 // workUntilFound works until Open Cluster Management's controllers are found.
 func (c *Controller) workUntilFound(ctx context.Context) error {
-	lives, end := context.WithCancel(ctx)
+	lifetime, end := context.WithCancel(ctx)
 	defer end()
-	return run.Group(lives,
+	return run.Group(lifetime,
 		run.Task{Name: "members", Run: c.work},
 		run.Task{Name: "look", Run: func(ctx context.Context) error {
 			c.await(ctx, func(shownBy string) bool { return shownBy != "" })

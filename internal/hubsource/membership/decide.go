@@ -130,18 +130,18 @@ func decideMember(s clusterState) (e effects) {
 }
 
 // check returns what Available is to say of the agent, nil for what it has, and when to look again.
-func (s clusterState) check(has *metav1.Condition) (says *metav1.Condition, after time.Duration) {
+func (s clusterState) check(has *metav1.Condition) (reported *metav1.Condition, after time.Duration) {
 	if left := plain.Latest(s.renewal.alive(), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
 		return nil, left
 	}
-	says = &disconnectedCondition
+	reported = &disconnectedCondition
 	if s.outlook.outage != nil {
-		says, after = s.outlook.outage, period(s.cluster) // until it is over
+		reported, after = s.outlook.outage, period(s.cluster) // until it is over
 	}
 	if has != nil && has.Status == metav1.ConditionUnknown && (after > 0 || !isOutage(has)) {
-		says = nil
+		reported = nil
 	}
-	return says, after
+	return reported, after
 }
 
 // period is how often the agent of a cluster renews its Lease.

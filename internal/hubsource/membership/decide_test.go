@@ -14,37 +14,37 @@ import (
 // reported says what was decided, in short.
 func reported(e effects) string {
 	var all []string
-	say := func(yes bool, format string, args ...any) {
+	send := func(yes bool, format string, args ...any) {
 		if yes {
 			all = append(all, fmt.Sprintf(format, args...))
 		}
 	}
-	say(e.namespace, "namespace")
+	send(e.namespace, "namespace")
 	if n := e.change; n != nil {
-		say(n.finalizers != nil, "finalizers=%s", strings.Join(n.finalizers, ","))
+		send(n.finalizers != nil, "finalizers=%s", strings.Join(n.finalizers, ","))
 		var keys []string
 		for _, t := range n.taints {
 			keys = append(keys, t.Key[strings.LastIndex(t.Key, "/")+1:])
 		}
-		say(n.taints != nil, "taints=%s", strings.Join(keys, ","))
-		say(n.claim == NoKey, "deny")
-		say(n.claim != "" && n.claim != NoKey, "claim")
-		say(n.member, "member")
-		say(n.accept, "accept")
+		send(n.taints != nil, "taints=%s", strings.Join(keys, ","))
+		send(n.claim == NoKey, "deny")
+		send(n.claim != "" && n.claim != NoKey, "claim")
+		send(n.member, "member")
+		send(n.accept, "accept")
 	}
-	say(e.lease, "lease")
-	say(e.addons != nil, "addons")
+	send(e.lease, "lease")
+	send(e.addons != nil, "addons")
 	for _, o := range e.remove {
-		say(true, "remove %s", o.name)
+		send(true, "remove %s", o.name)
 	}
 	for _, c := range e.conditions {
-		say(true, "%s=%s/%s", c.Type, c.Status, c.Reason)
+		send(true, "%s=%s/%s", c.Type, c.Status, c.Reason)
 	}
 	for _, v := range e.decisions {
-		say(true, "%s %s", v.action, v.csr.Name)
+		send(true, "%s %s", v.action, v.csr.Name)
 	}
-	say(e.release, "release")
-	say(e.after > 0, "after %s", e.after)
+	send(e.release, "release")
+	send(e.after > 0, "after %s", e.after)
 	return strings.Join(all, "; ")
 }
 
@@ -55,7 +55,7 @@ func TestDecide_Member(t *testing.T) {
 	seen := func(ago time.Duration, watched bool) *renewal {
 		return &renewal{written: start.Add(-time.Hour), seen: start.Add(-ago), watched: watched}
 	}
-	heard := seen(time.Minute, false)
+	lastSeen := seen(time.Minute, false)
 	slow := func(c *clusterv1.ManagedCluster) { c.Spec.LeaseDurationSeconds = 10 }
 	unset := func(c *clusterv1.ManagedCluster) { c.Spec.LeaseDurationSeconds = 0 }
 	foreign := func(c *clusterv1.ManagedCluster) {
@@ -79,8 +79,8 @@ func TestDecide_Member(t *testing.T) {
 		{"waits", changes{tainted(unreachable)}, nil, ""},
 		{"is accepted", changes{accepts, tainted(unreachable)}, nil, "namespace; finalizers=" + finalizer + "; lease; HubAcceptedManagedCluster=True/HubClusterAdminAccepted"},
 		{"claims to be accepted, by a condition", changes{isAccepted, tainted(unreachable)}, nil, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied"},
-		{"at rest", changes{accepts, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
-		{"at rest, without a period", changes{accepts, unset, finalized, isAccepted, isAvailable}, heard, "after 4m0s"},
+		{"at rest", changes{accepts, finalized, isAccepted, isAvailable}, lastSeen, "after 4m0s"},
+		{"at rest, without a period", changes{accepts, unset, finalized, isAccepted, isAvailable}, lastSeen, "after 4m0s"},
 		{"has lost its Lease", changes{accepts, finalized, isAccepted, isAvailable}, nil, "namespace; lease"},
 		{"silent for five periods", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute, false),
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
@@ -89,17 +89,17 @@ func TestDecide_Member(t *testing.T) {
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"stays silent", changes{accepts, finalized, isAccepted, isDisconnected, tainted(unreachable)}, seen(time.Hour, false), ""},
 		{"never spoke", changes{accepts, finalized, isAccepted, tainted(unreachable)}, seen(time.Hour, false), "addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
-		{"is back", changes{accepts, finalized, isAccepted, isAvailable, foreign, tainted(unreachable)}, heard, "taints=gpu; after 4m0s"},
-		{"is back, without another taint", changes{accepts, finalized, isAccepted, isAvailable, tainted(unreachable)}, heard, "taints=; after 4m0s"},
-		{"its apiserver is away", changes{accepts, finalized, isAccepted, isBroken, foreign}, heard, "taints=gpu,unavailable; after 4m0s"},
+		{"is back", changes{accepts, finalized, isAccepted, isAvailable, foreign, tainted(unreachable)}, lastSeen, "taints=gpu; after 4m0s"},
+		{"is back, without another taint", changes{accepts, finalized, isAccepted, isAvailable, tainted(unreachable)}, lastSeen, "taints=; after 4m0s"},
+		{"its apiserver is away", changes{accepts, finalized, isAccepted, isBroken, foreign}, lastSeen, "taints=gpu,unavailable; after 4m0s"},
 		{"its taint has another effect", changes{tainted("example.com/x"), softly}, nil, "taints=x,unreachable"},
-		{"withdrawn", changes{finalized, isAccepted, isAvailable}, heard, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
+		{"withdrawn", changes{finalized, isAccepted, isAvailable}, lastSeen, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
 		{"withdrawn, and silent", changes{finalized, isDenied, isAvailable}, seen(time.Hour, false),
 			"taints=unreachable; deny; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
-		{"accepted anew", changes{accepts, finalized, isDenied, isAvailable}, heard, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
-		{"restored without its status", changes{accepts, finalized, isAvailable}, heard, "member; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
-		{"joined", changes{accepts, finalized, isAccepted, isJoined, isAvailable}, heard, "member; after 4m0s"},
-		{"keeps other finalizers", changes{foreign, accepts, isAccepted, isAvailable}, heard, "finalizers=example.com/other," + finalizer + "; after 4m0s"},
+		{"accepted anew", changes{accepts, finalized, isDenied, isAvailable}, lastSeen, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
+		{"restored without its status", changes{accepts, finalized, isAvailable}, lastSeen, "member; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
+		{"joined", changes{accepts, finalized, isAccepted, isJoined, isAvailable}, lastSeen, "member; after 4m0s"},
+		{"keeps other finalizers", changes{foreign, accepts, isAccepted, isAvailable}, lastSeen, "finalizers=example.com/other," + finalizer + "; after 4m0s"},
 		{"renews", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, true), "ManagedClusterConditionClockSynced=True/ManagedClusterClockSynced; after 5m0s"},
 		{"goes on renewing", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")}, seen(0, true), "after 5m0s"},
 		{"reported nothing, for OCM found its clock wrong", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionFalse, "ManagedClusterClockOutOfSync")}, seen(0, true),

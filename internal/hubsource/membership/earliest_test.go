@@ -23,8 +23,8 @@ func TestIssue_SaysWhen(t *testing.T) {
 		"one ahead":        {now.Add(2 * time.Second), now.Add(2 * time.Second)},
 	} {
 		leaf := issued(t, a, renewalCSR(t), now, 720*time.Hour, c.from)
-		if at, said := earliest.IssuedAt(leaf); !said || !at.Equal(c.want) || !leaf.NotBefore.Equal(now.Add(-backdate)) {
-			t.Errorf("%s: issued at %v, %v, valid from %v", name, at, said, leaf.NotBefore)
+		if at, reported := earliest.IssuedAt(leaf); !reported || !at.Equal(c.want) || !leaf.NotBefore.Equal(now.Add(-backdate)) {
+			t.Errorf("%s: issued at %v, %v, valid from %v", name, at, reported, leaf.NotBefore)
 		}
 	}
 }

@@ -82,10 +82,10 @@ func decideFormer(c *clusterv1.ManagedCluster, requests ...*certificatesv1.Certi
 func TestFormer_Cluster(t *testing.T) {
 	member, denied := readFormer[clusterv1.ManagedCluster](t, formerMember), readFormer[clusterv1.ManagedCluster](t, formerDenied)
 	member.Status, denied.Status = clusterv1.ManagedClusterStatus{}, clusterv1.ManagedClusterStatus{}
-	stranger := csrOf(t, "east-s", "east", "agent", bootstrapUser, newKey(t))
+	quarantined := csrOf(t, "east-s", "east", "agent", bootstrapUser, newKey(t))
 	request := readFormer[certificatesv1.CertificateSigningRequest](t, formerRequest)
 	for want, got := range map[string]string{
-		"": decideFormer(member, stranger) + decideFormer(denied, stranger), "approved east-1": decideFormer(member, request), "denied east-1": decideFormer(denied, request),
+		"": decideFormer(member, quarantined) + decideFormer(denied, quarantined), "approved east-1": decideFormer(member, request), "denied east-1": decideFormer(denied, request),
 	} {
 		if got != want {
 			t.Errorf("decided %q, want %q", got, want)

@@ -189,8 +189,8 @@ const nearEnd = 5
 // cluster, or with a certificate from before it; nil: it is signed. Its certificate would count.
 func superseded(csr *certificatesv1.CertificateSigningRequest, from time.Time) error {
 	with, err := time.Parse(time.RFC3339, csr.Annotations[earliest.IssuedAnnotation])
-	asked := csr.Spec.Username == CreatorName && err == nil
-	if !csr.CreationTimestamp.Time.Before(from) && (!asked || !with.Before(from)) {
+	requested := csr.Spec.Username == CreatorName && err == nil
+	if !csr.CreationTimestamp.Time.Before(from) && (!requested || !with.Before(from)) {
 		return nil
 	}
 	return refuse("Superseded", "it was asked for before %s, or with a certificate from before: such ones of the cluster do not count any more", from.UTC().Format(time.RFC3339))

@@ -95,13 +95,13 @@ func TestIssue_DropsWhatWasNotAskedForByAnAgent(t *testing.T) {
 				}, key)
 				c.Spec.Usages = append(c.Spec.Usages, certificatesv1.UsageServerAuth, certificatesv1.UsageCertSign, certificatesv1.UsageAny)
 			})
-			asked, err := validate(csr)
+			requested, err := validate(csr)
 			if err != nil {
 				t.Fatal(err)
 			}
 			c := issued(t, a, csr, start, DefaultDuration)
-			if !bytes.Equal(c.RawSubject, asked.parsed.RawSubject) || !bytes.Equal(c.RawSubjectPublicKeyInfo, asked.parsed.RawSubjectPublicKeyInfo) {
-				t.Errorf("certificate of %s, asked for %s", c.Subject, asked.parsed.Subject)
+			if !bytes.Equal(c.RawSubject, requested.parsed.RawSubject) || !bytes.Equal(c.RawSubjectPublicKeyInfo, requested.parsed.RawSubjectPublicKeyInfo) {
+				t.Errorf("certificate of %s, asked for %s", c.Subject, requested.parsed.Subject)
 			}
 			if c.IsCA || c.KeyUsage&x509.KeyUsageCertSign != 0 || len(c.DNSNames)+len(c.IPAddresses)+len(c.EmailAddresses)+len(c.URIs) > 0 {
 				t.Errorf("certificate with CA %t, usage %b, names %v %v %v", c.IsCA, c.KeyUsage, c.DNSNames, c.IPAddresses, c.EmailAddresses)
@@ -289,27 +289,27 @@ func TestAuthority_Files(t *testing.T) {
 		}
 	}
 	s := Signer{CertFile: cert, KeyFile: key, Duration: DefaultDuration}
-	says := func(what string) {
+	reports := func(what string) {
 		t.Helper()
 		err := s.look(start)
 		if what == "" && err != nil || what != "" && (err == nil || !strings.Contains(err.Error(), what)) {
 			t.Errorf("says %v, want %q", err, what)
 		}
 	}
-	says("cannot be read")
+	reports("cannot be read")
 	year := 365 * 24 * time.Hour
 	write(caOf(t, start, start.Add(10*year)))
-	says("")
+	reports("")
 	write(caOf(t, start.Add(-9*year), start.Add(year)))
-	says("put the next one")
+	reports("put the next one")
 	write(caOf(t, start.Add(-time.Hour), start.Add(DefaultDuration-time.Hour)))
-	says("before the certificates that it signs would")
+	reports("before the certificates that it signs would")
 	write(caOf(t, start.Add(-year), start))
-	says("has ended")
+	reports("has ended")
 	certs, _ := caOf(t, start, start.Add(year))
 	_, keys := caOf(t, start, start.Add(year))
 	write(certs, keys)
-	says("private key does not match")
+	reports("private key does not match")
 
 	// A certificate that may not sign, and one that another CA signed.
 	root := signerOf(t, start, start.Add(10*year))
@@ -317,10 +317,10 @@ func TestAuthority_Files(t *testing.T) {
 	keys = pkcs8(t, leafKey)
 	leaf := issuedBy(t, root, leafKey, false)
 	write(leaf, keys)
-	says("may not sign others")
+	reports("may not sign others")
 	between := issuedBy(t, root, leafKey, true)
 	write(append(slices.Clone(between), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.cert.Raw})...), keys)
-	says("")
+	reports("")
 	a, err := s.read()
 	if err != nil || !bytes.Equal(a.chain, between) {
 		t.Errorf("beside a certificate of an intermediate CA %q is shown, want it alone: %v", a.chain, err)
@@ -335,8 +335,8 @@ func TestIssue_ClockAhead(t *testing.T) {
 			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start),
 		}}
 	})
-	asked, err := toSign(csr)
-	if err != nil || asked == nil {
+	requested, err := toSign(csr)
+	if err != nil || requested == nil {
 		t.Fatalf("not to be signed: %v", err)
 	}
 	for name, c := range map[string]struct {
@@ -350,7 +350,7 @@ func TestIssue_ClockAhead(t *testing.T) {
 		"signed after two hours": {start.Add(-time.Hour), start.Add(2 * time.Hour), start},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := signerOf(t, c.ca, start.Add(10*365*24*time.Hour)).issue(*asked, rand.Reader, c.now, DefaultDuration)
+			text, err := signerOf(t, c.ca, start.Add(10*365*24*time.Hour)).issue(*requested, rand.Reader, c.now, DefaultDuration)
 			if err != nil {
 				t.Fatal(err)
 			}

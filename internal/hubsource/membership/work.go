@@ -367,19 +367,19 @@ func (m *members) sign(ctx context.Context, name string) error {
 		return err
 	}
 	csr, _ := o.(*certificatesv1.CertificateSigningRequest)
-	asked, err := toSign(csr)
-	if asked != nil {
+	requested, err := toSign(csr)
+	if requested != nil {
 		var is *clusterv1.ManagedCluster
-		if is, err = m.hub.cluster(ctx, asked.cluster); err != nil {
+		if is, err = m.hub.cluster(ctx, requested.cluster); err != nil {
 			return fmt.Errorf("CSR %s: its cluster: %w", name, err)
 		}
-		if asked.earliest, err = m.earliest(ctx, asked.cluster); err != nil {
+		if requested.earliest, err = m.earliest(ctx, requested.cluster); err != nil {
 			return fmt.Errorf("CSR %s: the earliest issue time: %w", name, err)
 		}
-		if may, why := asked.signable(is); !may {
-			asked, err = nil, why
+		if may, why := requested.signable(is); !may {
+			requested, err = nil, why
 		} else {
-			err = superseded(csr, asked.earliest)
+			err = superseded(csr, requested.earliest)
 		}
 	}
 	var u *invalidCSRError
@@ -391,14 +391,14 @@ func (m *members) sign(ctx context.Context, name string) error {
 		m.metrics.csrs.WithLabelValues(failed).Inc()
 		m.cfg.Log.WarnContext(ctx, "an approved CSR is not signed", "csr", name, "reason", u.reason, "why", u.message)
 		return nil
-	case err != nil || asked == nil:
+	case err != nil || requested == nil:
 		return err
 	}
 	ca, err := m.cfg.Signer.read()
 	if err != nil {
 		return fmt.Errorf("CSR %s: the CA: %w", name, err)
 	}
-	certificate, err := ca.issue(*asked, rand.Reader, time.Now(), lifetime(m.cfg.Signer.Duration, csr))
+	certificate, err := ca.issue(*requested, rand.Reader, time.Now(), lifetime(m.cfg.Signer.Duration, csr))
 	if err != nil {
 		return fmt.Errorf("CSR %s: %w", name, err)
 	}
@@ -406,7 +406,7 @@ func (m *members) sign(ctx context.Context, name string) error {
 		return fmt.Errorf("CSR %s: %w", name, err)
 	}
 	m.metrics.csrs.WithLabelValues(signed).Inc()
-	m.cfg.Log.InfoContext(ctx, "CSR is signed", "cluster", asked.cluster, "agent", asked.agent, "csr", name)
+	m.cfg.Log.InfoContext(ctx, "CSR is signed", "cluster", requested.cluster, "agent", requested.agent, "csr", name)
 	return nil
 }
 

@@ -47,7 +47,7 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 		"through the broker, by nobody's": {Registrar, "", []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
 	} {
 		var s Server
-		roomOf := func(user string) csrCapacity {
+		capacityOf := func(user string) csrCapacity {
 			a := agentRequest{cluster: "c1", user: user}
 			a.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}
 			r := s.undecided.capacityOf(a)
@@ -59,10 +59,10 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 		for _, addOn := range c.addOns {
 			s.undecided.add(codec.SigningRequests, csrAs(t, c.username, c.requester, addOn), 1)
 		}
-		if got := roomOf(agent); got != c.want || s.undecided.all != len(c.addOns) {
+		if got := capacityOf(agent); got != c.want || s.undecided.all != len(c.addOns) {
 			t.Errorf("%s: %+v of %d, want %+v of %d", name, got, s.undecided.all, c.want, len(c.addOns))
 		}
-		if n := roomOf(boot).perRequester.undecided; n != c.wantBoot {
+		if n := capacityOf(boot).perRequester.undecided; n != c.wantBoot {
 			t.Errorf("%s: %d are others', want %d", name, n, c.wantBoot)
 		}
 		for _, addOn := range c.addOns {

@@ -124,8 +124,8 @@ func TestBounds_SideBySide(t *testing.T) {
 			var answers []<-chan *hawserv1.RegistrationAnswer
 			for i := range 32 {
 				name := fmt.Sprint("c-", i)
-				ask := byBootstrap(parsed(t, createdCluster, name, joining(name, 10)))
-				answers = append(answers, b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: ask}}))
+				request := byBootstrap(parsed(t, createdCluster, name, joining(name, 10)))
+				answers = append(answers, b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: request}}))
 			}
 			refused := map[string]int{}
 			for _, a := range answers {

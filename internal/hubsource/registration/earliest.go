@@ -105,9 +105,9 @@ func (s *Server) checkIssues(cluster string) {
 //	t1 a ManagedCluster is made, t2 it is detached, t3 the informer shows t2 and not yet t1
 func (s *Server) resolve(ctx context.Context) error {
 	s.mu.Lock()
-	doubted := slices.Collect(maps.Keys(s.issues.suspected))
+	suspected := slices.Collect(maps.Keys(s.issues.suspected))
 	s.mu.Unlock()
-	for _, cluster := range doubted {
+	for _, cluster := range suspected {
 		l, err := s.cfg.Hub.Own.Resource(managedClusters).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + cluster})
 		if err != nil {
 			return err

@@ -55,13 +55,13 @@ func TestServer_EarliestIssues(t *testing.T) {
 
 		b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"hubAcceptsClient": true}})
 		b.wait(time.Second)
-		ask := parsed(t, createdCSR, cluster1, csrOf(requestPEM(t, nil), nil))
-		ask.Issued = timestamppb.New(t1)
-		if _, refused := b.request(ask); refused != "Forbidden" {
+		request := parsed(t, createdCSR, cluster1, csrOf(requestPEM(t, nil), nil))
+		request.Issued = timestamppb.New(t1)
+		if _, refused := b.request(request); refused != "Forbidden" {
 			t.Errorf("a renewal with a certificate from before is refused with %q", refused)
 		}
-		ask.Issued = timestamppb.New(t2)
-		if _, refused := b.request(ask); refused != "" {
+		request.Issued = timestamppb.New(t2)
+		if _, refused := b.request(request); refused != "" {
 			t.Errorf("a renewal with a certificate from after is refused with %q", refused)
 		}
 	})

@@ -117,12 +117,12 @@ func (s *Server) apiAudiences(ctx context.Context, issuer string) ([]string, err
 	if own == "" {
 		return []string{issuer}, nil
 	}
-	said, err := s.cfg.Hub.Tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: own}}, metav1.CreateOptions{})
+	reported, err := s.cfg.Hub.Tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: own}}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
-	if !said.Status.Authenticated || len(said.Status.Audiences) == 0 {
+	if !reported.Status.Authenticated || len(reported.Status.Audiences) == 0 {
 		return []string{issuer}, nil
 	}
-	return said.Status.Audiences, nil
+	return reported.Status.Audiences, nil
 }

@@ -85,7 +85,7 @@ func TestServer_TellsWhoSignsForClusters(t *testing.T) {
 	bundle := func(texts ...[]byte) {
 		fake.put("configmaps", BundleNamespace, BundleConfigMap, obj{"data": obj{bundleKey: string(slices.Concat(texts...))}})
 	}
-	says := func(when string, want []byte, warning string) {
+	reports := func(when string, want []byte, warning string) {
 		t.Helper()
 		had := log.String()
 		for range 2 { // the second time nothing new is logged
@@ -99,19 +99,19 @@ func TestServer_TellsWhoSignsForClusters(t *testing.T) {
 			t.Errorf("%s: the log has %q", when, logged)
 		}
 	}
-	says("without OCM", []byte{}, "")
+	reports("without OCM", []byte{}, "")
 	bundle(ended, present)
-	says("with its controllers", present, "")
+	reports("with its controllers", present, "")
 	bundle(ended, present, next)
-	says("rotated", slices.Concat(present, next), "")
+	reports("rotated", slices.Concat(present, next), "")
 	bundle([]byte("-"))
-	says("broken", nil, "ConfigMap open-cluster-management-hub/ca-bundle-configmap, key ca-bundle.crt")
+	reports("broken", nil, "ConfigMap open-cluster-management-hub/ca-bundle-configmap, key ca-bundle.crt")
 	bundle(ended)
-	says("all have ended", nil, "")
+	reports("all have ended", nil, "")
 	fake.put("configmaps", BundleNamespace, BundleConfigMap, obj{"data": obj{"other": "x"}})
-	says("another key", nil, "")
+	reports("another key", nil, "")
 	bundle(next)
-	says("mended", next, "")
+	reports("mended", next, "")
 	delete(fake.roles.of, BundleNamespace+"hawser-hub-source-registration")
-	says("without the right", nil, "apply deploy/hub-source-registration/rbac.yaml again")
+	reports("without the right", nil, "apply deploy/hub-source-registration/rbac.yaml again")
 }

@@ -269,8 +269,8 @@ func (s *Server) mayWarn() bool {
 
 // review asks the hub whose token this is.
 func (s *Server) review(ctx context.Context, r *hawserv1.TokenReview, answer *hawserv1.RegistrationAnswer) error {
-	asked := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: r.GetToken(), Audiences: r.GetAudiences()}}
-	got, err := s.cfg.Hub.Tokens.Create(ctx, asked, metav1.CreateOptions{})
+	requested := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: r.GetToken(), Audiences: r.GetAudiences()}}
+	got, err := s.cfg.Hub.Tokens.Create(ctx, requested, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("review of a token: %w", err)
 	}

@@ -75,8 +75,8 @@ func readRoles(t testing.TB, file string, into *roles) {
 // grant says whether somebody may do something.
 func (s roles) grant(user, verb, group, resource, namespace, name string) bool {
 	return slices.ContainsFunc(s.bindings, func(b rbacv1.RoleBinding) bool {
-		who := b.Subjects[0]
-		return "system:serviceaccount:"+who.Namespace+":"+who.Name == user && (b.Namespace == "" || b.Namespace == namespace) &&
+		subject := b.Subjects[0]
+		return "system:serviceaccount:"+subject.Namespace+":"+subject.Name == user && (b.Namespace == "" || b.Namespace == namespace) &&
 			s.of[b.Namespace+b.RoleRef.Name].allows(verb, group, resource, name)
 	})
 }

@@ -258,14 +258,14 @@ func (s *Server) Backup() *Backup {
 
 // Restore makes the server what it was, but for resources that the copy lacks, by name. Resource
 // versions go back; watches end.
-func (s *Server) Restore(b *Backup, lacks ...string) {
+func (s *Server) Restore(b *Backup, missing ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rv, s.objects, s.log = b.rv, map[string]map[string]*stored{}, map[string][]change{}
 	for r, all := range b.objects {
 		s.objects[r] = maps.Clone(all)
 	}
-	for _, name := range lacks {
+	for _, name := range missing {
 		kept, _ := s.resourceID(name)
 		delete(s.objects, kept)
 	}

@@ -62,10 +62,10 @@ func (c *claims) groups() []string {
 }
 
 // Token returns a token of a service account, whether there is one or not.
-func (s *Server) Token(namespace, name string, lives time.Duration, audiences ...string) string {
+func (s *Server) Token(namespace, name string, lifetime time.Duration, audiences ...string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.tokens.issue(namespace, name, s.now(), lives, audiences)
+	return s.tokens.issue(namespace, name, s.now(), lifetime, audiences)
 }
 
 // Revoke ends all tokens of a service account, as its deletion does.
@@ -76,20 +76,20 @@ func (s *Server) Revoke(namespace, name string) {
 }
 
 // Know makes a token that only the server knows.
-func (s *Server) Know(token string, who Opaque) {
+func (s *Server) Know(token string, client Opaque) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tokens.opaque[token] = who
+	s.tokens.opaque[token] = client
 }
 
-func (i *issuer) issue(namespace, name string, now time.Time, lives time.Duration, audiences []string) string {
+func (i *issuer) issue(namespace, name string, now time.Time, lifetime time.Duration, audiences []string) string {
 	i.n++
 	if len(audiences) == 0 {
 		audiences = []string{Issuer}
 	}
 	head := encode(Object{"alg": "ES256", "kid": keyID})
 	body := encode(claims{
-		Issuer: Issuer, Subject: "system:serviceaccount:" + namespace + ":" + name, Audience: audiences, Expires: now.Add(lives).Unix(), Issued: now.Unix(),
+		Issuer: Issuer, Subject: "system:serviceaccount:" + namespace + ":" + name, Audience: audiences, Expires: now.Add(lifetime).Unix(), Issued: now.Unix(),
 		ID: fmt.Sprint("t-", i.n), Names: Object{"namespace": namespace, "serviceaccount": Object{"name": name, "uid": "uid-" + name}},
 	})
 	digest := sha256.Sum256([]byte(head + "." + body))
@@ -175,8 +175,8 @@ func (s *Server) review(q *Request) (reply, bool) {
 func (s *Server) reviewToken(spec Object) Object {
 	token, _ := spec["token"].(string)
 	audiences := strs(spec["audiences"])
-	if who, ok := s.tokens.opaque[token]; ok {
-		return Object{"authenticated": true, "user": Object{"username": who.User, "groups": append(slices.Clone(who.Groups), "system:authenticated")}, "audiences": audiences}
+	if client, ok := s.tokens.opaque[token]; ok {
+		return Object{"authenticated": true, "user": Object{"username": client.User, "groups": append(slices.Clone(client.Groups), "system:authenticated")}, "audiences": audiences}
 	}
 	c, err := s.tokens.verify(token, s.now(), audiences)
 	if err != nil {
@@ -212,11 +212,11 @@ func (s *Server) requestToken(q *Request, o, spec Object) reply {
 	if s.objects["serviceaccounts."][q.Namespace+"/"+q.Name] == nil {
 		return failure(http.StatusNotFound, "NotFound", fmt.Sprintf("serviceaccounts %q not found", q.Name))
 	}
-	lives := time.Hour
+	lifetime := time.Hour
 	if seconds, ok := spec["expirationSeconds"].(float64); ok {
-		lives = time.Duration(seconds) * time.Second
+		lifetime = time.Duration(seconds) * time.Second
 	}
 	now := s.now()
-	o["status"] = Object{"token": s.tokens.issue(q.Namespace, q.Name, now, lives, strs(spec["audiences"])), "expirationTimestamp": now.Add(lives).UTC().Format(time.RFC3339)}
+	o["status"] = Object{"token": s.tokens.issue(q.Namespace, q.Name, now, lifetime, strs(spec["audiences"])), "expirationTimestamp": now.Add(lifetime).UTC().Format(time.RFC3339)}
 	return done(http.StatusCreated, o)
 }

@@ -54,13 +54,13 @@ func Start(t testing.TB, served []string, forbidden ...string) *Server {
 			return l
 		}))
 	}
-	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/selfsubjectreviews", answer(func(who string, _ *http.Request) any {
+	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/selfsubjectreviews", answer(func(client string, _ *http.Request) any {
 		return authenticationv1.SelfSubjectReview{
 			TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
-			Status:   authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: who}},
+			Status:   authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: client}},
 		}
 	}))
-	mux.HandleFunc("POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews", answer(func(who string, r *http.Request) any {
+	mux.HandleFunc("POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews", answer(func(name string, r *http.Request) any {
 		review := authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{}}}
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
@@ -70,9 +70,9 @@ func Start(t testing.TB, served []string, forbidden ...string) *Server {
 			t.Error(err)
 		}
 		a := review.Spec.ResourceAttributes
-		asked := strings.TrimSuffix(a.Verb+" "+a.Resource+"/"+a.Subresource, "/")
+		requested := strings.TrimSuffix(a.Verb+" "+a.Resource+"/"+a.Subresource, "/")
 		review.TypeMeta = metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
-		review.Status.Allowed = who == "full" || !slices.Contains(forbidden, asked)
+		review.Status.Allowed = name == "full" || !slices.Contains(forbidden, requested)
 		return review
 	}))
 	s := httptest.NewUnstartedServer(mux)
@@ -83,19 +83,19 @@ func Start(t testing.TB, served []string, forbidden ...string) *Server {
 }
 
 // answer answers who is known with JSON.
-func answer(f func(who string, r *http.Request) any) http.HandlerFunc {
+func answer(f func(name string, r *http.Request) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		who, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if who == "" {
-			who = "system:anonymous"
+		client, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if client == "" {
+			client = "system:anonymous"
 		}
 		var what any = metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
 			Reason: metav1.StatusReasonUnauthorized, Code: http.StatusUnauthorized, Message: "Unauthorized",
 		}
-		if slices.Contains([]string{"full", "few", "system:anonymous"}, who) {
-			what = f(who, r)
+		if slices.Contains([]string{"full", "few", "system:anonymous"}, client) {
+			what = f(client, r)
 		} else {
 			w.WriteHeader(http.StatusUnauthorized)
 		}

@@ -29,7 +29,7 @@ func CompareRights(t *testing.T, file string, rights []kubeconfig.Right, without
 	if err != nil {
 		t.Fatal(err)
 	}
-	var granted, asked []string
+	var granted, requested []string
 	for r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
 		text, err := r.Read()
 		if errors.Is(err, io.EOF) {
@@ -49,12 +49,12 @@ func CompareRights(t *testing.T, file string, rights []kubeconfig.Right, without
 	granted = slices.DeleteFunc(granted, func(s string) bool { return slices.Contains(without.Objects, s) })
 	for _, r := range rights {
 		for _, verb := range r.Verbs {
-			asked = append(asked, right(verb, r.Group, r.Resource, r.Object, r.Namespace))
+			requested = append(requested, right(verb, r.Group, r.Resource, r.Object, r.Namespace))
 		}
 	}
 	slices.Sort(granted)
-	slices.Sort(asked)
-	if d := cmp.Diff(slices.Compact(granted), slices.Compact(asked)); d != "" {
+	slices.Sort(requested)
+	if d := cmp.Diff(slices.Compact(granted), slices.Compact(requested)); d != "" {
 		t.Errorf("%s grants (-), and the program asks for (+):\n%s", file, d)
 	}
 }

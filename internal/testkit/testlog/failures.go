@@ -68,8 +68,8 @@ var ends = []string{"FAIL\n", "PASS\n"}
 // failure returns the tests that explain that the package failed.
 func (r *run) failure(name string) Failure {
 	f := Failure{Package: name}
-	for _, said := range r.output {
-		if slices.ContainsFunc(said, func(s string) bool { return strings.HasPrefix(s, Outside) }) {
+	for _, output := range r.output {
+		if slices.ContainsFunc(output, func(s string) bool { return strings.HasPrefix(s, Outside) }) {
 			return f
 		}
 	}
@@ -105,8 +105,8 @@ var runs = regexp.MustCompile(`^\t\t((?:Test|Fuzz)[^/ ]*)\S* \(`)
 // names itself at its time limit; none if a test failed by a panic; else any that was open.
 func (r *run) crashed(open []string, failed map[string]bool) (tests []string) {
 	panicked := false
-	for t, said := range r.output {
-		for _, s := range said {
+	for t, output := range r.output {
+		for _, s := range output {
 			if m := runs.FindStringSubmatch(s); m != nil {
 				tests = append(tests, m[1])
 			}

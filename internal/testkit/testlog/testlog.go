@@ -196,8 +196,8 @@ func (r *run) text(o Outcome) string {
 	if o != Failed {
 		// Above the line of the package stands what programs and TestMain print,
 		// which go test shows with -v only.
-		if said := r.output[""]; len(said) > 0 {
-			b.WriteString(said[len(said)-1])
+		if message := r.output[""]; len(message) > 0 {
+			b.WriteString(message[len(message)-1])
 		}
 		for _, a := range r.attributes {
 			b.WriteString(a)
@@ -210,14 +210,14 @@ func (r *run) text(o Outcome) string {
 			continue
 		}
 		shown[t] = true
-		said := slices.DeleteFunc(r.output[t], framing)
+		output := slices.DeleteFunc(r.output[t], framing)
 		isEnd := func(s string) bool { return strings.HasPrefix(strings.TrimLeft(s, " "), "--- FAIL: "+t+" ") }
-		for _, s := range said {
+		for _, s := range output {
 			if isEnd(s) {
 				b.WriteString(s)
 			}
 		}
-		for _, s := range said {
+		for _, s := range output {
 			if !isEnd(s) {
 				b.WriteString(s)
 			}

@@ -56,10 +56,10 @@ func (r *Result) hint() string {
 	insists := r.insists()
 	strategies := r.Config.Strategy.Type == workv1.UpdateStrategyTypeUpdate && !insists
 	kind := r.Live.GroupVersionKind()
-	switch anew := slices.Contains(recreated[kind.Group], kind.Kind); {
-	case !anew && strategies:
+	switch recreate := slices.Contains(recreated[kind.Group], kind.Kind); {
+	case !recreate && strategies:
 		return hintCorrect + ", " + hintStrategies + hintKeep
-	case !anew:
+	case !recreate:
 		return hintCorrect + hintKeep
 	case insists:
 		return hintCorrect + hintOtherName + ", or " + hintRecreate

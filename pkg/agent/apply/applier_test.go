@@ -588,10 +588,10 @@ func TestKnown_IsAboutOneManifestAndOneOwner(t *testing.T) {
 	if !k.Same(m, owner) {
 		t.Fatal("the same manifest is not recognised")
 	}
-	anew := owner
-	anew.UID = "22222222-0000-0000-0000-000000000000"
+	recreated := owner
+	recreated.UID = "22222222-0000-0000-0000-000000000000"
 	b.spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
-	if k.Same(m, anew) || k.Same(b.load(simpleConfigMap), owner) || k.Same(b.load(deployment), owner) || (Known{}).Same(m, owner) {
+	if k.Same(m, recreated) || k.Same(b.load(simpleConfigMap), owner) || k.Same(b.load(deployment), owner) || (Known{}).Same(m, owner) {
 		t.Fatal("another owner, ownership or manifest is taken for the same")
 	}
 }

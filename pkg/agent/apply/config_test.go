@@ -50,11 +50,11 @@ func TestLoad_ScrapeTypeChangesNothing(t *testing.T) {
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: "a"},
 		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},
 	}}
-	plain := Load(t.Context(), clustertest.New(), s)[0]
+	simple := Load(t.Context(), clustertest.New(), s)[0]
 	for _, typ := range []workv1.FeedbackScrapeType{workv1.FeedbackPollType, workv1.FeedbackWatchType} {
 		s.ManifestConfigs[0].FeedbackScrapeType = typ
 		m := Load(t.Context(), clustertest.New(), s)[0]
-		if d := cmp.Diff(plain.Config, m.Config); d != "" || plain.hash != m.hash {
+		if d := cmp.Diff(simple.Config, m.Config); d != "" || simple.hash != m.hash {
 			t.Errorf("%s makes a difference\n%s", typ, d)
 		}
 	}

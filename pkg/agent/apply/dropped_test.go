@@ -72,12 +72,12 @@ func TestDroppedFrom_IsBounded(t *testing.T) {
 }
 
 // prunes has the cluster drop spec.f2, as a schema without it, until it is known.
-func (b *bench) prunes(says bool) (known *bool) {
+func (b *bench) prunes(reports bool) (known *bool) {
 	known = new(bool)
 	b.f.Prune = func(o *unstructured.Unstructured) []string {
 		if spec, ok := o.Object["spec"].(map[string]any); ok && !*known && spec["f2"] != nil {
 			delete(spec, "f2")
-			if says {
+			if reports {
 				return []string{"spec.f2"}
 			}
 		}
@@ -90,35 +90,35 @@ const withF2 = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"
 
 func TestApplier_DroppedFields(t *testing.T) {
 	for _, strategy := range []workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly} {
-		for _, says := range []bool{true, false} {
-			t.Run(fmt.Sprint(strategy, says), func(t *testing.T) {
+		for _, reports := range []bool{true, false} {
+			t.Run(fmt.Sprint(strategy, reports), func(t *testing.T) {
 				b := newBench(t)
 				b.spec.ManifestConfigs = []workv1.ManifestConfigOption{{
 					ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "default", Name: "a"},
 					UpdateStrategy:     &workv1.UpdateStrategy{Type: strategy},
 				}}
-				known := b.prunes(says)
-				lacks := func(r Result, action Action) {
+				known := b.prunes(reports)
+				missing := func(r Result, action Action) {
 					t.Helper()
-					if (r.Err != nil) != says || Rejected(r.Err) != says || !r.Known.Incomplete() || !r.Accepted() || r.Action != action || r.Live == nil {
+					if (r.Err != nil) != reports || Rejected(r.Err) != reports || !r.Known.Incomplete() || !r.Accepted() || r.Action != action || r.Live == nil {
 						t.Fatalf("got %s %v, %v, %+v", r.Action, r.Err, r.Live, r.Known.dropped)
 					}
-					if says != strings.Contains(fmt.Sprint(r.Err), "does not know spec.f2, and dropped") || says == slices.Contains(r.Known.Missing(), "spec.f2") {
+					if reports != strings.Contains(fmt.Sprint(r.Err), "does not know spec.f2, and dropped") || reports == slices.Contains(r.Known.Missing(), "spec.f2") {
 						t.Fatalf("got %v, missing %q", r.Err, r.Known.Missing())
 					}
 				}
 				a := b.applier()
 				r := a.Apply(t.Context(), a.Suppose(t.Context(), b.load(withF2), owner), owner)
-				lacks(r, Create)
+				missing(r, Create)
 				parsed, ok := ParseKnown(r.Known.Text()) // after a restart
 				if !ok || parsed.Text() != r.Known.Text() {
 					t.Fatalf("%q is %+v", r.Known.Text(), parsed)
 				}
 				b.f.TakeCalls()
-				lacks(b.applyKnowing(withF2, parsed), Unchanged)
-				lacks(b.applyKnowing(withF2, parsed.Retry()), Update)
+				missing(b.applyKnowing(withF2, parsed), Unchanged)
+				missing(b.applyKnowing(withF2, parsed.Retry()), Update)
 				*known = true
-				lacks(b.applyKnowing(withF2, parsed), Unchanged)
+				missing(b.applyKnowing(withF2, parsed), Unchanged)
 				healed := b.applyKnowing(withF2, parsed.Retry())
 				b.must(Update, healed)
 				if healed.Known.Incomplete() || !healed.Retried {
@@ -132,9 +132,9 @@ func TestApplier_DroppedFields(t *testing.T) {
 
 // A retry that fails makes nothing worse: the object is as it was.
 func TestApplier_DroppedFieldsThatCannotBeTriedAgain(t *testing.T) {
-	for _, says := range []bool{true, false} {
+	for _, reports := range []bool{true, false} {
 		b := newBench(t)
-		b.prunes(says)
+		b.prunes(reports)
 		const job = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"f2":"x","template":{"a":"x"}}}`
 		first := b.apply(job)
 		prune := b.f.Prune

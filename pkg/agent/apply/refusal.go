@@ -36,8 +36,8 @@ func (r *Result) refusalOf() (f Refusal, ok bool) {
 	if !errors.As(r.Err, &status) {
 		return f, false
 	}
-	switch _, lacks := cluster.MissingRule(r.Err); {
-	case lacks:
+	switch _, missing := cluster.MissingRule(r.Err); {
+	case missing:
 		return f, false
 	case apierrors.HasStatusCause(r.Err, corev1.NamespaceTerminatingCause):
 		return Refusal{Namespace: r.Ref.Namespace}, true

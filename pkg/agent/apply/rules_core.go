@@ -106,8 +106,8 @@ func mergeConfigMap(next, want *unstructured.Unstructured, _ bool) bool {
 // putImmutable makes an object immutable, or asks for the contrary, which the server refuses. Without
 // the field in the manifest it is left alone.
 func putImmutable(next, want *unstructured.Unstructured) bool {
-	w, says := want.Object["immutable"].(bool)
-	if is, _ := next.Object["immutable"].(bool); !says || is == w {
+	w, reports := want.Object["immutable"].(bool)
+	if is, _ := next.Object["immutable"].(bool); !reports || is == w {
 		return false
 	}
 	next.Object["immutable"] = w
@@ -121,20 +121,20 @@ func foldStringData(o *unstructured.Unstructured) (folded bool) {
 	if o.GroupVersionKind() != corev1.SchemeGroupVersion.WithKind("Secret") {
 		return false
 	}
-	plain, err := texts(o, "stringData")
+	simple, err := texts(o, "stringData")
 	data, isMap := o.Object["data"].(map[string]any)
 	if err != nil || o.Object["data"] != nil && !isMap {
 		return false // the server says what is wrong with it
 	}
 	delete(o.Object, "stringData")
-	if len(plain) == 0 {
+	if len(simple) == 0 {
 		return false
 	}
 	if data == nil {
 		data = map[string]any{}
 		o.Object["data"] = data
 	}
-	for k, v := range plain {
+	for k, v := range simple {
 		data[k] = base64.StdEncoding.EncodeToString([]byte(v))
 	}
 	return true
@@ -143,8 +143,8 @@ func foldStringData(o *unstructured.Unstructured) (folded bool) {
 // foldStringData has the places in stringData selected in data, where they are applied.
 func (c *fieldSet) foldStringData(manifest map[string]any) {
 	sub := c.at("stringData")
-	plain, _ := manifest["stringData"].(map[string]any)
-	for k := range plain {
+	simple, _ := manifest["stringData"].(map[string]any)
+	for k := range simple {
 		if sub.all() || sub.at(k) != nil {
 			c.add(fieldPath{"data", k})
 		}
@@ -153,7 +153,7 @@ func (c *fieldSet) foldStringData(manifest map[string]any) {
 
 // prepareSecret folds stringData into data, in the encoding of the server.
 func prepareSecret(want *unstructured.Unstructured) error {
-	plain, err1 := texts(want, "stringData")
+	simple, err1 := texts(want, "stringData")
 	encoded, err2 := texts(want, "data")
 	if errors.Join(err1, err2) != nil {
 		return errMalformed
@@ -166,7 +166,7 @@ func prepareSecret(want *unstructured.Unstructured) error {
 		}
 		data[k] = base64.StdEncoding.EncodeToString(b)
 	}
-	for k, v := range plain {
+	for k, v := range simple {
 		e := base64.StdEncoding.EncodeToString([]byte(v))
 		if old, has := data[k]; has && old != e {
 			return permanent{fmt.Errorf(conflictingSecretField, k, k)}

@@ -86,8 +86,8 @@ func (k *discoveryCache) resolve(ctx context.Context, gvk schema.GroupVersionKin
 func (k *discoveryCache) read(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
 	patience := kindsPatience
 	k.mu.Lock()
-	if asked, waits := k.requestedAt[gv]; waits {
-		patience -= k.now().Sub(asked)
+	if requestedAt, waits := k.requestedAt[gv]; waits {
+		patience -= k.now().Sub(requestedAt)
 	}
 	k.mu.Unlock()
 	defer note(ctx, "kinds of "+gv.String())()

@@ -91,11 +91,11 @@ func TestKube_ServerThatCannotBeReached(t *testing.T) {
 
 // Some servers do not say what is missing; their list of resources tells.
 func TestKube_NamelessNotFound(t *testing.T) {
-	nameless := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"the server could not find the requested resource","details":{}}`
+	unnamed := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"the server could not find the requested resource","details":{}}`
 	k, _ := server(t, map[string]string{
 		"/apis/example.com/v1":              `{"kind":"APIResourceList","groupVersion":"example.com/v1","resources":[{"name":"ropes","kind":"Rope"}]}`,
-		"/apis/example.com/v1/ropes/none":   nameless,
-		"/apis/example.com/v1/splices/none": nameless,
+		"/apis/example.com/v1/ropes/none":   unnamed,
+		"/apis/example.com/v1/splices/none": unnamed,
 	})
 	gv := schema.GroupVersion{Group: "example.com", Version: "v1"}
 	if _, err := k.Get(t.Context(), cluster.Ref{GroupVersionResource: gv.WithResource("ropes"), Name: "none"}); !apierrors.IsNotFound(err) {

@@ -69,7 +69,7 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{free: make(chan struct{}), status: http.StatusGatewayTimeout}
 		b := newBreaker(s)
-		ask := func(path string) error {
+		request := func(path string) error {
 			var p Progress
 			req, err := http.NewRequestWithContext(WithProgress(t.Context(), &p), http.MethodGet, "https://c"+path, nil)
 			if err != nil {
@@ -96,17 +96,17 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 		}
 		const deployment = "/apis/apps/v1/namespaces/n/deployments/d"
 		for range 3 {
-			if err := ask(deployment); !errors.Is(err, errWaits) {
+			if err := request(deployment); !errors.Is(err, errWaits) {
 				t.Fatal(err)
 			}
 		}
 		<-time.After(longRequest)
 		var slow *SlowError
-		if err := ask(deployment); !errors.As(err, &slow) || slow.What != "deployments.apps" || slow.Fails {
+		if err := request(deployment); !errors.As(err, &slow) || slow.What != "deployments.apps" || slow.Fails {
 			t.Errorf("one more: %v", err)
 		}
 		for _, other := range []string{"/apis/apps/v1/namespaces/n/replicasets/r", "/api/v1/namespaces/n/configmaps/a"} {
-			if err := ask(other); err != nil {
+			if err := request(other); err != nil {
 				t.Errorf("%s: %v", other, err)
 			}
 		}
@@ -114,12 +114,12 @@ func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 		close(s.free) // with an error, after long
 		synctest.Wait()
 		before := s.requests
-		if err := ask(deployment); !errors.As(err, &slow) || !slow.Fails || s.requests != before {
+		if err := request(deployment); !errors.As(err, &slow) || !slow.Fails || s.requests != before {
 			t.Errorf("after a failure: %v", err)
 		}
 		<-time.After(restTime)
 		s.status = http.StatusOK
-		if err := ask(deployment); err != nil || len(b.(*circuitBreaker).kinds) != 0 {
+		if err := request(deployment); err != nil || len(b.(*circuitBreaker).kinds) != 0 {
 			t.Errorf("after a rest: %v, and of %d kinds something is remembered", err, len(b.(*circuitBreaker).kinds))
 		}
 	})
@@ -150,7 +150,7 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 		begun, queue := time.Now(), make(chan int, 20*works)
 		var called atomic.Int32
 		var done sync.WaitGroup
-		ask := func(i int, method string) error {
+		request := func(i int, method string) error {
 			p := &Progress{Key: strconv.Itoa(i), Wait: func() { called.Add(1); queue <- i }}
 			req, err := http.NewRequestWithContext(WithProgress(t.Context(), p), method, "https://c/api/v1/namespaces/n/configmaps/a", nil)
 			if err != nil {
@@ -170,7 +170,7 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 			go func() {
 				for i := range queue {
 					var slow *SlowError
-					if err := ask(i, http.MethodPost); err == nil {
+					if err := request(i, http.MethodPost); err == nil {
 						done.Done()
 					} else if !errors.As(err, &slow) || slow.Fails {
 						t.Errorf("work %d: %v", i, err)
@@ -181,7 +181,7 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 		go func() {
 			for range 30 {
 				<-time.After(time.Second)
-				if err := ask(-1, http.MethodGet); err != nil {
+				if err := request(-1, http.MethodGet); err != nil {
 					t.Errorf("a read: %v", err)
 				}
 			}
@@ -202,11 +202,11 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 // Only those that were called go before others that wait, and a place in line stays.
 func TestAnswers_Line(t *testing.T) {
 	now := time.Now()
-	turn := func(key string) *Progress { return &Progress{Key: key, Wait: func() {}} }
+	wait := func(key string) *Progress { return &Progress{Key: key, Wait: func() {}} }
 	old := &http.Request{}
 	a := &answers{unanswered: map[*http.Request]time.Time{old: now.Add(-longRequest)}, capacity: 1, called: map[string]bool{}}
 	for _, key := range []string{"a", "b", "a", "c"} {
-		if goes, fails := a.admit(turn(key), now); goes || fails {
+		if goes, fails := a.admit(wait(key), now); goes || fails {
 			t.Errorf("%s: goes %v, fails %v", key, goes, fails)
 		}
 	}
@@ -214,19 +214,19 @@ func TestAnswers_Line(t *testing.T) {
 		t.Error("a request without a turn goes")
 	}
 	a.called["c"], a.queue = true, a.queue[:2]
-	if goes, _ := a.admit(turn("c"), now); goes || a.queue[0].Key != "c" {
+	if goes, _ := a.admit(wait("c"), now); goes || a.queue[0].Key != "c" {
 		t.Errorf("the one that was called is not the first: %v", a.queue)
 	}
 	a.capacity = 2
-	if goes, _ := a.admit(turn("d"), now); goes {
+	if goes, _ := a.admit(wait("d"), now); goes {
 		t.Error("d goes before those that wait")
 	}
 	a.called["b"] = true
-	if goes, _ := a.admit(turn("b"), now); !goes || len(a.queue) != 3 {
+	if goes, _ := a.admit(wait("b"), now); !goes || len(a.queue) != 3 {
 		t.Errorf("b goes: %v, line %v", goes, a.queue)
 	}
 	a.unanswered[old] = now.Add(-longestAnswer)
-	if goes, fails := a.admit(turn("d"), now); !goes || !fails {
+	if goes, fails := a.admit(wait("d"), now); !goes || !fails {
 		t.Errorf("an answer that may never come: goes %v, fails %v", goes, fails)
 	}
 }

@@ -16,7 +16,7 @@ import (
 func TestNext_SaysTheReasonFirst(t *testing.T) {
 	boom := errors.New("boom")
 	role := workv1.ManifestResourceMeta{Ordinal: 1, Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole", Resource: "clusterroles", Name: "r"}
-	nameless := workv1.ManifestResourceMeta{Ordinal: 1}
+	unnamed := workv1.ManifestResourceMeta{Ordinal: 1}
 	failed := func(m workv1.ManifestResourceMeta, text string) conditions.Manifest {
 		return conditions.Manifest{Meta: m, Presence: conditions.Present, ApplyErr: errors.New(text)}
 	}
@@ -27,7 +27,7 @@ func TestNext_SaysTheReasonFirst(t *testing.T) {
 	}{
 		"an object without a namespace": {failed(role, "boom"), "failed: ClusterRole r: boom; 1 of 2 manifests failed", good},
 		"no object at all": {
-			conditions.Manifest{Meta: nameless, Presence: conditions.Unidentified, ApplyErr: boom},
+			conditions.Manifest{Meta: unnamed, Presence: conditions.Unidentified, ApplyErr: boom},
 			"failed: the manifest with ordinal 1: boom; 1 of 2 manifests failed",
 			"failed: the manifest with ordinal 1: boom; 1 of 2 resources have unknown status",
 		},
@@ -127,9 +127,9 @@ func TestNext_WhatAWorkSaysIsShort(t *testing.T) {
 	failing := conditions.Manifest{Meta: m, Presence: conditions.Absent, ApplyErr: errors.New("spec is immutable: " + strings.Repeat("é", 5000) + advice)}
 	got := conditions.Next(workv1.ManifestWorkStatus{}, 7, []conditions.Manifest{failing}, t0)
 	for i, count := range []string{"; 1 of 1 manifests failed", "; 1 of 1 resources are not available"} {
-		said := got.Conditions[i].Message
-		if len(said) < 1000 || len(said) > 1024 || !strings.HasPrefix(said, "immutable: KKK") || !strings.Contains(said, "mmm: spec is immutable: é") || !strings.HasSuffix(said, advice+count) {
-			t.Errorf("%s says %d bytes: %s", got.Conditions[i].Type, len(said), said)
+		output := got.Conditions[i].Message
+		if len(output) < 1000 || len(output) > 1024 || !strings.HasPrefix(output, "immutable: KKK") || !strings.Contains(output, "mmm: spec is immutable: é") || !strings.HasSuffix(output, advice+count) {
+			t.Errorf("%s says %d bytes: %s", got.Conditions[i].Type, len(output), output)
 		}
 	}
 }

@@ -236,11 +236,11 @@ func (f *follower) handle(e watch.Event) error {
 
 // uninvited tells who is to hear of objects that nobody tracks.
 func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
-	who := f.w.config.Permanent[f.resource].Seen
-	if who == nil || f.w.tracks(f.feed, f.feed.key(m)) {
+	client := f.w.config.Permanent[f.resource].Seen
+	if client == nil || f.w.tracks(f.feed, f.feed.key(m)) {
 		return
 	}
-	if owner, ok := who(m); ok {
+	if owner, ok := client(m); ok {
 		f.w.config.Changed(owner)
 	}
 }

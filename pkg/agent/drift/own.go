@@ -110,14 +110,14 @@ type Sight struct {
 }
 
 // End ends what Begin began, and reports whether the owner is to be told of something.
-func (n *Own) End(owner string, look func(cluster.Ref) Sight) (tell bool) {
+func (n *Own) End(owner string, look func(cluster.Ref) Sight) (report bool) {
 	w := n.owners[owner]
 	if w == nil {
 		return false
 	}
 	for ref := range w.news {
 		s := look(ref)
-		tell = tell || s.Tracked && s.Known && !s.Seen.Is(s.Expected) && !n.showed(owner, ref, s.Seen)
+		report = report || s.Tracked && s.Known && !s.Seen.Is(s.Expected) && !n.showed(owner, ref, s.Seen)
 	}
 	clear(w.news)
 	for ref := range w.written {
@@ -131,5 +131,5 @@ func (n *Own) End(owner string, look func(cluster.Ref) Sight) (tell bool) {
 	if w.busy = false; len(w.written) == 0 {
 		delete(n.owners, owner)
 	}
-	return tell
+	return report
 }

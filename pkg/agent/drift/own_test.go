@@ -51,7 +51,7 @@ func TestOwn(t *testing.T) {
 		var own drift.Own
 		var now drift.Sight
 		for i, s := range steps {
-			told := false
+			notified := false
 			switch s.do {
 			case "begin":
 				own.Begin(owner)
@@ -64,13 +64,13 @@ func TestOwn(t *testing.T) {
 				if now.Seen.Is(now.Expected) {
 					own.AsExpected(owner, ref)
 				} else {
-					told = own.News(owner, ref, now.Seen)
+					notified = own.News(owner, ref, now.Seen)
 				}
 			case "end":
-				told = own.End(owner, func(cluster.Ref) drift.Sight { return now })
+				notified = own.End(owner, func(cluster.Ref) drift.Sight { return now })
 			}
-			if told != s.reported {
-				t.Errorf("%s: step %d (%s %s): told %t", name, i+1, s.do, s.state, told)
+			if notified != s.reported {
+				t.Errorf("%s: step %d (%s %s): told %t", name, i+1, s.do, s.state, notified)
 			}
 		}
 	}

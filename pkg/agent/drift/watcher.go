@@ -372,7 +372,7 @@ func (w *Watcher) Wrote(owner string, ref cluster.Ref, s Signature) {
 // End ends what Begin began.
 func (w *Watcher) End(owner string) {
 	w.mu.Lock()
-	tell := w.own.End(owner, func(ref cluster.Ref) (s Sight) {
+	report := w.own.End(owner, func(ref cluster.Ref) (s Sight) {
 		if _, o := w.find(ref); o != nil {
 			var e expectation
 			e, s.Tracked = o.expected[owner]
@@ -381,7 +381,7 @@ func (w *Watcher) End(owner string) {
 		return s
 	})
 	w.mu.Unlock()
-	if tell {
+	if report {
 		w.config.Changed(owner)
 	}
 }

@@ -70,17 +70,17 @@ func verbs(o Object) []string {
 // *DeniedError, or about the asking. byRoles says that a permission comes from
 // roles, so that it cannot end without a change of one or of a binding.
 func (c Checker) MayApply(ctx context.Context, a Account, o Object) (byRoles bool, err error) {
-	ask := verbs(o)
-	answers := make([]answer, len(ask))
-	var asking sync.WaitGroup
-	for i, verb := range ask {
+	request := verbs(o)
+	answers := make([]answer, len(request))
+	var requesting sync.WaitGroup
+	for i, verb := range request {
 		ref := o.Ref
 		if verb == cluster.Create && !o.Applied {
 			ref.Name = ""
 		}
-		asking.Go(func() { answers[i] = c.review(ctx, a, verb, ref) })
+		requesting.Go(func() { answers[i] = c.review(ctx, a, verb, ref) })
 	}
-	asking.Wait()
+	requesting.Wait()
 	denied := &DeniedError{Ref: o.Ref}
 	var errs []error
 	for i, got := range answers {
@@ -88,7 +88,7 @@ func (c Checker) MayApply(ctx context.Context, a Account, o Object) (byRoles boo
 		case got.err != nil:
 			errs = append(errs, got.err)
 		case !got.allowed:
-			denied.Verbs = append(denied.Verbs, ask[i])
+			denied.Verbs = append(denied.Verbs, request[i])
 		}
 	}
 	switch {

@@ -186,7 +186,7 @@ func (o other) Create(context.Context, schema.GroupVersionResource, *unstructure
 func TestWriter_WhatTheServerSaysCounts(t *testing.T) {
 	refused := func(why string) error { return apierrors.NewForbidden(roles.GroupResource(), "r", errors.New(why)) }
 	const (
-		asking     = "find out whether the executor has the rights that the object gives away: "
+		requesting = "find out whether the executor has the rights that the object gives away: "
 		denied     = "not allowed to apply the resource rbac.authorization.k8s.io roles, shop r, will try again in 1m0s"
 		escalation = "not allowed to apply the resource rbac.authorization.k8s.io roles, shop r, error: permission escalation, will try again in 1m0s"
 		agents     = `roles.rbac.authorization.k8s.io "r" is forbidden: User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`
@@ -202,8 +202,8 @@ func TestWriter_WhatTheServerSaysCounts(t *testing.T) {
 		"all rights":          {refused("must have cluster-admin privileges to use the aggregationRule"), escalation, `roles.rbac.authorization.k8s.io "r" is forbidden: must have cluster-admin privileges to use the aggregationRule`},
 		"no right":            {refused(`User "x" cannot create resource "roles" in API group "rbac.authorization.k8s.io"`), denied, strings.NewReplacer("rbac.authorization.k8s.io roles", " configmaps").Replace(denied)},
 		"no namespace":        {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop"), `namespaces "shop" not found`, `namespaces "shop" not found`},
-		"agent may not do so": {refused(`User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`), asking + agents, ""},
-		"only real writes":    {apierrors.NewBadRequest(dry), asking + dry, ""},
+		"agent may not do so": {refused(`User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`), requesting + agents, ""},
+		"only real writes":    {apierrors.NewBadRequest(dry), requesting + dry, ""},
 	} {
 		for gvr, want := range map[schema.GroupVersionResource]string{roles: c.role, {Version: "v1", Resource: "configmaps"}: c.config} {
 			w := executor.Writer{Objects: other{t: t}, Cluster: other{t: t, err: c.err}, Account: account}

@@ -257,12 +257,12 @@ func (b Claims) Identify(cluster, broker string, records map[string]int) (identi
 	}
 	switch len(claims) {
 	case 0:
-		strays := b.Unclaimed(records)
-		delete(strays, own)
-		if len(strays) == 0 {
+		unclaimed := b.Unclaimed(records)
+		delete(unclaimed, own)
+		if len(unclaimed) == 0 {
 			return broker, true, nil
 		}
-		return "", false, &AmbiguousError{Broker: broker, Cluster: cluster, Unclaimed: strays}
+		return "", false, &AmbiguousError{Broker: broker, Cluster: cluster, Unclaimed: unclaimed}
 	case 1:
 		return claims[0].Identity, false, nil
 	}
@@ -271,7 +271,7 @@ func (b Claims) Identify(cluster, broker string, records map[string]int) (identi
 
 // Unclaimed returns of records those whose hash nobody has claimed.
 func (b Claims) Unclaimed(records map[string]int) map[string]int {
-	strays := maps.Clone(records)
-	maps.DeleteFunc(strays, func(h string, _ int) bool { _, claimed := b[h]; return claimed })
-	return strays
+	unclaimed := maps.Clone(records)
+	maps.DeleteFunc(unclaimed, func(h string, _ int) bool { _, claimed := b[h]; return claimed })
+	return unclaimed
 }

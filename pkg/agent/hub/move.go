@@ -84,10 +84,10 @@ func hashOf(identity string) string {
 // moveClaim makes the claim of one identity that of another, unless that has one.
 func (m Migration) moveClaim(ctx context.Context, fromHash, to string) error {
 	toHash := inventory.HubHash(to)
-	var said []any
+	var reported []any
 	err := m.change(ctx, func(b Claims) (Claims, bool, error) {
 		old, claimed := b[fromHash]
-		if said = nil; !claimed {
+		if reported = nil; !claimed {
 			return b, false, nil
 		}
 		next := maps.Clone(b)
@@ -98,13 +98,13 @@ func (m Migration) moveClaim(ctx context.Context, fromHash, to string) error {
 		}
 		c.Refused = slices.DeleteFunc(slices.Clone(c.Refused), func(r Refused) bool { return r.Identity == old.Identity || r.Identity == to })
 		next[toHash] = c
-		said = []any{old.Identity, to, c.Broker}
+		reported = []any{old.Identity, to, c.Broker}
 		return next, true, nil
 	})
-	if err != nil || said == nil {
+	if err != nil || reported == nil {
 		return err
 	}
-	return m.Printf("identity %s is now %s, through broker %s\n", said...)
+	return m.Printf("identity %s is now %s, through broker %s\n", reported...)
 }
 
 // admit gives an identity to a broker that was refused it.

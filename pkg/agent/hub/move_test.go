@@ -183,8 +183,8 @@ func TestMove_RepairsTheTrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantMoved(uids)
-	if said := w.output.String(); !strings.Contains(said, "configmaps default/y") || !strings.Contains(said, "3 AppliedManifestWorks") {
-		t.Errorf("it said\n%s", said)
+	if output := w.output.String(); !strings.Contains(output, "configmaps default/y") || !strings.Contains(output, "3 AppliedManifestWorks") {
+		t.Errorf("it said\n%s", output)
 	}
 	if err := w.mover.Move(t.Context(), before, after, ""); !errors.Is(err, hub.ErrNothing) {
 		t.Errorf("a second time: %v", err)
@@ -240,9 +240,9 @@ func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 	a := hub.BrokerRef{Cluster: "c", Broker: "a:8090", Epoch: "e1", Roots: []string{"ca"}}
 	b := hub.BrokerRef{Cluster: "c", Broker: "b:8090", Epoch: "e2", Roots: []string{"ca"}}
 	w.record("former", "web", "id", "one")
-	strays, err := w.mover.Admit(ctx, "hub1", a, nil)
-	if err != nil || strays[inventory.HubHash("former")] != 1 {
-		t.Fatalf("first claim: %v, %v", strays, err)
+	unclaimed, err := w.mover.Admit(ctx, "hub1", a, nil)
+	if err != nil || unclaimed[inventory.HubHash("former")] != 1 {
+		t.Fatalf("first claim: %v, %v", unclaimed, err)
 	}
 	var refused *hub.RefusedError
 	for range 2 {

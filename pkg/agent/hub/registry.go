@@ -165,7 +165,7 @@ func (r Registry) change(ctx context.Context, f func(Claims) (next Claims, chang
 // is a *RefusedError then; see [Claims.Decide]. Any other error says that it could
 // not be found out. strays are the hubs with AppliedManifestWorks that nobody has
 // claimed, where the identity is used for the first time and has none itself.
-func (r Registry) Admit(ctx context.Context, identity string, t BrokerRef, trusted []string) (strays map[string]int, err error) {
+func (r Registry) Admit(ctx context.Context, identity string, t BrokerRef, trusted []string) (unclaimed map[string]int, err error) {
 	first := false
 	err = r.change(ctx, func(b Claims) (Claims, bool, error) {
 		next, changed, err := b.Decide(identity, t, trusted, r.Now())

@@ -90,9 +90,9 @@ func TestJournal_OrderOfUse(t *testing.T) {
 	if _, err := j.Load(testBinding, ignore, ignoreID); err == nil {
 		t.Error("a second Load")
 	}
-	nameless := spec(t, "a", 1)
-	nameless.SetExtension(codec.ExtResourceID, nil)
-	if err := j.Put(nameless); err == nil {
+	unnamed := spec(t, "a", 1)
+	unnamed.SetExtension(codec.ExtResourceID, nil)
+	if err := j.Put(unnamed); err == nil {
 		t.Error("an event that names no work: stored")
 	}
 	must(t, j.Put(spec(t, "a", 1)))
@@ -425,7 +425,7 @@ func TestJournal_Killed(t *testing.T) {
 			checkpoint = n
 		}
 	}
-	for life := range 5 {
+	for round := range 5 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestJournal_Killed$")
 		cmd.Env = append(os.Environ(), variable+"="+dir)
 		cmd.Stderr = os.Stderr
@@ -433,7 +433,7 @@ func TestJournal_Killed(t *testing.T) {
 		must(t, err)
 		must(t, cmd.Start())
 		lines := bufio.NewScanner(out)
-		for read := 0; read < 40+13*life && lines.Scan(); read++ {
+		for read := 0; read < 40+13*round && lines.Scan(); read++ {
 			hear(lines.Text())
 		}
 		must(t, cmd.Process.Kill())

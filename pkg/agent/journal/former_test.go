@@ -61,24 +61,24 @@ func loadFormer(t *testing.T, dir string, b Binding) (*Journal, LoadResult, entr
 
 // describe shows all that was loaded, a line each.
 func describe(j *Journal, s LoadResult, n entries) (lines []string) {
-	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	say("instance %s", j.Instance())
-	say("cursor %s reserved %s damaged %d", s.Cursor, s.Reserved, s.Damaged)
-	say("reported up to %s", s.Reported.Sequence)
+	send := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	send("instance %s", j.Instance())
+	send("cursor %s reserved %s damaged %d", s.Cursor, s.Reserved, s.Damaged)
+	send("reported up to %s", s.Reported.Sequence)
 	for _, id := range slices.Sorted(maps.Keys(s.Reported.Accepted)) {
-		say("accepted %s %s", id, s.Reported.Accepted[id])
+		send("accepted %s %s", id, s.Reported.Accepted[id])
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Left)) {
 		for _, object := range slices.Sorted(maps.Keys(s.Left[key])) {
-			say("left %s %s %s", key, object, s.Left[key][object])
+			send("left %s %s %s", key, object, s.Left[key][object])
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(n.works)) {
 		for _, line := range strings.Split(n.works[id], "\n") {
-			say("work %s %s", id, line)
+			send("work %s %s", id, line)
 		}
 	}
-	say("removed %q", n.removed)
+	send("removed %q", n.removed)
 	return lines
 }
 

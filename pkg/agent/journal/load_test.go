@@ -123,13 +123,13 @@ func TestLoad_DamageIsToldAndGoes(t *testing.T) {
 		if want.Cursor = (codec.Cursor{}); n == 0 {
 			want.Damaged = 1
 		}
-		var told bytes.Buffer
-		j, s, h := renewed(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&told, nil))})
+		var reported bytes.Buffer
+		j, s, h := renewed(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&reported, nil))})
 		if diff := cmp.Diff(want, s) + cmp.Diff(holding{"b": 1}, h); diff != "" {
 			t.Errorf("start %d (-want +got):\n%s", n, diff)
 		}
-		if lines := strings.Count(told.String(), "\n"); lines != 1-n || n == 0 && !strings.Contains(told.String(), log) {
-			t.Errorf("start %d: %d lines in the log:\n%s", n, lines, &told)
+		if lines := strings.Count(reported.String(), "\n"); lines != 1-n || n == 0 && !strings.Contains(reported.String(), log) {
+			t.Errorf("start %d: %d lines in the log:\n%s", n, lines, &reported)
 		}
 		must(t, j.Close())
 	}
@@ -175,13 +175,13 @@ func TestLoad_LogThatIsNoFile(t *testing.T) {
 			log := filepath.Join(dir, logFile)
 			must(t, os.Remove(log))
 			must(t, with(log))
-			var told bytes.Buffer
-			_, s, h := open(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&told, nil))})
+			var reported bytes.Buffer
+			_, s, h := open(t, Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&reported, nil))})
 			if diff := cmp.Diff(LoadResult{}, s) + cmp.Diff(holding{}, h); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if name != "empty" && !strings.Contains(told.String(), "it cannot be read whose works these are") {
-				t.Errorf("the log does not say so:\n%s", &told)
+			if name != "empty" && !strings.Contains(reported.String(), "it cannot be read whose works these are") {
+				t.Errorf("the log does not say so:\n%s", &reported)
 			}
 		})
 	}
@@ -392,8 +392,8 @@ func TestLoad_FormerVersionDamaged(t *testing.T) {
 func TestLoad_FormerVersionLeavesStrangersAlone(t *testing.T) {
 	t.Parallel()
 	dir := former(t)
-	stranger := filepath.Join(dir, formerWorks, "lost+found")
-	must(t, os.WriteFile(stranger, nil, 0o600))
+	quarantined := filepath.Join(dir, formerWorks, "lost+found")
+	must(t, os.WriteFile(quarantined, nil, 0o600))
 	j, s, h := open(t, Config{Dir: dir})
 	if diff := cmp.Diff(formerState, s); diff != "" || len(h) != 2 {
 		t.Errorf("%d works (-want +got):\n%s", len(h), diff)

@@ -61,8 +61,8 @@ func TestGuard_KnowsAgentsByTheirNames(t *testing.T) {
 			t.Errorf("%s where everything is allowed: got %v", object, err)
 		}
 	}
-	var nobody *protect.Guard
-	if err := errors.Join(nobody.Manifest(id("/secrets/a/hawser-agent"), nil), nobody.Object(t.Context(), id("/namespaces//a"), nil)); err != nil {
+	var noSubscriber *protect.Guard
+	if err := errors.Join(noSubscriber.Manifest(id("/secrets/a/hawser-agent"), nil), noSubscriber.Object(t.Context(), id("/namespaces//a"), nil)); err != nil {
 		t.Errorf("no guard: %v", err)
 	}
 }
@@ -79,8 +79,8 @@ func (o *objects) Get(_ context.Context, ref cluster.Ref) (*unstructured.Unstruc
 }
 
 func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
-	plain := &unstructured.Unstructured{Object: map[string]any{}}
-	labelled := plain.DeepCopy()
+	simple := &unstructured.Unstructured{Object: map[string]any{}}
+	labelled := simple.DeepCopy()
 	labelled.SetLabels(map[string]string{protect.Label: ""})
 	maps := schema.GroupResource{Resource: "configmaps"}
 	for name, c := range map[string]struct {
@@ -90,22 +90,22 @@ func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
 		refused bool
 		want    string
 	}{
-		"plain":                       {"apps/deployments/a/b", plain, nil, false, ""},
+		"plain":                       {"apps/deployments/a/b", simple, nil, false, ""},
 		"labelled":                    {"apps/deployments/a/b", labelled, nil, true, "agents on this cluster live by"},
-		"a namespace with an agent":   {"/namespaces//a", plain, nil, true, "agents on this cluster live by"},
-		"OpenShift's name for it":     {"project.openshift.io/projects//a", plain, nil, true, "agents on this cluster live by"},
-		"one without":                 {"/namespaces//a", plain, apierrors.NewNotFound(maps, "x"), false, ""},
-		"one that nobody may look at": {"/namespaces//a", plain, apierrors.NewForbidden(maps, "x", errors.New("no")), false, ""},
-		"nobody answers":              {"/namespaces//a", plain, apierrors.NewServiceUnavailable("away"), false, "find out whether an agent lives in the namespace: away"},
+		"a namespace with an agent":   {"/namespaces//a", simple, nil, true, "agents on this cluster live by"},
+		"OpenShift's name for it":     {"project.openshift.io/projects//a", simple, nil, true, "agents on this cluster live by"},
+		"one without":                 {"/namespaces//a", simple, apierrors.NewNotFound(maps, "x"), false, ""},
+		"one that nobody may look at": {"/namespaces//a", simple, apierrors.NewForbidden(maps, "x", errors.New("no")), false, ""},
+		"nobody answers":              {"/namespaces//a", simple, apierrors.NewServiceUnavailable("away"), false, "find out whether an agent lives in the namespace: away"},
 	} {
 		there := &objects{err: c.err}
 		err := (&protect.Guard{Objects: there}).Object(t.Context(), id(c.object), c.live)
 		if (protect.Refused(err) != nil) != c.refused || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v", name, err)
 		}
-		for _, asked := range there.requested {
-			if asked != "configmaps a/hawser-agent-identities" {
-				t.Errorf("%s: asked for %s", name, asked)
+		for _, requested := range there.requested {
+			if requested != "configmaps a/hawser-agent-identities" {
+				t.Errorf("%s: asked for %s", name, requested)
 			}
 		}
 	}

@@ -134,17 +134,17 @@ func (s *hubSource) Handle(_ context.Context, e codec.Event) error {
 			}
 		})
 	}
-	if ask := r.GetAsk(); ask != nil {
+	if request := r.GetAsk(); request != nil {
 		a := &hawserv1.RegistrationAnswer{Id: r.GetId()}
-		s.with(func(h *fakeHub) { a.Error = s.do(h, ask) })
+		s.with(func(h *fakeHub) { a.Error = s.do(h, request) })
 		s.publish(codec.NewRegistrationAnswer(s.params(), a))
 	}
 	return nil
 }
 
 // do does what an agent asks for, and returns the Status of a refusal.
-func (s *hubSource) do(h *fakeHub, ask *hawserv1.RegistrationAsk) []byte {
-	e, err := codec.Unmarshal(ask.GetEvent())
+func (s *hubSource) do(h *fakeHub, request *hawserv1.RegistrationAsk) []byte {
+	e, err := codec.Unmarshal(request.GetEvent())
 	if err != nil {
 		s.t.Error(err)
 		return nil
@@ -158,7 +158,7 @@ func (s *hubSource) do(h *fakeHub, ask *hawserv1.RegistrationAsk) []byte {
 			s.t.Error(err)
 		}
 		if r, ok := o.(*certificatesv1.CertificateSigningRequest); ok {
-			r.Annotations = map[string]string{"open-cluster-management.io/csr-user": ask.GetUser()}
+			r.Annotations = map[string]string{"open-cluster-management.io/csr-user": request.GetUser()}
 		}
 		return statusOf(h.do(What(w), o))
 	}
@@ -275,14 +275,14 @@ func TestBroker_JoinAndStay(t *testing.T) {
 // connection. It asks with the bootstrap file that it was given then.
 func TestBroker_AnotherSignerOfTheSameName(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Broker: broker.Config{Registration: source}})
-	who := Subject{cluster1, "a"}
-	old := testkit.NewCA(t).Sign(x509.Certificate{Subject: pkix.Name{CommonName: who.CommonName(), Organization: who.Organizations()}})
+	client := Subject{cluster1, "a"}
+	old := testkit.NewCA(t).Sign(x509.Certificate{Subject: pkix.Name{CommonName: client.CommonName(), Organization: client.Organizations()}})
 	der, err := x509.MarshalPKCS8PrivateKey(old.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := newProgram(t)
-	p.secret.data = SavedState{Cluster: cluster1, Agent: who.Agent, Hub: "hub1", Bootstrap: "file0", Credential: &Credential{
+	p.secret.data = SavedState{Cluster: cluster1, Agent: client.Agent, Hub: "hub1", Bootstrap: "file0", Credential: &Credential{
 		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.Certificate[0]}),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	}}.Data()

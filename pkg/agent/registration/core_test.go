@@ -280,17 +280,17 @@ func TestCore_Renewal(t *testing.T) {
 	r.hub.lifetime = time.Minute
 	for range 30 {
 		before, at := r.used, r.core.RenewAt()
-		life := before.NotAfter.Sub(r.core.obtained)
-		if part := at.Sub(r.core.obtained); part < life*75/100 || part > life*80/100 {
-			t.Fatalf("renewed after %v of %v", part, life)
+		lifetime := before.NotAfter.Sub(r.core.obtained)
+		if part := at.Sub(r.core.obtained); part < lifetime*75/100 || part > lifetime*80/100 {
+			t.Fatalf("renewed after %v of %v", part, lifetime)
 		}
 		r.pass(at.Sub(r.now) + showFirst)
 		if r.used == before {
 			t.Fatalf("not renewed at %v: %v, %v", at, r.core.Trouble(), r.seen)
 		}
 		r.moves = nil
-		r.pass(life / 20)
-		if len(r.moves) == 0 || !r.moves[0].Before(before.NotAfter.Add(-life/10)) {
+		r.pass(lifetime / 20)
+		if len(r.moves) == 0 || !r.moves[0].Before(before.NotAfter.Add(-lifetime/10)) {
 			t.Fatalf("connections move at %v from a certificate until %v", r.moves, before.NotAfter)
 		}
 	}
@@ -305,9 +305,9 @@ func TestCore_RenewalOfALongLife(t *testing.T) {
 		r := newRig(t)
 		r.hub.approving, r.hub.lifetime = true, time.Duration(years+1)*365*24*time.Hour
 		r.pass(10 * time.Second)
-		life := r.used.NotAfter.Sub(r.core.obtained)
-		if part := r.core.RenewAt().Sub(r.core.obtained); part.Hours() < 0.75*life.Hours() || part.Hours() > 0.80*life.Hours() {
-			t.Fatalf("a certificate of %v is renewed after %v", life, part)
+		lifetime := r.used.NotAfter.Sub(r.core.obtained)
+		if part := r.core.RenewAt().Sub(r.core.obtained); part.Hours() < 0.75*lifetime.Hours() || part.Hours() > 0.80*lifetime.Hours() {
+			t.Fatalf("a certificate of %v is renewed after %v", lifetime, part)
 		}
 	}
 }

@@ -174,22 +174,22 @@ func (h *fakeHub) approve(name string) {
 	h.showRequest(r)
 }
 
-func (h *fakeHub) sign(request []byte, life time.Duration) []byte {
+func (h *fakeHub) sign(request []byte, lifetime time.Duration) []byte {
 	block, _ := pem.Decode(request)
 	if block == nil {
 		h.t.Fatalf("the request is no PEM: %q", request)
 	}
-	asked, err := x509.ParseCertificateRequest(block.Bytes)
+	requested, err := x509.ParseCertificateRequest(block.Bytes)
 	if err == nil {
-		err = asked.CheckSignature()
+		err = requested.CheckSignature()
 	}
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.serial++
-	template := &x509.Certificate{SerialNumber: big.NewInt(h.serial), Subject: asked.Subject, NotBefore: h.now().Add(-time.Minute), NotAfter: h.now().Add(life), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	template := &x509.Certificate{SerialNumber: big.NewInt(h.serial), Subject: requested.Subject, NotBefore: h.now().Add(-time.Minute), NotAfter: h.now().Add(lifetime), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		ExtraExtensions: []pkix.Extension{earliest.Extension(h.now().Add(-h.behind))}}
-	der, err := x509.CreateCertificate(rand.Reader, template, h.ca, asked.PublicKey, h.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, h.ca, requested.PublicKey, h.key)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -41,14 +41,14 @@ func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics
 		}
 		return 0
 	})
-	life := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	lifetime := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "hawser_registration_certificate_life_seconds", Help: "For how long that certificate was made; 0 without one."}, func() float64 {
 		if own := state().Credential; own != nil {
 			return own.NotAfter.Sub(own.NotBefore).Seconds()
 		}
 		return 0
 	})
-	for _, c := range []prometheus.Collector{m.issued, m.requests, waiting, remaining, life} {
+	for _, c := range []prometheus.Collector{m.issued, m.requests, waiting, remaining, lifetime} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}

@@ -214,15 +214,15 @@ const (
 func (r *Registration) read(ctx context.Context) error {
 	var facts Facts
 	var due retry
-	told := ""
+	reported := ""
 	for {
-		askCtx, cancel := context.WithTimeout(ctx, healthTimeout)
-		err := r.c.Reader.Healthy(askCtx)
+		requestCtx, cancel := context.WithTimeout(ctx, healthTimeout)
+		err := r.c.Reader.Healthy(requestCtx)
 		cancel()
 		facts.Healthy = err == nil
 		if err == nil && !time.Now().Before(due.until) {
-			askCtx, cancel = context.WithTimeout(ctx, factsEvery/2)
-			facts, err = r.c.Reader.Facts(askCtx)
+			requestCtx, cancel = context.WithTimeout(ctx, factsEvery/2)
+			facts, err = r.c.Reader.Facts(requestCtx)
 			cancel()
 			facts.Healthy = true
 			// A kube-apiserver that starts answers, and denies what it has not read its roles for.
@@ -230,11 +230,11 @@ func (r *Registration) read(ctx context.Context) error {
 				due = retry{until: time.Now().Add(factsEvery)}
 			}
 		}
-		if text := fmt.Sprint(err); err != nil && text != told && ctx.Err() == nil {
+		if text := fmt.Sprint(err); err != nil && text != reported && ctx.Err() == nil {
 			r.c.Log.WarnContext(ctx, "the cluster does not say all that its hub is told", "healthy", facts.Healthy, "error", err)
-			told = text
+			reported = text
 		} else if err == nil {
-			told = ""
+			reported = ""
 		}
 		now := facts
 		r.dispatch(ctx, func(c *Core, at time.Time) { c.Learned(at, now) })

@@ -69,7 +69,7 @@ func (c *Core) issued(p *Pending, cert []byte) {
 		c.discard(fmt.Sprintf("the CertificateSigningRequest %s has a certificate that cannot be used: %v", p.Name, err))
 		return
 	}
-	rotates, asked := c.rotates(), c.renew
+	rotates, requested := c.rotates(), c.renew
 	if old := c.kept.Credential; old != nil {
 		if at := c.now.Add(time.Duration(c.c.Random() * float64(moveWithin(old, c.now)))); c.move.IsZero() || at.Before(c.move) {
 			c.move = at
@@ -82,7 +82,7 @@ func (c *Core) issued(p *Pending, cert []byte) {
 	c.reregister, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
 	c.renew, c.publishRetry, c.sent = retry{}, retry{}, time.Time{}
 	if c.rotates() { // the clocks of the hub differ: the next one is another time
-		c.renew = asked
+		c.renew = requested
 		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New("the hub wants one from a later time than it signs: do its clocks agree?"))
 	}
 	if !c.ended() { // the trial, if this was one, has succeeded; the next end of a certificate begins another
@@ -169,8 +169,8 @@ func (c *Core) RenewAt() time.Time {
 	case at.After(from):
 		from = at
 	}
-	life := own.NotAfter.Sub(from)
-	return from.Add(time.Duration((0.75 + c.spread/20) * float64(life)))
+	lifetime := own.NotAfter.Sub(from)
+	return from.Add(time.Duration((0.75 + c.spread/20) * float64(lifetime)))
 }
 
 // undecided counts the requests of agents of this cluster that nobody has decided about.

@@ -26,14 +26,14 @@ func TestOutbox_CostOfAStatus(t *testing.T) {
 					t.Errorf("due %v, %v", due, err)
 				}
 			}
-			asked := 0
+			requests := 0
 			b.Each(func(id, _ string, _ bool) {
 				if b.Request(id, codec.ResyncResponse) {
-					asked++
+					requests++
 				}
 			})
-			if asked != n || b.Due() != n {
-				t.Errorf("%d asked, %d due", asked, b.Due())
+			if requests != n || b.Due() != n {
+				t.Errorf("%d asked, %d due", requests, b.Due())
 			}
 		}
 	})

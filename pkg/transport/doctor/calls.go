@@ -22,9 +22,9 @@ type Subscriber struct {
 // broker has accepted it, and the same again for the round trip. Nothing that the broker
 // sends meanwhile is taken.
 func (s Subscriber) Calls() []Call {
-	who := "cluster " + s.Cluster
+	client := "cluster " + s.Cluster
 	if s.Source != "" {
-		who = "source " + s.Source
+		client = "source " + s.Source
 	}
 	var hello transport.Hello
 	return []Call{{
@@ -33,7 +33,7 @@ func (s Subscriber) Calls() []Call {
 			hello = s.Hello(ctx)
 			err := s.subscribe(ctx, c, hello)
 			if err == nil {
-				return "the broker lets us receive what is for " + who, nil
+				return "the broker lets us receive what is for " + client, nil
 			}
 			p := explained("", err)
 			if transport.CodeOf(err) == transport.CodeDenied && p.Advice == "" {

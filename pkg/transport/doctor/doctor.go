@@ -70,7 +70,7 @@ func problem(err error, advice, format string, args ...any) error {
 
 // Walk takes the steps until one fails, and tells what each found out. The error is
 // that of ctx if it ended, else a *StepError.
-func (w Path) Walk(ctx context.Context, tell func(step, found string)) (err error) {
+func (w Path) Walk(ctx context.Context, report func(step, found string)) (err error) {
 	if w.Now == nil {
 		w.Now = time.Now
 	}
@@ -89,7 +89,7 @@ func (w Path) Walk(ctx context.Context, tell func(step, found string)) (err erro
 		if err != nil {
 			return err
 		}
-		tell(s.name, found)
+		report(s.name, found)
 	}
 	return nil
 }

@@ -189,15 +189,15 @@ func (k *run) clock(context.Context) (string, error) {
 	return here + "both certificates are valid", nil
 }
 
-func inTime(c *x509.Certificate, now time.Time, whose, renew string) error {
+func inTime(c *x509.Certificate, now time.Time, owner, renew string) error {
 	here := now.UTC().Format(time.RFC3339)
 	switch {
 	case now.Before(c.NotBefore):
 		return problem(nil, "set the clock of this machine, with NTP; if it is right, the clock of who issued the certificate is not",
-			"%s %s, which is valid only from %s on, and the clock of this machine says %s", whose, describe(c), c.NotBefore.UTC().Format(time.RFC3339), here)
+			"%s %s, which is valid only from %s on, and the clock of this machine says %s", owner, describe(c), c.NotBefore.UTC().Format(time.RFC3339), here)
 	case now.After(c.NotAfter):
 		return problem(nil, renew+"; if it should still be valid, set the clock of this machine, with NTP",
-			"%s %s: it has expired, by the clock of this machine, which says %s", whose, describe(c), here)
+			"%s %s: it has expired, by the clock of this machine, which says %s", owner, describe(c), here)
 	}
 	return nil
 }

@@ -58,13 +58,13 @@ func MQTT(o transportmqtt.Options) Transport {
 	t := Transport{
 		broker: o.Broker, form: "write the broker as host:port, as broker.example:8883, or as a URL that begins with mqtts:// or wss://",
 		accepted: func() string {
-			who := "the client " + o.ClientID
+			client := "the client " + o.ClientID
 			if o.Login != nil {
 				if user := o.Login().User; user != "" {
-					who += fmt.Sprintf(" with the user name %q", user)
+					client += fmt.Sprintf(" with the user name %q", user)
 				}
 			}
-			return who + " is accepted, without a certificate"
+			return client + " is accepted, without a certificate"
 		},
 	}
 	var websocket bool
@@ -92,8 +92,8 @@ func MQTT(o transportmqtt.Options) Transport {
 // MQTTFile is the transport to the broker that a file names, for a party, and what the
 // party shows and trusts there. insecure allows plaintext to a broker on this machine.
 // The client id is not that of the party, whose connection the broker would end.
-func MQTTFile(path string, party transport.Filter, insecure bool) (Transport, identity.Driver, error) {
-	o, f, err := transportmqtt.Load(path, party, insecure, slog.New(slog.DiscardHandler))
+func MQTTFile(path string, filter transport.Filter, insecure bool) (Transport, identity.Driver, error) {
+	o, f, err := transportmqtt.Load(path, filter, insecure, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return Transport{}, identity.Driver{}, err
 	}

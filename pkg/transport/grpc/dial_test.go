@@ -78,7 +78,7 @@ func wantRefresh(t *testing.T, err error) {
 }
 
 func TestDial_TellsWhyItFailed(t *testing.T) {
-	ca, stranger := newAuthority(t), newAuthority(t)
+	ca, unknownCA := newAuthority(t), newAuthority(t)
 	mtls := func(t *testing.T, hosts ...string) string {
 		t.Helper()
 		l := freePort(t)
@@ -102,7 +102,7 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 		wantCode(t, err, transport.CodeUnavailable, "network is unreachable")
 	})
 	t.Run("broker of another CA", func(t *testing.T) {
-		err := dialError(t, grpc.Options{Target: mtls(t, "127.0.0.1"), Credentials: stranger.client()})
+		err := dialError(t, grpc.Options{Target: mtls(t, "127.0.0.1"), Credentials: unknownCA.client()})
 		wantCode(t, err, transport.CodeUnauthenticated, "check the CA file")
 		var unknown x509.UnknownAuthorityError
 		if !errors.As(err, &unknown) {
@@ -117,7 +117,7 @@ func TestDial_TellsWhyItFailed(t *testing.T) {
 	t.Run("client of another CA", func(t *testing.T) {
 		err := dialError(t, grpc.Options{Target: mtls(t, "127.0.0.1"), Credentials: credentials.NewTLS(&tls.Config{
 			MinVersion: tls.VersionTLS13, RootCAs: ca.ca.Pool(),
-			Certificates: []tls.Certificate{stranger.issue(pki.Agent, "cluster1")},
+			Certificates: []tls.Certificate{unknownCA.issue(pki.Agent, "cluster1")},
 		})})
 		wantCode(t, err, transport.CodeUnauthenticated, "check the client certificate")
 		wantRefresh(t, err)
@@ -217,9 +217,9 @@ func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
 	broker := freePort(t)
 	serve(t, broker, &service{}, ggrpc.Creds(ca.server(tls.NoClientCert, "broker.example")))
 	proxy := freePort(t)
-	asked := make(chan string, 4)
-	go connectProxy(proxy, broker.Addr().String(), asked) // ends with the listener
-	defer func() { _ = proxy.Close() }()                  // its end is all that matters
+	requested := make(chan string, 4)
+	go connectProxy(proxy, broker.Addr().String(), requested) // ends with the listener
+	defer func() { _ = proxy.Close() }()                      // its end is all that matters
 
 	program, err := os.Executable()
 	if err != nil {
@@ -232,7 +232,7 @@ func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	select {
-	case target := <-asked:
+	case target := <-requested:
 		if target != "broker.example:8090" {
 			t.Errorf("proxy was asked for %q", target)
 		}
@@ -261,7 +261,7 @@ func publishThroughProxy(t *testing.T, ca string) {
 }
 
 // connectProxy answers CONNECT requests with a tunnel to upstream.
-func connectProxy(l net.Listener, upstream string, asked chan<- string) {
+func connectProxy(l net.Listener, upstream string, requested chan<- string) {
 	for {
 		client, err := l.Accept()
 		if err != nil {
@@ -273,7 +273,7 @@ func connectProxy(l net.Listener, upstream string, asked chan<- string) {
 			_ = client.Close()
 			continue
 		}
-		asked <- request.Host
+		requested <- request.Host
 		server, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", upstream)
 		if err != nil {
 			_ = client.Close()

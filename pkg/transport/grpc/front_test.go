@@ -96,9 +96,9 @@ func peerOf(ctx context.Context) transport.Peer {
 	out := transport.Peer{Addr: p.Addr.String()}
 	out.Conn, _ = ctx.Value(connKey{}).(uint64)
 	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
-		who, err := identity.Mapping(nil).FromCertificate(info.State.VerifiedChains[0][0])
+		client, err := identity.Mapping(nil).FromCertificate(info.State.VerifiedChains[0][0])
 		if err == nil {
-			out.Role, out.Name = string(who.Role), who.Name
+			out.Role, out.Name = string(client.Role), client.Name
 		}
 	}
 	return out

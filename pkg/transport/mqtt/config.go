@@ -126,12 +126,12 @@ func (f *File) validateTLS(insecure bool) error {
 // be those of the party. Password, certificates and CA are read again for each connection, from
 // this file and from those that it names; the rest is by [Reread]. A connection is encrypted unless
 // insecure is set: with a CA alone as well.
-func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) (Options, *File, error) {
+func Load(path string, filter transport.Filter, insecure bool, log *slog.Logger) (Options, *File, error) {
 	f, err := ReadFile(path, insecure)
 	if err != nil {
 		return Options{}, nil, err
 	}
-	if _, err := (routes{set: f.Topics}).filters(party, false); err != nil {
+	if _, err := (routes{set: f.Topics}).filters(filter, false); err != nil {
 		return Options{}, nil, fmt.Errorf("%s: %w", path, errors.Unwrap(err))
 	}
 	for key, q := range map[string]*int{"pubQoS": f.PubQoS, "subQoS": f.SubQoS} {
@@ -139,7 +139,7 @@ func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) 
 			log.Warn("another quality of service is configured than what is used, which is 1", "file", path, "key", key, "value", *q)
 		}
 	}
-	o := Options{Broker: f.BrokerHost, ClientID: ClientID(party), Topics: f.Topics, Insecure: insecure, Log: log}
+	o := Options{Broker: f.BrokerHost, ClientID: ClientID(filter), Topics: f.Topics, Insecure: insecure, Log: log}
 	o.Proxy = transport.Proxy{URL: f.ProxyURL, CAFile: f.ProxyCAFile}
 	if f.KeepAlive != nil {
 		o.KeepAlive = time.Duration(*f.KeepAlive) * time.Second
@@ -160,11 +160,11 @@ func Load(path string, party transport.Filter, insecure bool, log *slog.Logger) 
 
 // Reread is a Dialer for a party whose file is read again for each connection. complete gets the
 // options of each Dialer that is made, and may refuse the file.
-func Reread(path string, party transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.ReloadingDialer[*File], error) {
+func Reread(path string, filter transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.ReloadingDialer[*File], error) {
 	return transport.NewReread(
 		func() (*File, error) { return ReadFile(path, insecure) },
 		func(*File) (transport.Dialer, error) {
-			o, f, err := Load(path, party, insecure, log)
+			o, f, err := Load(path, filter, insecure, log)
 			if err != nil {
 				return nil, err
 			}

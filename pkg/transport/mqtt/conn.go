@@ -178,20 +178,20 @@ func (c *Conn) ended() *transport.Error {
 }
 
 func (c *Conn) whyEnded() *transport.Error {
-	broker, farewell, cause := c.dialer.opts.Broker, c.state.end(), c.state.stream.failure()
+	broker, disconnect, cause := c.dialer.opts.Broker, c.state.end(), c.state.stream.failure()
 	lived := time.Since(c.since)
 	switch {
 	case c.closed.Load():
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " was closed"}
-	case farewell == nil && !c.hawser && isBareEnd(cause) && lived < soon:
+	case disconnect == nil && !c.hawser && isBareEnd(cause) && lived < soon:
 		return c.takenOver(fmt.Sprintf("the connection to %s ended %v after it began, and the broker did not say why: another client may have come", broker, lived.Round(time.Millisecond)), cause)
-	case farewell == nil && cause == nil:
+	case disconnect == nil && cause == nil:
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " is broken", Err: errProtocol}
-	case farewell == nil:
+	case disconnect == nil:
 		c.dialer.takeover.quiet(lived)
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " is broken", Err: cause}
 	}
-	r := refusalOf(farewell)
+	r := refusalOf(disconnect)
 	switch {
 	case r.Reason == property.TakenOver:
 		return c.takenOver("another client has come to "+broker, nil)

@@ -248,8 +248,8 @@ func TestDial_NoBroker(t *testing.T) {
 	_, err := newDialer(t, options(f)).Dial(t.Context())
 	wantCode(t, err, transport.CodeUnavailable, "does not speak MQTT 5")
 
-	silent := newFake(t, func(p *peer) { p.stay() })
-	o := options(silent)
+	muted := newFake(t, func(p *peer) { p.stay() })
+	o := options(muted)
 	o.DialTimeout = 50 * time.Millisecond
 	_, err = newDialer(t, o).Dial(t.Context())
 	wantCode(t, err, transport.CodeDeadline, "within 50ms")
@@ -303,9 +303,9 @@ func TestAccepted(t *testing.T) {
 			p.grant(s, property.Accepted(want)...)
 			p.stay()
 		})
-		ask := agentSubscription()
-		ask.Hello = transport.Hello{Protocol: 1, Cursor: "e/t/1", ClusterUID: "u"}
-		s := subscribe(t, dial(t, newDialer(t, options(f))), ask, acceptAll)
+		request := agentSubscription()
+		request.Hello = transport.Hello{Protocol: 1, Cursor: "e/t/1", ClusterUID: "u"}
+		s := subscribe(t, dial(t, newDialer(t, options(f))), request, acceptAll)
 		accepted := await(t, s.ready, "ready")
 		packet := await(t, got, "SUBSCRIBE")
 		filter := specTopic
@@ -321,7 +321,7 @@ func TestAccepted(t *testing.T) {
 		if o := packet.Subscriptions[0]; o.Topic != filter || o.QoS != 1 || o.RetainHandling != 2 || o.NoLocal || o.RetainAsPublished {
 			t.Errorf("hawser %v: %+v", hawser, o)
 		}
-		if h, _ := property.HelloOf(userProperties(packet.Properties.User)); (h == ask.Hello) != hawser || !hawser && len(packet.Properties.User) > 0 {
+		if h, _ := property.HelloOf(userProperties(packet.Properties.User)); (h == request.Hello) != hawser || !hawser && len(packet.Properties.User) > 0 {
 			t.Errorf("hawser %v: %+v", hawser, packet.Properties.User)
 		}
 	}
@@ -391,9 +391,9 @@ func TestPublish_SizeLimits(t *testing.T) {
 	zero.SetExtension("x", "a\x00b")
 	_, err = c.Publish(t.Context(), zero, "")
 	wantCode(t, err, transport.CodeInvalid, "U+0000")
-	nobody := newEvent(5)
-	nobody.SetExtension(codec.ExtClusterName, "")
-	_, err = c.Publish(t.Context(), nobody, "")
+	noSubscriber := newEvent(5)
+	noSubscriber.SetExtension(codec.ExtClusterName, "")
+	_, err = c.Publish(t.Context(), noSubscriber, "")
 	wantCode(t, err, transport.CodeInvalid, "must name a cluster")
 }
 

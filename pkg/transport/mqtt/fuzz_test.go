@@ -59,14 +59,14 @@ func FuzzBroker(f *testing.F) {
 			} else {
 				p.read() // CONNECT
 			}
-			reading := make(chan struct{})
+			readable := make(chan struct{})
 			go func() { // ends with the pipe
-				defer close(reading)
+				defer close(readable)
 				_, _ = io.Copy(io.Discard, theirs)
 			}()
 			_, _ = theirs.Write(data) // the client may have closed it
 			_ = theirs.Close()
-			<-reading
+			<-readable
 		}()
 		c, err := newDialer(t, o).Dial(t.Context())
 		if err == nil {

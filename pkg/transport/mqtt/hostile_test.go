@@ -184,11 +184,11 @@ func TestMosquitto_HostileCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		user, _ := pki.Subject(role, name)
-		party, of := mqttacl.Principal{Name: name, User: user, ClientID: user}, layout.OfAgent
+		principal, of := mqttacl.Principal{Name: name, User: user, ClientID: user}, layout.OfAgent
 		if role == pki.Source {
 			of = layout.OfSource
 		}
-		r, err := of(party)
+		r, err := of(principal)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -86,9 +86,9 @@ func (b *inbox) push(p *packets.Publish) {
 			flush = true
 			continue
 		}
-		room := b.waitForSpace()
+		space := b.waitForSpace()
 		b.mu.Unlock()
-		<-room
+		<-space
 		b.mu.Lock()
 	}
 	b.order = append(b.order, m)

@@ -155,13 +155,13 @@ func (w *warden) answered(id uint16) {
 
 // guard stands between a party and our listener: the listener has the limits of the cloud and
 // says so as that does. What is beyond one fails the test and ends the connection.
-func (w *warden) guard(t *testing.T, party, broker net.Conn) {
-	defer party.Close()
+func (w *warden) guard(t *testing.T, client, broker net.Conn) {
+	defer client.Close()
 	defer broker.Close()
 	var down sync.WaitGroup
 	defer down.Wait()
 	down.Go(func() { // ends with the connections
-		defer party.Close()
+		defer client.Close()
 		for {
 			cp, err := packets.ReadPacket(broker)
 			if err != nil {
@@ -183,14 +183,14 @@ func (w *warden) guard(t *testing.T, party, broker net.Conn) {
 			if _, err := cp.WriteTo(&b); err != nil {
 				t.Error(err)
 			}
-			if _, err := party.Write(b.Bytes()); err != nil {
+			if _, err := client.Write(b.Bytes()); err != nil {
 				return
 			}
 		}
 	})
 	for {
 		var b bytes.Buffer
-		cp, err := packets.ReadPacket(io.TeeReader(party, &b))
+		cp, err := packets.ReadPacket(io.TeeReader(client, &b))
 		if err != nil {
 			_ = broker.Close() // ends the other direction
 			return
@@ -313,13 +313,13 @@ func traffic(t *testing.T, ofSource bool) (events []codec.Event) {
 		}
 		events = append(events, e)
 	}
-	ask := codec.ResyncParams{ID: "ask", Time: now, Source: "agent", Cluster: longCluster, DataType: codec.ManifestBundles}
+	request := codec.ResyncParams{ID: "ask", Time: now, Source: "agent", Cluster: longCluster, DataType: codec.ManifestBundles}
 	if !ofSource {
-		return append(events, must[codec.Event](t)(codec.NewSpecResyncRequest(ask, versions)),
+		return append(events, must[codec.Event](t)(codec.NewSpecResyncRequest(request, versions)),
 			must[codec.Event](t)(codec.NewKeepalive(codec.SyncParams{ID: "alive", Time: now, Source: "agent", Cluster: longCluster, Owner: longSource}, codec.Digest{Count: 1000})))
 	}
-	ask.Source = longSource
-	return append(events, must[codec.Event](t)(codec.NewStatusResyncRequest(ask, nil)))
+	request.Source = longSource
+	return append(events, must[codec.Event](t)(codec.NewStatusResyncRequest(request, nil)))
 }
 
 // TestLimits: whatever the brokers of the table bound, our parties keep to, and those that bound
@@ -337,7 +337,7 @@ func TestLimits(t *testing.T) {
 }
 
 // withinLimits lets a party say all that it has to say, and be told some.
-func withinLimits(t *testing.T, c cloud, f transport.Filter, says, hears []codec.Event) {
+func withinLimits(t *testing.T, c cloud, f transport.Filter, reported, hears []codec.Event) {
 	f.DataType = codec.ManifestBundles
 	var s unhurried
 	for _, e := range hears[:100] {
@@ -352,8 +352,8 @@ func withinLimits(t *testing.T, c cloud, f transport.Filter, says, hears []codec
 		Broker: "127.0.0.1:1883", Insecure: true, ClientID: ClientID(f), Topics: longTopics, Log: slog.New(slog.DiscardHandler),
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			ours, theirs := net.Pipe()
-			toBroker, fromParty := net.Pipe()
-			l.arrivals <- fromParty
+			toBroker, fromClient := net.Pipe()
+			l.arrivals <- fromClient
 			guards.Go(func() { w.guard(t, theirs, toBroker) })
 			return ours, nil
 		},
@@ -377,7 +377,7 @@ func withinLimits(t *testing.T, c cloud, f transport.Filter, says, hears []codec
 			}
 		})
 	}
-	for _, e := range says {
+	for _, e := range reported {
 		events <- e
 	}
 	close(events)
@@ -390,7 +390,7 @@ func withinLimits(t *testing.T, c cloud, f transport.Filter, says, hears []codec
 	}
 
 	// What cannot fit is told, and the connection goes on.
-	e := says[0].Clone()
+	e := reported[0].Clone()
 	e.SetExtension(codec.ExtMetadata, fmt.Sprintf(`{"name":"w","annotations":{"note":%q}}`, strings.Repeat("n", 10<<10)))
 	_, err = conn.Publish(t.Context(), e, "")
 	if c.properties == 0 {
@@ -425,8 +425,8 @@ func TestLimits_AreNoticed(t *testing.T) {
 		cp.Content.(*packets.Connect).ClientID = strings.Repeat("c", n)
 		return cp
 	}
-	said := filters(1)
-	said.Content.(*packets.Subscribe).Properties.User = []packets.User{{Key: "k", Value: "v"}}
+	reported := filters(1)
+	reported.Content.(*packets.Subscribe).Properties.User = []packets.User{{Key: "k", Value: "v"}}
 	failed := packets.NewControlPacket(packets.PUBACK)
 	failed.Content.(*packets.Puback).ReasonCode = 0x83
 	for name, c := range map[string]struct {
@@ -446,7 +446,7 @@ func TestLimits_AreNoticed(t *testing.T) {
 		"properties, Azure": {azure, publish(func(p *packets.Publish) {
 			p.Properties.User = []packets.User{{Key: "k", Value: strings.Repeat("v", 32<<10)}}
 		}), 0, 1, "properties"},
-		"elsewhere":         {azure, said, 0, 1, "another packet"},
+		"elsewhere":         {azure, reported, 0, 1, "another packet"},
 		"topic":             {aws, publish(func(p *packets.Publish) { p.Topic = strings.Repeat("t", 257) }), 0, 1, "topic"},
 		"levels":            {azure, publish(func(p *packets.Publish) { p.Topic = "1/2/3/4/5/6/7/8/9" }), 0, 1, "levels"},
 		"8 levels":          {azure, publish(func(p *packets.Publish) { p.Topic = "1/2/3/4/5/6/7/8" }), 0, 1, ""},

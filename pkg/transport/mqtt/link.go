@@ -181,13 +181,13 @@ func (l *sessionState) violated() error {
 
 // ConnectionLost implements [session.SessionManager]: it ends all calls. paho calls it at once
 // with the broker's DISCONNECT if there is one, and when the connection is closed.
-func (l *sessionState) ConnectionLost(farewell *packets.Disconnect) error {
+func (l *sessionState) ConnectionLost(disconnect *packets.Disconnect) error {
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
 		return nil
 	}
-	l.ended, l.disconnect = true, farewell
+	l.ended, l.disconnect = true, disconnect
 	requests := l.requests
 	l.requests = map[uint16]request{}
 	close(l.over)
@@ -197,11 +197,11 @@ func (l *sessionState) ConnectionLost(farewell *packets.Disconnect) error {
 	l.inbox.close()
 	largest := largestOf(requests)
 	for id, r := range requests {
-		if !l.answersAll && farewell != nil && id == largest && property.Reason(farewell.ReasonCode) == property.PacketTooLarge {
+		if !l.answersAll && disconnect != nil && id == largest && property.Reason(disconnect.ReasonCode) == property.PacketTooLarge {
 			// Of all that was on its way only one can have been too large. Without this its
 			// sender would publish it again on each later connection.
 			r.answer <- packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: packets.PUBACK}, Content: &packets.Puback{
-				PacketID: id, ReasonCode: farewell.ReasonCode, Properties: &packets.Properties{},
+				PacketID: id, ReasonCode: disconnect.ReasonCode, Properties: &packets.Properties{},
 			}}
 			continue
 		}

@@ -126,9 +126,9 @@ func TestContract_OwnListener(t *testing.T) {
 func TestDial_ThroughAProxy(t *testing.T) {
 	ca := testkit.NewCA(t)
 	l := brokerListener(t, discardListener{}, ca)
-	asked := make(chan string, 1)
+	requested := make(chan string, 1)
 	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked <- r.Method + " " + r.Host
+		requested <- r.Method + " " + r.Host
 		target, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Error(err)
@@ -166,7 +166,7 @@ func TestDial_ThroughAProxy(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if got := <-asked; got != "CONNECT broker.example:8883" {
+	if got := <-requested; got != "CONNECT broker.example:8883" {
 		t.Errorf("the proxy was asked for %s", got)
 	}
 }

@@ -181,7 +181,7 @@ func TestWindow(t *testing.T) {
 		w.open(3, 100)
 		var mu sync.Mutex
 		var got []string // since the last look, in any order
-		ask := func(ctx context.Context, name string, size int) {
+		request := func(ctx context.Context, name string, size int) {
 			go func() { // ends with the window
 				if err := w.acquire(ctx, size); err != nil {
 					name += " gives up"
@@ -204,24 +204,24 @@ func TestWindow(t *testing.T) {
 			got = nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		ask(t.Context(), "a", 40)
-		ask(t.Context(), "b", 40)
+		request(t.Context(), "a", 40)
+		request(t.Context(), "b", 40)
 		want("a b")
-		ask(ctx, "large", 200)
-		ask(t.Context(), "small", 10)
+		request(ctx, "large", 200)
+		request(t.Context(), "small", 10)
 		want("") // it does not overtake
 		cancel()
 		want("large! small")
-		ask(t.Context(), "c", 1)
+		request(t.Context(), "c", 1)
 		w.release(40)
 		want("c")
-		ask(t.Context(), "huge", 500)
+		request(t.Context(), "huge", 500)
 		w.release(40)
 		w.release(10)
 		want("")
 		w.release(1)
 		want("huge") // alone
-		ask(t.Context(), "d", 1)
+		request(t.Context(), "d", 1)
 		w.close()
 		want("d!")
 		if err := w.acquire(t.Context(), 1); err == nil {

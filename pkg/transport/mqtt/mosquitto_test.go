@@ -168,7 +168,7 @@ func TestMosquitto_Will(t *testing.T) {
 	ids, take := collect(10)
 	source := dial(t, newDialer(t, s.options("source")))
 	await(t, subscribe(t, source, sourceSubscription(), func(ctx context.Context, e codec.Event) error {
-		if _, farewell, err := codec.ParseAlive(e); err != nil || !farewell {
+		if _, goodbye, err := codec.ParseAlive(e); err != nil || !goodbye {
 			t.Errorf("%v, %v", e, err)
 		}
 		return take(ctx, e)
@@ -193,7 +193,7 @@ func TestMosquitto_Will(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	told := func(when, want string) {
+	reported := func(when, want string) {
 		t.Helper()
 		if id := await(t, ids, when); id != want {
 			t.Errorf("%s: %s, want %s", when, id, want)
@@ -201,18 +201,18 @@ func TestMosquitto_Will(t *testing.T) {
 	}
 	dial(t, d)
 	cut()
-	told("a connection that broke", "will-1")
+	reported("a connection that broke", "will-1")
 	dial(t, d)
 	cut()
 	if err := dial(t, d).Close(); err != nil {
 		t.Error(err)
 	}
-	told("one that was replaced in time, and ended", "will-3")
+	reported("one that was replaced in time, and ended", "will-3")
 	dial(t, d)
 	if err := dial(t, d).Close(); err != nil {
 		t.Error(err)
 	}
-	told("one that was taken over, and ended", "will-5")
+	reported("one that was taken over, and ended", "will-5")
 }
 
 // TestMosquitto_TooLarge: a limit that the CONNACK tells is kept, before anything is sent.

@@ -87,11 +87,11 @@ type Options struct {
 
 // ClientID returns the client id of a party: it says who it is, so that rules of a broker can
 // be about it.
-func ClientID(party transport.Filter) string {
-	if party.Source != "" {
-		return "hawser-source-" + party.Source
+func ClientID(filter transport.Filter) string {
+	if filter.Source != "" {
+		return "hawser-source-" + filter.Source
 	}
-	return "hawser-agent-" + party.Cluster
+	return "hawser-agent-" + filter.Cluster
 }
 
 // maxClientID is what AWS IoT Core takes.

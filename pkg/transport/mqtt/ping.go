@@ -71,8 +71,8 @@ func (p *pinger) look(now time.Time, interval time.Duration) (due bool, err erro
 	if !p.sentAt.IsZero() && now.Sub(p.sentAt) >= interval {
 		return false, fmt.Errorf("it did not answer a ping within %v", interval)
 	}
-	heard := p.sentAt.IsZero() && now.Sub(p.received) < interval/2
-	if now.Sub(p.sent) < interval/2 && (heard || !p.sentAt.IsZero()) {
+	received := p.sentAt.IsZero() && now.Sub(p.received) < interval/2
+	if now.Sub(p.sent) < interval/2 && (received || !p.sentAt.IsZero()) {
 		return false, nil
 	}
 	if p.sentAt.IsZero() && !stalled {

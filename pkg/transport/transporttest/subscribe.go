@@ -305,10 +305,10 @@ func publishWhileHandling(b *bench) {
 // before it answers the Publish hangs a party that does not receive meanwhile.
 func publishAnsweredOnStream(b *bench) {
 	const answers = 500
-	asked, answered, published := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	requested, answered, published := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	b.accept(func(ctx context.Context, out transport.Stream) error {
 		select {
-		case <-asked:
+		case <-requested:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -326,7 +326,7 @@ func publishAnsweredOnStream(b *bench) {
 		return &transport.Error{Code: transport.CodeNotFound, Message: "done"}
 	})
 	b.server.publish = func(ctx context.Context, _ transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
-		close(asked)
+		close(requested)
 		select {
 		case <-answered:
 		case <-ctx.Done():

@@ -58,11 +58,11 @@ func TestServiceAccount_TokenProvesItsName(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
 	client := tokenClient(t, shared, ns, "default")
-	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := who.Status.UserInfo.Username, "system:serviceaccount:"+ns+":default"; got != want {
+	if got, want := review.Status.UserInfo.Username, "system:serviceaccount:"+ns+":default"; got != want {
 		t.Errorf("the token is of %s, want %s", got, want)
 	}
 }

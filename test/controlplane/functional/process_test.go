@@ -81,10 +81,10 @@ func TestControlPlane_PassesFlagsToTheAPIServer(t *testing.T) {
 func TestControlPlane_RefusesADirectoryInUse(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Dir(shared.kubeconfig)
-	said := refused(t, 1, "--dir", dir)
+	output := refused(t, 1, "--dir", dir)
 	for _, want := range []string{dir + " is in use by process ", filepath.Join(dir, "lock"), "--dir"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("it says %q, want %q in it", said, want)
+		if !strings.Contains(output, want) {
+			t.Errorf("it says %q, want %q in it", output, want)
 		}
 	}
 }
@@ -97,9 +97,9 @@ func TestControlPlane_RefusesAPortThatIsTaken(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	port := l.Addr().(*net.TCPAddr).Port
-	said := refused(t, 1, "--dir", t.TempDir(), "--name=x", fmt.Sprintf("--port=%d", port))
-	if want := fmt.Sprintf("port %d is taken by another process: stop it, choose another --port", port); !strings.Contains(said, want) {
-		t.Errorf("it says %q, want %q in it", said, want)
+	output := refused(t, 1, "--dir", t.TempDir(), "--name=x", fmt.Sprintf("--port=%d", port))
+	if want := fmt.Sprintf("port %d is taken by another process: stop it, choose another --port", port); !strings.Contains(output, want) {
+		t.Errorf("it says %q, want %q in it", output, want)
 	}
 }
 
@@ -117,8 +117,8 @@ func TestControlPlane_RefusesBadFlags(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if said := refused(t, tc.code, tc.args...); !strings.Contains(said, tc.want) {
-				t.Errorf("it says %q, want %q in it", said, tc.want)
+			if output := refused(t, tc.code, tc.args...); !strings.Contains(output, tc.want) {
+				t.Errorf("it says %q, want %q in it", output, tc.want)
 			}
 		})
 	}

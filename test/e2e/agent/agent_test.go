@@ -187,8 +187,8 @@ func atRestAsksNothing(s *spoke) {
 		case <-time.After(3 * time.Second):
 		case <-s.Context().Done():
 		}
-		if asked := s.requests.take(); len(asked) > 0 {
-			return fmt.Errorf("asked %q", asked)
+		if requested := s.requests.take(); len(requested) > 0 {
+			return fmt.Errorf("asked %q", requested)
 		}
 		return nil
 	}
@@ -327,9 +327,9 @@ func everyKindWithARule(s *spoke) {
 	next := work("kinds", 2)
 	next.Spec = w.Spec
 	s.applied(next)
-	for _, asked := range s.requests.take() {
-		if strings.HasPrefix(asked, "PUT") || strings.HasPrefix(asked, "POST") {
-			s.Errorf("the same work again: %s", asked)
+	for _, requested := range s.requests.take() {
+		if strings.HasPrefix(requested, "PUT") || strings.HasPrefix(requested, "POST") {
+			s.Errorf("the same work again: %s", requested)
 		}
 	}
 	// A role that is referred to otherwise, and a job that is otherwise, cannot

@@ -97,7 +97,7 @@ func (s *spoke) ends(works []*workv1.ManifestWork) {
 // rests waits until nothing is asked and nothing is logged for a while, after few requests.
 func (s *spoke) rests(most int) {
 	s.Helper()
-	asked := s.requests.take()
+	requested := s.requests.take()
 	s.Eventually(func() error {
 		s.lines.take()
 		select {
@@ -105,15 +105,15 @@ func (s *spoke) rests(most int) {
 		case <-s.Context().Done():
 		}
 		more := s.requests.take()
-		asked = append(asked, more...)
+		requested = append(requested, more...)
 		if n := s.lines.take(); len(more) > 0 || n > 0 {
 			return fmt.Errorf("%d requests and %d lines in %v, the last are %q", len(more), n, restTime, more[max(0, len(more)-8):])
 		}
 		return nil
 	})
-	s.Logf("%d requests until it rested", len(asked))
-	if len(asked) > most {
-		s.Errorf("%d requests until it rested, want at most %d", len(asked), most)
+	s.Logf("%d requests until it rested", len(requested))
+	if len(requested) > most {
+		s.Errorf("%d requests until it rested, want at most %d", len(requested), most)
 	}
 }
 

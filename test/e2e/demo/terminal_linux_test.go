@@ -57,11 +57,11 @@ func TestDemo_CtrlCInATerminal(t *testing.T) {
 			if err = errors.Join(err, program.Close()); err != nil {
 				t.Fatal(err)
 			}
-			said := typeAt(person, "Ctrl-C stops it all", "\x03")
+			output := typeAt(person, "Ctrl-C stops it all", "\x03")
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("Ctrl-C: %v", err)
 			}
-			out := <-said
+			out := <-output
 			if !strings.Contains(out, "stopping everything") || strings.Contains(out, "ended by itself") || strings.Contains(out, "***") {
 				t.Errorf("%s", out)
 			}
@@ -73,7 +73,7 @@ func TestDemo_CtrlCInATerminal(t *testing.T) {
 // typeAt types keys once a line has some text, and returns what was shown until the other
 // side is closed.
 func typeAt(person *os.File, text, keys string) <-chan string {
-	said := make(chan string, 1)
+	output := make(chan string, 1)
 	go func() { // ends with the program
 		var all strings.Builder
 		lines := bufio.NewReader(person)
@@ -85,10 +85,10 @@ func typeAt(person *os.File, text, keys string) <-chan string {
 				_, err = io.WriteString(person, keys)
 			}
 			if err != nil { // EIO, when nobody has the terminal open any more
-				said <- all.String()
+				output <- all.String()
 				return
 			}
 		}
 	}()
-	return said
+	return output
 }

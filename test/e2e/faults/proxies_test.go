@@ -95,13 +95,13 @@ func (p *proxy) serve(conn net.Conn) {
 		_ = tls.Server(conn, shows).Handshake()
 		return
 	}
-	far, err := net.DialTimeout("tcp", p.broker, 10*time.Second)
+	remote, err := net.DialTimeout("tcp", p.broker, 10*time.Second)
 	if err != nil {
 		return
 	}
-	p.hold(far)
-	p.wg.Go(func() { _, _ = io.Copy(far, conn); _ = far.Close() })
-	_, _ = io.Copy(conn, far)
+	p.hold(remote)
+	p.wg.Go(func() { _, _ = io.Copy(remote, conn); _ = remote.Close() })
+	_, _ = io.Copy(conn, remote)
 }
 
 // open is the answer of a proxy that lets through.

@@ -225,10 +225,10 @@ func (o *operator) isWell(looks ...look) {
 }
 
 // passes has an operator look until a command says that all is well.
-func (o *operator) passes(command, says string) {
+func (o *operator) passes(command, reported string) {
 	o.t.Helper()
 	harness.Eventually(o.t, func(ctx context.Context) error {
-		_, err := o.screen(ctx, []look{{command: command, says: says}})
+		_, err := o.screen(ctx, []look{{command: command, says: reported}})
 		return err
 	})
 }

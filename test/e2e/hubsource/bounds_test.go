@@ -74,8 +74,8 @@ func (a *asker) asks(d codec.DataType, cluster string, o any) string {
 	case err == nil:
 		return ""
 	case errors.As(err, &refusal):
-		if said, ok := codec.ParseAPIError(refusal.Message); ok {
-			return said.Reason
+		if reported, ok := codec.ParseAPIError(refusal.Message); ok {
+			return reported.Reason
 		}
 	}
 	return err.Error()

@@ -50,10 +50,10 @@ func (m terminal) types(commands ...string) {
 	for _, c := range commands {
 		command, want, _ := strings.Cut(c, " => ")
 		harness.Eventually(m.T, func(context.Context) error {
-			said, err := m.typed(command)
+			output, err := m.typed(command)
 			for _, word := range strings.Fields(want) {
-				if !strings.Contains(said, word) {
-					err = errors.Join(err, errors.New(command+" does not say "+word+":\n"+said))
+				if !strings.Contains(output, word) {
+					err = errors.Join(err, errors.New(command+" does not say "+word+":\n"+output))
 				}
 			}
 			return err

@@ -47,12 +47,12 @@ func TestBackup_CommandsOfTheDocumentation(t *testing.T) {
 	asOperator("deny", "agent/lost")
 	w.page(0)
 	asOperator("allow", "agent/lost")
-	if said := asOperator("get", "denials"); strings.Contains(said, "agent/lost") {
-		t.Fatalf("before the restore: %s", said)
+	if output := asOperator("get", "denials"); strings.Contains(output, "agent/lost") {
+		t.Fatalf("before the restore: %s", output)
 	}
 	w.page(1)
-	if said := asOperator("get", "denials"); !strings.Contains(said, "agent/lost") {
-		t.Errorf("after the restore: %s", said)
+	if message := asOperator("get", "denials"); !strings.Contains(message, "agent/lost") {
+		t.Errorf("after the restore: %s", message)
 	}
 }
 

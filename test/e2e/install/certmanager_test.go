@@ -58,9 +58,9 @@ func TestInstall_CertManager(t *testing.T) {
 		for _, name := range c.certificates {
 			w.issue(authority, name)
 		}
-		said := <-done
-		if want := "certificate.cert-manager.io/" + c.certificates[0] + " created"; !slices.Contains(said, want) || strings.HasPrefix(said[len(said)-1], "failed") {
-			t.Fatalf("%v said\n%s\nwant %q", c.args, strings.Join(said, "\n"), want)
+		output := <-done
+		if want := "certificate.cert-manager.io/" + c.certificates[0] + " created"; !slices.Contains(output, want) || strings.HasPrefix(output[len(output)-1], "failed") {
+			t.Fatalf("%v said\n%s\nwant %q", c.args, strings.Join(output, "\n"), want)
 		}
 	}
 	for _, again := range [][]string{{"install", "hub", "--context", "hub", "--image-version", "dev"}, local} {
@@ -83,11 +83,11 @@ func (w where) tries(args []string) []string {
 	cmd := exec.CommandContext(w.Context(), w.hawser, args...)
 	cmd.Env, cmd.Dir = w.env, w.dir
 	out, err := cmd.CombinedOutput()
-	said := strings.Split(strings.TrimSpace(string(out)), "\n")
+	output := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if err != nil {
-		said = append(said, "failed: "+err.Error())
+		output = append(output, "failed: "+err.Error())
 	}
-	return said
+	return output
 }
 
 // issue does what cert-manager does with a Certificate: it fills the Secret, and says so.

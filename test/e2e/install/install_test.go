@@ -131,11 +131,11 @@ func (w where) leavesNothingBehind() {
 	}
 	again := []string{"install", "hub", "--context", "hub", "--image-version", "dev"}
 	const why = "an earlier run made it, and it is not needed any more"
-	if said := w.run(w.hawser, append(slices.Clone(again), "--dry-run")...); !slices.Contains(said, "configmap/earlier would be deleted: "+why) {
-		w.Errorf("the dry run said %q", said)
+	if output := w.run(w.hawser, append(slices.Clone(again), "--dry-run")...); !slices.Contains(output, "configmap/earlier would be deleted: "+why) {
+		w.Errorf("the dry run said %q", output)
 	}
-	if said := w.run(w.hawser, again...); !slices.Contains(said, "configmap/earlier deleted: "+why) {
-		w.Errorf("the next run said %q", said)
+	if message := w.run(w.hawser, again...); !slices.Contains(message, "configmap/earlier deleted: "+why) {
+		w.Errorf("the next run said %q", message)
 	}
 	if got := w.run(w.kubectl, "--context", "hub", "-n", "hawser", "get", "configmaps", "earlier", "mine", "--ignore-not-found", "-o", "name"); !slices.Equal(got, []string{"configmap/mine"}) {
 		w.Errorf("there are %v, want what a person made", got)

@@ -214,11 +214,11 @@ func (m *member) asksFor(d codec.DataType, sub codec.Subresource, action codec.A
 	case !errors.As(err, &refusal):
 		m.Fatal(err)
 	}
-	said, ok := codec.ParseAPIError(refusal.Message)
+	reported, ok := codec.ParseAPIError(refusal.Message)
 	if !ok {
 		m.Fatalf("refused without the hub's error: %v", err)
 	}
-	return said.Reason
+	return reported.Reason
 }
 
 // asksForToken asks for one of an account.
@@ -268,12 +268,12 @@ func (m *member) getsToken() {
 	}
 	cfg = rest.AnonymousClientConfig(cfg)
 	cfg.BearerToken = got.Status.Token
-	who, err := kubernetes.NewForConfigOrDie(cfg).AuthenticationV1().SelfSubjectReviews().Create(m.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := kubernetes.NewForConfigOrDie(cfg).AuthenticationV1().SelfSubjectReviews().Create(m.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		m.Fatal(err)
 	}
-	if want := "system:serviceaccount:cluster1:" + addOn; who.Status.UserInfo.Username != want {
-		m.Errorf("by the token one is %s, want %s", who.Status.UserInfo.Username, want)
+	if want := "system:serviceaccount:cluster1:" + addOn; review.Status.UserInfo.Username != want {
+		m.Errorf("by the token one is %s, want %s", review.Status.UserInfo.Username, want)
 	}
 }
 

@@ -12,14 +12,14 @@ import (
 )
 
 // runningHub is a hub that clusters join, with what hawser install hub said.
-func (w *world) runningHub() (at, said string) {
+func (w *world) runningHub() (at, output string) {
 	w.Helper()
 	at = w.address("hub/hawser-broker") + ":8090"
-	said = w.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", at}, images...)...)
+	output = w.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", at}, images...)...)
 	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
 	w.start("hub", "hawser-broker")
 	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", at)
-	return at, said
+	return at, output
 }
 
 // shell runs a line as it stands.
@@ -64,10 +64,10 @@ func (w *world) access(at string, args ...string) []string {
 // cluster joins. They run as they stand.
 func TestJoin_PrintedLines(t *testing.T) {
 	w := newWorld(t, "hub", "cluster1")
-	at, said := w.runningHub()
-	lines := commands(said)
+	at, output := w.runningHub()
+	lines := commands(output)
 	if len(lines) != 2 || !strings.Contains(lines[0], "&& hawser join cluster1 ") {
-		t.Fatalf("hawser install hub prints the commands %q:\n%s", lines, said)
+		t.Fatalf("hawser install hub prints the commands %q:\n%s", lines, output)
 	}
 	w.runs(lines[0])
 	w.start("cluster1", "hawser-agent")
@@ -76,10 +76,10 @@ func TestJoin_PrintedLines(t *testing.T) {
 
 	// From a folder without the hub's files, into a file of another name.
 	w.dir = t.TempDir()
-	said = w.runs("hawser token create --context hub > 'my token'")
-	lines = commands(said)
+	output = w.runs("hawser token create --context hub > 'my token'")
+	lines = commands(output)
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "hawser join cluster1 ") || !strings.Contains(lines[0], "my token") {
-		t.Fatalf("hawser token create prints the commands %q:\n%s", lines, said)
+		t.Fatalf("hawser token create prints the commands %q:\n%s", lines, output)
 	}
 	if out := w.runs(lines[0]); !strings.Contains(out, "secret/hawser-agent-bootstrap changed") {
 		t.Error("the cluster does not have the new token")

@@ -51,10 +51,10 @@ func (q question) String() string {
 }
 
 // allows tells whether a right answers a question with yes, as RBAC does.
-func (q question) allows(asked question) bool {
-	same := func(has, asked string) bool { return has == "" || has == asked }
-	return q.user == asked.user && q.verb == asked.verb && q.group == asked.group && q.resource == asked.resource && q.path == asked.path &&
-		same(q.namespace, asked.namespace) && same(q.name, asked.name)
+func (q question) allows(requested question) bool {
+	same := func(has, queried string) bool { return has == "" || has == queried }
+	return q.user == requested.user && q.verb == requested.verb && q.group == requested.group && q.resource == requested.resource && q.path == requested.path &&
+		same(q.namespace, requested.namespace) && same(q.name, requested.name)
 }
 
 // audited is the log of a kube-apiserver, of what it allowed.
@@ -284,10 +284,10 @@ func flat(of question, r rbacv1.PolicyRule) (all []question) {
 
 // unused are the rights without which nothing that was asked and allowed would be denied, where the installation
 // is the least that has them.
-func unused(rights []right, asked map[question]bool) (all []right) {
+func unused(rights []right, requested map[question]bool) (all []right) {
 	for i, r := range rights {
 		needed := false
-		for q := range asked {
+		for q := range requested {
 			needed = needed || r.allows(q) && !slices.ContainsFunc(slices.Delete(slices.Clone(rights), i, i+1), func(other right) bool { return other.level <= r.level && other.allows(q) })
 		}
 		if !needed {
@@ -298,8 +298,8 @@ func unused(rights []right, asked map[question]bool) (all []right) {
 }
 
 // plainly is what was asked and rights allow, without the names and namespaces that make no difference to them.
-func plainly(rights []right, asked map[question]bool) (lines []string) {
-	for q := range asked {
+func plainly(rights []right, requested map[question]bool) (lines []string) {
+	for q := range requested {
 		named, placed, allowed := false, false, false
 		for _, r := range rights {
 			if r.allows(q) {
@@ -355,18 +355,18 @@ func readRecorded(t *testing.T, name string) map[question]bool {
 // was asked when TestRights_AreLeast ran is denied. With all of them nothing is.
 func TestRights_AreNeeded(t *testing.T) {
 	for name, rights := range rightsInstalled(t) {
-		asked := readRecorded(t, name)
-		for _, r := range unused(rights, asked) {
+		requested := readRecorded(t, name)
+		for _, r := range unused(rights, requested) {
 			t.Errorf("%s: nothing needs the right to %s: let TestRights_AreLeast do what does (UPDATE=1 keeps what is asked), or take it out of deploy/", name, r)
 		}
-		for q := range asked {
+		for q := range requested {
 			if !slices.ContainsFunc(rights, func(r right) bool { return r.allows(q) }) {
 				t.Errorf("%s: no role of deploy/ gives the right to %s", name, q)
 			}
 		}
 		// It would be found.
 		more := right{question{user: rights[0].user, verb: "get", resource: "limitranges"}, 1}
-		if found := unused(append(slices.Clone(rights), more), asked); len(rights) < 60 || len(found) != 1 || found[0] != more {
+		if found := unused(append(slices.Clone(rights), more), requested); len(rights) < 60 || len(found) != 1 || found[0] != more {
 			t.Errorf("%s: of %d rights and one that nothing needs %v are unused", name, len(rights), found)
 		}
 	}
@@ -411,11 +411,11 @@ func TestRights_AreLeast(t *testing.T) {
 	s.source() // it keeps where it is
 
 	for name, log := range logs {
-		asked := log.asked(t)
-		for _, r := range unused(rights[name], asked) {
+		requested := log.asked(t)
+		for _, r := range unused(rights[name], requested) {
 			t.Errorf("%s: nothing needs the right to %s", name, r)
 		}
-		lines := plainly(rights[name], asked)
+		lines := plainly(rights[name], requested)
 		if os.Getenv("UPDATE") != "" && !t.Failed() {
 			if err := os.WriteFile(recorded(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 				t.Fatal(err)
@@ -424,7 +424,7 @@ func TestRights_AreLeast(t *testing.T) {
 		if diff := gocmp.Diff(plainly(rights[name], readRecorded(t, name)), lines); diff != "" {
 			t.Errorf("%s is asked other things than %s has, UPDATE=1 keeps them (-kept +asked):\n%s", name, recorded(name), diff)
 		}
-		t.Logf("%s: %d rights, %d questions", name, len(rights[name]), len(asked))
+		t.Logf("%s: %d rights, %d questions", name, len(rights[name]), len(requested))
 	}
 	const labels = "patch namespaces cluster2"
 	if denied := slices.Compact(slices.Sorted(slices.Values(logs["hub"].denied))); !slices.Equal(denied, []string{labels}) {

@@ -222,8 +222,8 @@ func (s *stay) namespaceOfOthers(log *audited) {
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "cluster2")
 	s.create("hub", "apiVersion: cluster.open-cluster-management.io/v1\nkind: ManagedCluster\nmetadata: {name: cluster2}\nspec: {hubAcceptsClient: true}\n")
 	s.eventuallyTrue("hub-source tries", func() (bool, string) {
-		asked := log.asked(s.T)
-		return asked[question{user: hubSource, verb: "patch", resource: "namespaces", namespace: "cluster2", name: "cluster2"}], fmt.Sprint(len(asked))
+		requested := log.asked(s.T)
+		return requested[question{user: hubSource, verb: "patch", resource: "namespaces", namespace: "cluster2", name: "cluster2"}], fmt.Sprint(len(requested))
 	})
 	if text := s.run(s.kubectl, "--context", "hub", "get", "namespace", "cluster2", "-o", "jsonpath={.metadata.labels}"); strings.Contains(text, "cluster-name") {
 		s.Errorf("hub-source has labelled the namespace of others: %s", text)

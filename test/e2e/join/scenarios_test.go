@@ -156,16 +156,16 @@ func (s *stay) hubAnother() {
 
 // lose has the hub lose the cluster and its requests while no program looks; then it has what is
 // given in their place.
-func (s *stay) lose(anew string) {
+func (s *stay) lose(recreated string) {
 	s.Helper()
 	hub := []string{"--context", "hub"}
 	s.source()
 	s.run(s.kubectl, append(hub, "delete", "csr", "--all")...)
 	s.run(s.kubectl, append(hub, "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)...)
 	s.run(s.kubectl, append(hub, "delete", "managedcluster", "cluster1")...)
-	if anew != "" {
+	if recreated != "" {
 		file := filepath.Join(s.dir, "anew.json")
-		if err := os.WriteFile(file, []byte(anew), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(recreated), 0o600); err != nil {
 			s.Fatal(err)
 		}
 		s.run(s.kubectl, append(hub, "create", "-f", file)...)

@@ -456,7 +456,7 @@ func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting(t)}}
 	t.Cleanup(client.CloseIdleConnections)
-	ask := func(w *workv1.ManifestWork) *admissionv1.AdmissionResponse {
+	request := func(w *workv1.ManifestWork) *admissionv1.AdmissionResponse {
 		t.Helper()
 		object, err := json.Marshal(w)
 		if err != nil {
@@ -477,18 +477,18 @@ func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
 		}
 		return got.Response
 	}
-	if r := ask(harness.NewWork(t, cluster, "standby")); r.Allowed || r.Result.Code != http.StatusBadRequest || r.Result.Message != "manifests should not be empty" {
+	if r := request(harness.NewWork(t, cluster, "standby")); r.Allowed || r.Result.Code != http.StatusBadRequest || r.Result.Message != "manifests should not be empty" {
 		t.Errorf("a work without manifests: %+v", r)
 	}
 	// It asks the hub, too.
 	review.Request.UserInfo.Username = "admission-nobody"
 	w := harness.NewWork(t, cluster, "standby", harness.ConfigMapYAML("default", "standby", "x"))
 	want := "user admission-nobody cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace " + cluster
-	if r := ask(w); r.Allowed || r.Result.Message != want {
+	if r := request(w); r.Allowed || r.Result.Message != want {
 		t.Errorf("a work of nobody: %+v, want %q", r, want)
 	}
 	review.Request.UserInfo.Groups = []string{"system:masters"}
-	if r := ask(w); !r.Allowed {
+	if r := request(w); !r.Allowed {
 		t.Errorf("a good work: %+v", r)
 	}
 }

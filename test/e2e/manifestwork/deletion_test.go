@@ -177,7 +177,7 @@ func TestDeletion_StatusFollowsWhatIsLeft(t *testing.T) {
 	}}
 	w = f.Deliver(t, w)
 	f.DeleteWork(t, cluster, w.Name)
-	says := func(status metav1.ConditionStatus, message, value string) {
+	reports := func(status metav1.ConditionStatus, message, value string) {
 		t.Helper()
 		harness.Eventually(t, func(ctx context.Context) error {
 			live, err := f.Get(ctx, cluster, w.Name)
@@ -198,13 +198,13 @@ func TestDeletion_StatusFollowsWhatIsLeft(t *testing.T) {
 			return nil
 		})
 	}
-	says(metav1.ConditionFalse, "1 of 2 resources are not available", "")
+	reports(metav1.ConditionFalse, "1 of 2 resources are not available", "")
 	held := configMap(t, ns, "held")
 	held.Data = map[string]string{"left": "3"}
 	if _, err := f.API[cluster].Kube.CoreV1().ConfigMaps(ns).Update(t.Context(), held, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	says(metav1.ConditionFalse, "1 of 2 resources are not available", "3")
+	reports(metav1.ConditionFalse, "1 of 2 resources are not available", "3")
 	release(t, ns, "held")
 	f.Gone(t, cluster, w.Name)
 }

@@ -39,11 +39,11 @@ func saysWhy(t *testing.T, w *workv1.ManifestWork, typ, reason, event, want stri
 		if err != nil {
 			return err
 		}
-		told := event == ""
+		reported := event == ""
 		for _, e := range events.Items {
-			told = told || e.Message == want
+			reported = reported || e.Message == want
 		}
-		if !told {
+		if !reported {
 			return fmt.Errorf("no Event %s says so: %+v", event, events.Items)
 		}
 		keys := f.PKI()

@@ -52,8 +52,8 @@ func TestServerSideApply_StringDataBelongsToTheWork(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
-	secret := func(data, plain string) string {
-		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: %s}\ndata: %s\nstringData: %s\n", ns, data, plain)
+	secret := func(data, simple string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: %s}\ndata: %s\nstringData: %s\n", ns, data, simple)
 	}
 	w := f.Deliver(t, appliedByServer(harness.NewWork(t, cluster, "ssa-string-data", secret("{a: MQ==}", "{user: u, password: p}")), workv1.ResourceIdentifier{Resource: "secrets"}))
 	secretHas(t, ns, "s", map[string]string{"a": "1", "user": "u", "password": "p"})

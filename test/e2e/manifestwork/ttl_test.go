@@ -33,7 +33,7 @@ func finishing(t *testing.T, ns, name, value string, change ...func(*workv1.Mani
 	return w
 }
 
-func livesFor(seconds int64) func(*workv1.ManifestWork) {
+func withTTL(seconds int64) func(*workv1.ManifestWork) {
 	return func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeForeground, TTLSecondsAfterFinished: &seconds}
 	}
@@ -91,7 +91,7 @@ func deletedAt(t *testing.T, name string) (deleted, completed time.Time) {
 func TestTTL_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, finishing(t, ns, "ttl-5", "running", livesFor(5)))
+	w := shared.Create(t, finishing(t, ns, "ttl-5", "running", withTTL(5)))
 	complete(t, w, metav1.ConditionFalse)
 	done := make(chan error, 1)
 	go func() {
@@ -100,7 +100,7 @@ func TestTTL_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			live.Spec = finishing(t, ns, w.Name, "done", livesFor(5)).Spec
+			live.Spec = finishing(t, ns, w.Name, "done", withTTL(5)).Spec
 			_, err = shared.HubAPI.Work.WorkV1().ManifestWorks(cluster).Update(t.Context(), live, metav1.UpdateOptions{})
 			return err
 		}()
@@ -120,7 +120,7 @@ func TestTTL_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 func TestTTL_ZeroIsAtOnce(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, finishing(t, ns, "ttl-0", "done", livesFor(0), func(w *workv1.ManifestWork) {
+	w := shared.Create(t, finishing(t, ns, "ttl-0", "done", withTTL(0), func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption.PropagationPolicy = workv1.DeletePropagationPolicyTypeOrphan
 	}))
 	shared.Gone(t, cluster, w.Name)
@@ -132,7 +132,7 @@ func TestTTL_ZeroIsAtOnce(t *testing.T) {
 func TestTTL_IsNothingUntilTheWorkIsComplete(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, finishing(t, ns, "ttl-running", "running", livesFor(0)))
+	w := shared.Create(t, finishing(t, ns, "ttl-running", "running", withTTL(0)))
 	complete(t, w, metav1.ConditionFalse)
 	staysThere(t, w.Name)
 	shared.HasValue(t, cluster, ns, w.Name, "running")
@@ -145,14 +145,14 @@ func TestTTL_WithoutOneACompletedWorkStays(t *testing.T) {
 	complete(t, w, metav1.ConditionTrue)
 	staysThere(t, w.Name)
 	// One that is set later counts from when the work was complete.
-	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { livesFor(1)(w) })
+	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { withTTL(1)(w) })
 	shared.Gone(t, cluster, w.Name)
 }
 
 func TestTTL_LeavesWorksOfReplicaSetsAlone(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, finishing(t, ns, "ttl-set", "done", livesFor(0), func(w *workv1.ManifestWork) {
+	w := shared.Create(t, finishing(t, ns, "ttl-set", "done", withTTL(0), func(w *workv1.ManifestWork) {
 		w.Labels = map[string]string{"work.open-cluster-management.io/manifestworkreplicaset": "default.set"}
 	}))
 	complete(t, w, metav1.ConditionTrue)
@@ -177,7 +177,7 @@ spec:
 		ResourceIdentifier: workv1.ResourceIdentifier{Group: "batch", Resource: "jobs", Namespace: ns, Name: "once"},
 		ConditionRules:     []workv1.ConditionRule{{Type: workv1.WellKnownConditionsType, Condition: workv1.WorkComplete, CelExpressions: []string{}}},
 	}}
-	livesFor(2)(w)
+	withTTL(2)(w)
 	w = shared.Create(t, w)
 	deleted, completed := deletedAt(t, w.Name)
 	if d := deleted.Sub(completed); d < 2*time.Second || d > 20*time.Second {

@@ -319,9 +319,9 @@ func playVerdicts(t *testing.T, seed uint64, seen map[string]int) {
 			if c == nil {
 				return fmt.Errorf("manifest %d has no condition", i)
 			}
-			if said := saidOf(*c); said != expected[i] {
+			if output := saidOf(*c); output != expected[i] {
 				return fmt.Errorf("seed %d: manifest %d, %s by %s with the rights %v, is %s (%s), the kube-apiserver says %s", seed, i,
-					w.Spec.Workload.Manifests[i].Raw, w.Spec.ManifestConfigs[i].UpdateStrategy.Type, v.rules, said, c.Message, expected[i])
+					w.Spec.Workload.Manifests[i].Raw, w.Spec.ManifestConfigs[i].UpdateStrategy.Type, v.rules, output, c.Message, expected[i])
 			}
 		}
 		return nil

@@ -20,18 +20,18 @@ import (
 // bootstrap Secret each time and an approval. What its works have on the cluster stays.
 func TestMove(t *testing.T) {
 	r := newRig(t)
-	h, stockAddr := r.hawser(), r.grpcServer()
-	k := joined(r, "cluster1", stockAddr)
+	h, ocmAddr := r.hawser(), r.grpcServer()
+	k := joined(r, "cluster1", ocmAddr)
 	before := k.object("first")
 	k.moves("hawser", h.addr, r.token("--audience=hawser"))
-	k.records(recordOf(stockAddr), recordOf(h.addr)) // the work agent has come over
+	k.records(recordOf(ocmAddr), recordOf(h.addr)) // the work agent has come over
 	k.delivers("first", "over Hawser")
-	k.moves("ocm", stockAddr, r.token())
+	k.moves("ocm", ocmAddr, r.token())
 	k.delivers("first", "back at OCM")
 	if after := k.object("first"); after.UID != before.UID {
 		t.Errorf("the work's object was made anew: uid %s, was %s", after.UID, before.UID)
 	}
-	k.records(recordOf(stockAddr))
+	k.records(recordOf(ocmAddr))
 	if after := k.object("first"); after.UID != before.UID {
 		t.Errorf("after the grace period the object was made anew: uid %s, was %s", after.UID, before.UID)
 	}

@@ -70,7 +70,7 @@ func (a *agent) run(ctx context.Context, in io.Reader) error {
 
 // handlers tell what the informer, and so the controllers of an agent, see.
 func (a *agent) handlers() cache.ResourceEventHandler {
-	tell := func(what string) func(any) {
+	report := func(what string) func(any) {
 		return func(o any) {
 			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = d.Obj
@@ -81,8 +81,8 @@ func (a *agent) handlers() cache.ResourceEventHandler {
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: tell("added"), DeleteFunc: tell("deleted"),
-		UpdateFunc: func(_, o any) { tell("modified")(o) },
+		AddFunc: report("added"), DeleteFunc: report("deleted"),
+		UpdateFunc: func(_, o any) { report("modified")(o) },
 	}
 }
 

@@ -108,7 +108,7 @@ func (k *klusterlet) connect(ctx context.Context) error {
 // tell what passes them.
 func clientOptions[T generic.ResourceObject](k *klusterlet, codec generic.Codec[T], held store.ClientWatcherStore[T]) *options.GenericClientOptions[T] {
 	dataType := codec.EventDataType().String()
-	telling := wire.Codec[T]{
+	reporting := wire.Codec[T]{
 		Codec: codec,
 		Sent:  func(e *wire.Event) { k.console.Say(console.Line{What: "sent", Type: dataType, Event: e}) },
 		Received: func(e *wire.Event, err error) {
@@ -120,7 +120,7 @@ func clientOptions[T generic.ResourceObject](k *klusterlet, codec generic.Codec[
 			k.console.Say(l)
 		},
 	}
-	return options.NewGenericClientOptions(any(k.options), telling, k.cluster).WithClusterName(k.cluster).
+	return options.NewGenericClientOptions(any(k.options), reporting, k.cluster).WithClusterName(k.cluster).
 		WithClientWatcherStore(tellingStore[T]{ClientWatcherStore: held, subscribed: func() {
 			k.console.Say(console.Line{What: "subscribed", Type: dataType})
 		}})
@@ -143,7 +143,7 @@ func (s tellingStore[T]) HasInitiated() bool {
 
 // handlers tell what an informer, and so the controllers of a klusterlet, see.
 func (k *klusterlet) handlers(dataType string) cache.ResourceEventHandler {
-	tell := func(what string) func(any) {
+	report := func(what string) func(any) {
 		return func(o any) {
 			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = d.Obj
@@ -152,8 +152,8 @@ func (k *klusterlet) handlers(dataType string) cache.ResourceEventHandler {
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: tell("added"), DeleteFunc: tell("deleted"),
-		UpdateFunc: func(_, o any) { tell("modified")(o) },
+		AddFunc: report("added"), DeleteFunc: report("deleted"),
+		UpdateFunc: func(_, o any) { report("modified")(o) },
 	}
 }
 

@@ -77,7 +77,7 @@ func (s *source) run(ctx context.Context, in io.Reader) error {
 
 // handlers tell what the informer, and so whoever runs the source, sees.
 func (s *source) handlers() cache.ResourceEventHandler {
-	tell := func(what string) func(any) {
+	report := func(what string) func(any) {
 		return func(o any) {
 			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = d.Obj
@@ -88,8 +88,8 @@ func (s *source) handlers() cache.ResourceEventHandler {
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: tell("added"), DeleteFunc: tell("deleted"),
-		UpdateFunc: func(_, o any) { tell("modified")(o) },
+		AddFunc: report("added"), DeleteFunc: report("deleted"),
+		UpdateFunc: func(_, o any) { report("modified")(o) },
 	}
 }
 

@@ -58,9 +58,9 @@ func TestAuthorities_OfTheHubVouchForAgents(t *testing.T) {
 	source := s.subscribe(showing(t, a, issue(t, a, pki.Request{Role: pki.Source, Name: source1.Name}, long)))
 	s.setAuthorities()
 	agent.ended("after its authority was taken back")
-	for who, sub := range map[string]*subscription{"agent": stays, "source": source} {
+	for client, sub := range map[string]*subscription{"agent": stays, "source": source} {
 		if err := sub.alive(); err != nil {
-			t.Errorf("the %s of the other authority: %v", who, err)
+			t.Errorf("the %s of the other authority: %v", client, err)
 		}
 	}
 	if err := agent.again(); status.Code(err) != codes.Unavailable && status.Code(err) != codes.Unauthenticated {

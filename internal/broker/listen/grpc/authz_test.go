@@ -220,18 +220,18 @@ var decisions = map[string][]string{
 func addRegistration() {
 	for _, d := range codec.RegistrationTypes() {
 		row, _ := codec.Registration(d)
-		verdict := func(what string, agent, bootstrap bool) {
+		result := func(what string, agent, bootstrap bool) {
 			decisions[what] = []string{}
-			for who, may := range map[string]bool{"agent": agent, "bootstrap": bootstrap} {
+			for client, may := range map[string]bool{"agent": agent, "bootstrap": bootstrap} {
 				if may {
-					decisions[what] = append(decisions[what], who)
+					decisions[what] = append(decisions[what], client)
 				}
 			}
 		}
 		for _, e := range eventTypes(d) {
-			verdict("publish "+e.String(), row.Takes(e, false), row.Takes(e, true))
+			result("publish "+e.String(), row.Takes(e, false), row.Takes(e, true))
 		}
-		verdict("subscribe to "+d.String(), row.Streamed, row.Joining)
+		result("subscribe to "+d.String(), row.Streamed, row.Joining)
 	}
 }
 
@@ -246,8 +246,8 @@ func eventTypes(d codec.DataType) (all []codec.EventType) {
 }
 
 // scoped reports whether a call concerns one party's works, or its cluster.
-func scoped(who, what string) bool {
-	return (what[:3] == "pub" || what[:3] == "sub") && who != "bootstrap"
+func scoped(client, what string) bool {
+	return (what[:3] == "pub" || what[:3] == "sub") && client != "bootstrap"
 }
 
 // refusals are the answers to who may call nothing at all; a party whose role
@@ -422,17 +422,17 @@ func walk(t *testing.T, c caller, method, scope string, seen map[string]bool) {
 	}
 }
 
-func decide(t *testing.T, who, scope string, a attempt, allowed bool) {
+func decide(t *testing.T, client, scope string, a attempt, allowed bool) {
 	t.Helper()
-	refusal, nobody := refusals[who]
-	if !nobody {
+	refusal, isAnonymous := refusals[client]
+	if !isAnonymous {
 		refusal = codes.PermissionDenied
 	}
 	switch code := status.Code(a.err); {
 	case allowed && code != codes.OK:
-		t.Errorf("%s, scope %s: %s: %v, want it allowed", who, scope, a.what, a.err)
+		t.Errorf("%s, scope %s: %s: %v, want it allowed", client, scope, a.what, a.err)
 	case !allowed && code != refusal:
-		t.Errorf("%s, scope %s: %s: %v, want %v", who, scope, a.what, a.err, refusal)
+		t.Errorf("%s, scope %s: %s: %v, want %v", client, scope, a.what, a.err, refusal)
 	}
 }
 

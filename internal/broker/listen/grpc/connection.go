@@ -50,31 +50,31 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if !ok {
 		return nil, nil, listen.ErrNoConnection
 	}
-	conn, who, err := h.port.Handshake(arrived.Conn)
+	conn, client, err := h.port.Handshake(arrived.Conn)
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, spoken, err := h.spoken(conn, who)
+	conn, spoken, err := h.spoken(conn, client)
 	switch {
 	case err != nil:
-		who.Leave()
+		client.Leave()
 		return nil, nil, err
 	case spoken != listen.HTTP2:
 		arrived.leave()
-		h.other(conn, who, spoken)
+		h.other(conn, client, spoken)
 		return nil, nil, credentials.ErrConnDispatched
 	}
-	who.Speaks(listen.GRPC)
+	client.Speaks(listen.GRPC)
 	if h.insecure { // TLS reads whole records anyway
 		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
 	}
-	c := &connection{Connection: who}
+	c := &connection{Connection: client}
 	return &counted{Conn: conn, connection: c}, c, nil
 }
 
 // spoken returns what is spoken on a connection, "" where only its peer can tell, and what to
 // read instead of it.
-func (h *handshake) spoken(conn net.Conn, who *listen.Connection) (net.Conn, listen.Protocol, error) {
+func (h *handshake) spoken(conn net.Conn, connection *listen.Connection) (net.Conn, listen.Protocol, error) {
 	switch {
 	case h.insecure && h.other == nil:
 		return conn, listen.HTTP2, nil
@@ -83,7 +83,7 @@ func (h *handshake) spoken(conn net.Conn, who *listen.Connection) (net.Conn, lis
 		spoken, err := p.Guess()
 		return p, spoken, err
 	}
-	p := who.Agreed() // HTTP/2 has to be
+	p := connection.Agreed() // HTTP/2 has to be
 	if p != listen.HTTP2 && h.other == nil {
 		return nil, p, errors.New("grpc listener: the peer does not speak HTTP/2, which it has to agree upon in its handshake")
 	}

@@ -244,10 +244,10 @@ func (f *Front) audit(ctx context.Context, method string, request any, err error
 	if e != nil {
 		return
 	}
-	told := transportgrpc.FromStatus(err) // some are answers already
+	sent := transportgrpc.FromStatus(err) // some are answers already
 	switch {
-	case told != nil && (told.Code == transport.CodeDenied || told.Code == transport.CodeUnauthenticated):
-		c.Refused(method, "scope", told)
+	case sent != nil && (sent.Code == transport.CodeDenied || sent.Code == transport.CodeUnauthenticated):
+		c.Refused(method, "scope", sent)
 	case method == authz.Publish:
 	case strings.HasPrefix(method, inspectionMethods) && (listen.KindOf(method) == listen.Unary || method == authz.Backup):
 		f.cfg.Audit.Operated(c.Client(), method, request, err)
@@ -273,7 +273,7 @@ func (f *Front) panicked(_ context.Context, p any) error {
 // answer is the status of a call that failed with err, which is logged when it
 // is the broker's own fault.
 func (f *Front) answer(ctx context.Context, err error) error {
-	if _, told := status.FromError(err); told {
+	if _, reported := status.FromError(err); reported {
 		return err
 	}
 	if ctx.Err() == nil && transport.CodeOf(err) == transport.CodeInternal {

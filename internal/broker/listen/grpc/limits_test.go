@@ -319,11 +319,11 @@ func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 // without end.
 func TestLimits_Reflection(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
-	ask := &grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}
+	request := &grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}
 	open := func() grpc_reflection_v1.ServerReflection_ServerReflectionInfoClient {
 		s, err := grpc_reflection_v1.NewServerReflectionClient(dial(t, f.addr, ca.Client(viewer))).ServerReflectionInfo(t.Context())
 		if err == nil {
-			err = s.Send(ask)
+			err = s.Send(request)
 		}
 		if err == nil {
 			_, err = s.Recv()
@@ -341,7 +341,7 @@ func TestLimits_Reflection(t *testing.T) {
 	var err error
 	n := 0
 	for ; err == nil && n < 10_000; n++ {
-		if err = second.Send(ask); err == nil || errors.Is(err, io.EOF) {
+		if err = second.Send(request); err == nil || errors.Is(err, io.EOF) {
 			_, err = second.Recv()
 		}
 	}
@@ -356,12 +356,12 @@ func TestLimits_Reflection(t *testing.T) {
 func TestLimits_RefusalWithAFarDeadline(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Client(viewer))
-	far := []string{"content-type", "application/grpc", "grpc-timeout", "99999999H"}
-	if code, _ := w.answer(w.call(authz.Backup, far...)); code != fmt.Sprint(int(codes.PermissionDenied)) {
+	remote := []string{"content-type", "application/grpc", "grpc-timeout", "99999999H"}
+	if code, _ := w.answer(w.call(authz.Backup, remote...)); code != fmt.Sprint(int(codes.PermissionDenied)) {
 		t.Errorf("code %s", code)
 	}
 	for range 20 {
-		w.call(authz.Backup, far...)
+		w.call(authz.Backup, remote...)
 	}
 	w.ended()
 }

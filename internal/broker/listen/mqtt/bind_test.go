@@ -29,7 +29,7 @@ func TestBind_EveryRoleTopicAndEvent(t *testing.T) {
 		"all broadcasts2": "clusters/+/agentbroadcast",
 	}
 	const (
-		source, agent, bootstrap, anybody = identity.Source, identity.Agent, identity.Bootstrap, identity.Role("")
+		source, agent, bootstrap, anyRole = identity.Source, identity.Agent, identity.Bootstrap, identity.Role("")
 	)
 	for name, c := range map[string]struct {
 		event codec.Envelope
@@ -37,19 +37,19 @@ func TestBind_EveryRoleTopicAndEvent(t *testing.T) {
 	}{
 		"spec, or request for the statuses of a cluster": {
 			codec.Envelope{Source: "a", Cluster: "1"},
-			map[identity.Role][]string{source: {"specs a/1"}, agent: {"statuses a/1", "statuses b/1", "broadcast 1"}, anybody: {"specs a/1", "statuses a/1", "statuses b/1", "broadcast 1"}},
+			map[identity.Role][]string{source: {"specs a/1"}, agent: {"statuses a/1", "statuses b/1", "broadcast 1"}, anyRole: {"specs a/1", "statuses a/1", "statuses b/1", "broadcast 1"}},
 		},
 		"request for all statuses": {
 			codec.Envelope{Source: "a"},
-			map[identity.Role][]string{source: {"broadcast a"}, anybody: {"broadcast a"}},
+			map[identity.Role][]string{source: {"broadcast a"}, anyRole: {"broadcast a"}},
 		},
 		"status": {
 			codec.Envelope{Source: "1-agent", Cluster: "1", OriginalSource: "a"},
-			map[identity.Role][]string{agent: {"statuses a/1"}, anybody: {"statuses a/1"}},
+			map[identity.Role][]string{agent: {"statuses a/1"}, anyRole: {"statuses a/1"}},
 		},
 		"request for all specs": {
 			codec.Envelope{Source: "1-agent", Cluster: "1"},
-			map[identity.Role][]string{agent: {"statuses a/1", "statuses b/1", "broadcast 1"}, anybody: {"statuses a/1", "statuses b/1", "broadcast 1"}},
+			map[identity.Role][]string{agent: {"statuses a/1", "statuses b/1", "broadcast 1"}, anyRole: {"statuses a/1", "statuses b/1", "broadcast 1"}},
 		},
 		"status of a cluster that has the name of a source": {
 			codec.Envelope{Source: "a", Cluster: "a", OriginalSource: "b"},
@@ -57,7 +57,7 @@ func TestBind_EveryRoleTopicAndEvent(t *testing.T) {
 		},
 		"nothing": {codec.Envelope{}, nil},
 	} {
-		for _, role := range []identity.Role{source, agent, bootstrap, anybody} {
+		for _, role := range []identity.Role{source, agent, bootstrap, anyRole} {
 			as := role
 			if role == bootstrap { // it asks as the agent does that the cluster will have
 				as = agent

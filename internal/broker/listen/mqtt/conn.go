@@ -108,10 +108,10 @@ func (c *conn) wake() {
 	}
 }
 
-func newConn(f *Front, raw net.Conn, who *listen.Connection, left func()) *conn {
+func newConn(f *Front, raw net.Conn, connection *listen.Connection, left func()) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
-		Front: f, left: left, wire: &wire{Conn: raw, conn: who, most: f.cfg.MaxPacketBytes, idleTimeout: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
+		Front: f, left: left, wire: &wire{Conn: raw, conn: connection, most: f.cfg.MaxPacketBytes, idleTimeout: listen.HandshakeTimeout, within: listen.HandshakeTimeout},
 		ctx: ctx, cancel: cancel,
 		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan command, 4), done: make(chan struct{}),
 		options: clientOptions{window: inFlight, most: f.cfg.MaxPacketBytes, sent: true},

@@ -50,9 +50,9 @@ func FuzzConversation(f *testing.F) {
 		return ctx.Err()
 	}
 	o := open(f, s, func(g *grpc.Config, m *mqtt.Config) { g.Insecure, m.PublishTimeout = true, time.Second })
-	nameless := connectPacket()
-	nameless.Connect.ClientIdentifier = "" // so that nobody is taken over
-	hello := encoded(f, nameless)
+	unnamed := connectPacket()
+	unnamed.Connect.ClientIdentifier = "" // so that nobody is taken over
+	hello := encoded(f, unnamed)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		conn, err := net.Dial("tcp", o.addr)
 		if err != nil {

@@ -29,9 +29,9 @@ type answer struct {
 
 // append appends the packet, of at most so many bytes: beyond that, and where that is not
 // wanted, without text and properties.
-func (a *answer) append(dst []byte, most int, told bool) []byte {
+func (a *answer) append(dst []byte, most int, reported bool) []byte {
 	properties := a.must
-	if told && (a.text != "" || len(a.properties) > 0) {
+	if reported && (a.text != "" || len(a.properties) > 0) {
 		properties = append([]byte{}, a.must...)
 		if a.text != "" {
 			properties = appendText(append(properties, packets.PropReasonString), a.text)
@@ -72,9 +72,9 @@ func puback(id uint16, r property.Refusal) *answer {
 }
 
 // appendPuback acknowledges a publish that was accepted. It is for speed what puback does.
-func appendAccepted(dst []byte, id uint16, receipt []codec.Property, most int, told bool) []byte {
+func appendAccepted(dst []byte, id uint16, receipt []codec.Property, most int, reported bool) []byte {
 	a := answer{kind: packets.Puback, id: id, before: success, properties: receipt}
-	return a.append(dst, most, told)
+	return a.append(dst, most, reported)
 }
 
 var success = []byte{byte(property.Success)}

@@ -87,16 +87,16 @@ func New(cfg Config) (*Front, error) {
 
 // Serve takes a connection over on which p is spoken, "" what its first byte says, and does not
 // wait for it.
-func (f *Front) Serve(raw net.Conn, who *listen.Connection, p listen.Protocol) {
+func (f *Front) Serve(raw net.Conn, conn *listen.Connection, p listen.Protocol) {
 	if !f.begin() {
-		who.Leave()
+		conn.Leave()
 		_ = raw.Close() // it was not begun
 		return
 	}
 	go func() { // Run waits for it, and for the connection
 		first := &listen.PeekedConn{Conn: raw}
-		c := f.arrive(first, who, func() {
-			who.Leave()
+		c := f.arrive(first, conn, func() {
+			conn.Leave()
 			f.serving.Done()
 		})
 		if p == "" {
@@ -108,11 +108,11 @@ func (f *Front) Serve(raw net.Conn, who *listen.Connection, p listen.Protocol) {
 		}
 		if p == listen.WebSocket {
 			f.depart(c)
-			f.web.take(first, who)
+			f.web.take(first, conn)
 			f.serving.Done()
 			return
 		}
-		who.Speaks(listen.CleartextMQTT)
+		conn.Speaks(listen.CleartextMQTT)
 		c.serve()
 	}()
 }
@@ -158,8 +158,8 @@ func (f *Front) Run(ctx context.Context) error {
 }
 
 // arrive makes a connection one of those that a drain ends; left is called when it has ended.
-func (f *Front) arrive(raw net.Conn, who *listen.Connection, left func()) *conn {
-	c := newConn(f, raw, who, left)
+func (f *Front) arrive(raw net.Conn, connection *listen.Connection, left func()) *conn {
+	c := newConn(f, raw, connection, left)
 	_ = raw.SetReadDeadline(time.Now().Add(listen.HandshakeTimeout)) // fails where it is closed
 	f.mu.Lock()
 	defer f.mu.Unlock()

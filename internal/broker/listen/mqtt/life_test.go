@@ -165,12 +165,12 @@ func TestDrain_Deadline(t *testing.T) {
 	o := open(t, s, func(g *grpc.Config, m *mqtt.Config) {
 		g.DrainTimeout, m.DrainTimeout = 50*time.Millisecond, 50*time.Millisecond
 	})
-	agent, silent := o.join(agent1), o.raw(agent1)
+	agent, muted := o.join(agent1), o.raw(agent1)
 	agent.send(subscribe(1, allSpecs))
 	agent.expect(packets.Suback)
 	o.stop()
 	agent.gone()
-	silent.gone()
+	muted.gone()
 }
 
 // TestSilence: whoever says nothing for one and a half times its keep alive is told so, and gone.

@@ -81,13 +81,13 @@ func TestTokens(t *testing.T) {
 	}
 	bearers := bearersOf(t, hub, issuer, now, tokens.Rule{Role: identity.Source, Name: "hub1"})
 	peers := make(chan transport.Peer, 8)
-	who := accepts
-	who.subscribe = func(ctx context.Context, p transport.Peer, r transport.RawSubscription, out transport.Stream) error {
+	client := accepts
+	client.subscribe = func(ctx context.Context, p transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 		peers <- p
 		return accepts.subscribe(ctx, p, r, out)
 	}
-	s := open(t, who, func(g *grpc.Config, _ *mqtt.Config) { g.Config.Tokens, g.Config.Now = bearers, now })
-	nobody, good := identity.Identity{}, issuer.Token("ns", "publisher", nil)
+	s := open(t, client, func(g *grpc.Config, _ *mqtt.Config) { g.Config.Tokens, g.Config.Now = bearers, now })
+	noIdentity, good := identity.Identity{}, issuer.Token("ns", "publisher", nil)
 	for name, c := range map[string]struct {
 		text string
 		code byte
@@ -97,7 +97,7 @@ func TestTokens(t *testing.T) {
 		"of nobody":      {issuer.Token("ns", "somebody", nil), byte(property.NotAuthorized)},
 		"good":           {good, byte(property.Success)},
 	} {
-		peer, k := s.connect(nobody, password(c.text))
+		peer, k := s.connect(noIdentity, password(c.text))
 		if k.FixedHeader.Type != packets.Connack || k.ReasonCode != c.code {
 			t.Errorf("%s: %#02x %q", name, k.ReasonCode, k.Properties.ReasonString)
 		}
@@ -105,7 +105,7 @@ func TestTokens(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	peer, _ := s.connect(nobody, password(good))
+	peer, _ := s.connect(noIdentity, password(good))
 	peer.send(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1,
 		Filters: packets.Subscriptions{{Filter: "sources/hub1/clusters/+/agentevents", Qos: 1}},
@@ -120,7 +120,7 @@ func TestTokens(t *testing.T) {
 	passed = 2 * time.Minute
 	mu.Unlock()
 	peer.gone()
-	if _, k := s.connect(nobody, password(good)); k.ReasonCode != byte(property.NotAuthorized) {
+	if _, k := s.connect(noIdentity, password(good)); k.ReasonCode != byte(property.NotAuthorized) {
 		t.Errorf("its account is gone: %#02x", k.ReasonCode)
 	}
 }
@@ -130,13 +130,13 @@ func TestTokens(t *testing.T) {
 func TestTokens_Bootstrap(t *testing.T) {
 	hub, issuer := &accounts{user: joiner}, testkit.NewIssuer(t, "https://hub.example")
 	bearers := bearersOf(t, hub, issuer, time.Now, tokens.Rule{Role: identity.Bootstrap})
-	who, subscribed := calls()
+	client, subscribed := calls()
 	published := make(chan transport.Peer, 8)
-	who.publish = func(_ context.Context, p transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
+	client.publish = func(_ context.Context, p transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
 		published <- p
 		return transport.Receipt{}, &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop, Message: "not over MQTT"}
 	}
-	s := open(t, who, func(g *grpc.Config, _ *mqtt.Config) { g.Config.Tokens = bearers })
+	s := open(t, client, func(g *grpc.Config, _ *mqtt.Config) { g.Config.Tokens = bearers })
 	boot, k := s.connect(identity.Identity{}, password(issuer.Token("ns", "joiner", nil)))
 	if k.FixedHeader.Type != packets.Connack || k.ReasonCode != byte(property.Success) {
 		t.Fatalf("%#02x %q", k.ReasonCode, k.Properties.ReasonString)

@@ -53,10 +53,10 @@ func (r *requesting) Close() error {
 }
 
 // take serves a connection; it waits until the server has taken it.
-func (w *webSockets) take(raw net.Conn, who *listen.Connection) {
+func (w *webSockets) take(raw net.Conn, connection *listen.Connection) {
 	w.front.serving.Add(1)
-	r := &requesting{Conn: raw, conn: who, over: func() {
-		who.Leave()
+	r := &requesting{Conn: raw, conn: connection, over: func() {
+		connection.Leave()
 		w.front.serving.Done()
 	}}
 	select {

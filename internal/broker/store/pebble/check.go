@@ -331,8 +331,8 @@ func (c *checker) record(key []byte, m *store.Meta) {
 		}
 	}
 	c.addRecord(m)
-	var room [maxEntries]entry
-	for _, e := range entries(room[:0], m) {
+	var buffer [maxEntries]entry
+	for _, e := range entries(buffer[:0], m) {
 		c.expected = append(c.expected, expectation{key: string(e.key(m.Key)), body: string(e.body(m))})
 	}
 	for _, kind := range payloads {
@@ -363,15 +363,15 @@ func (c *checker) form(m *store.Meta) []string {
 			out = append(out, what)
 		}
 	}
-	grave, above := m.State == store.ConfirmedTombstone, c.aboveHead(m)
+	confirmed, above := m.State == store.ConfirmedTombstone, c.aboveHead(m)
 	must(m.Owner != "" && m.Name != "", "it has no owner or no name")
 	must(m.SpecRevision != 0, "it has no revision")
 	must(above == "", above)
 	must(m.State != store.Live || m.DeletedAt.IsZero(), "it is live and has a deletion time")
-	must(grave == !m.ConfirmedAt.IsZero(), "it is a grave without the time of its burial, or the reverse")
-	must(!grave || m.StatusRevision != 0, "it is a grave without a final status")
+	must(confirmed == !m.ConfirmedAt.IsZero(), "it is a grave without the time of its burial, or the reverse")
+	must(!confirmed || m.StatusRevision != 0, "it is a grave without a final status")
 	must(m.Queued == nil || m.State == store.Tombstone, "something waits behind it, and it is no tombstone")
-	must(grave || !m.SpecSupersedes || m.Version <= m.Superseded, "its version is above the one it superseded")
+	must(confirmed || !m.SpecSupersedes || m.Version <= m.Superseded, "its version is above the one it superseded")
 	if w := m.Queued; w != nil {
 		must(w.Owner == m.Owner, "a spec of another owner waits behind it")
 		must(w.ResourceID != "" && w.Name != "", "what waits behind it has no id or no name")

@@ -134,7 +134,7 @@ func TestCheck_FindsDamage(t *testing.T) {
 		return sound(recordKey(keyMeta, m.Key), encodeMeta(&m))
 	}
 	name := func(n string) []byte { return nameKey(codec.ManifestBundles, "c1", n) }
-	stray := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "stray"}
+	unknown := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "stray"}
 	cases := map[string]struct {
 		key, value []byte // nil value: removed
 		want       []string
@@ -163,14 +163,14 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"nothing waits":            {meta2, changed(tombstone, func(m *store.Meta) { m.Queued = nil }), []string{`at w/`, "which does not have it"}},
 		"spec":                     {recordKey(keySpec, u1), garbage, []string{"s/"}},
 		"spec is missing":          {recordKey(keySpec, u1), nil, []string{`at s/`, "it is missing, and m/"}},
-		"spec of nothing":          {recordKey(keySpec, stray), sound(recordKey(keySpec, stray), nil), []string{`at s/`, "stray", "no such record"}},
+		"spec of nothing":          {recordKey(keySpec, unknown), sound(recordKey(keySpec, unknown), nil), []string{`at s/`, "stray", "no such record"}},
 		"last spec of nothing":     {[]byte("szz"), sound([]byte("szz"), nil), []string{`at s/"zz"`, "parts"}},
 		"status":                   {recordKey(keyStatus, u1), garbage, []string{"t/"}},
 		"status is missing":        {recordKey(keyStatus, u1), nil, []string{`at t/`, "it is missing, and m/"}},
 		"status of a tombstone":    {recordKey(keyStatus, u2), sound(recordKey(keyStatus, u2), nil), []string{`at t/`, "c1/u2", "which does not have it"}},
 		"event that waits":         {recordKey(keyWaiting, u2), garbage, []string{"w/"}},
 		"event that waits, gone":   {recordKey(keyWaiting, u2), nil, []string{`at w/`, "it is missing, and m/"}},
-		"event that waits, stray":  {recordKey(keyWaiting, stray), sound(recordKey(keyWaiting, stray), nil), []string{`at w/`, "stray", "no such record"}},
+		"event that waits, stray":  {recordKey(keyWaiting, unknown), sound(recordKey(keyWaiting, unknown), nil), []string{`at w/`, "stray", "no such record"}},
 		"name":                     {name("work-1"), garbage, []string{"n/"}},
 		"name is missing":          {name("work-1"), nil, []string{"n/", "it is missing"}},
 		"name of nobody":           {name("work-9"), sound(name("work-9"), []byte("u9")), []string{"n/", "no such record"}},
@@ -178,13 +178,13 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"key of a name":            {[]byte("nx"), sound([]byte("nx"), nil), []string{"parts"}},
 		"owner":                    {ownerKey("s1", u1), garbage, []string{"o/"}},
 		"owner is missing":         {ownerKey("s1", u1), nil, []string{"o/", "it is missing"}},
-		"owner of nothing":         {ownerKey("s1", stray), sound(ownerKey("s1", stray), nil), []string{"o/", "no such record"}},
+		"owner of nothing":         {ownerKey("s1", unknown), sound(ownerKey("s1", unknown), nil), []string{"o/", "no such record"}},
 		"another owner":            {ownerKey("s2", u1), sound(ownerKey("s2", u1), nil), []string{`at o/"s2/`, "which does not have it"}},
 		"key of an owner":          {[]byte("ox"), sound([]byte("ox"), nil), []string{"parts"}},
 		"feed":                     {numberKey(keyRevision, 1), garbage, []string{"r/1"}},
 		"feed, missing":            {numberKey(keyRevision, 1), nil, []string{"r/1", "it is missing"}},
 		"feed without sense":       {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), nil), []string{"r/1"}},
-		"feed of nothing":          {numberKey(keyRevision, 2), sound(numberKey(keyRevision, 2), encodeChange(&store.Change{Key: stray, Part: store.SpecPart, State: store.Live})), []string{"r/2", "no such record"}},
+		"feed of nothing":          {numberKey(keyRevision, 2), sound(numberKey(keyRevision, 2), encodeChange(&store.Change{Key: unknown, Part: store.SpecPart, State: store.Live})), []string{"r/2", "no such record"}},
 		"feed, other owner":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s9", Part: store.SpecPart, State: store.Live})), []string{`at r/1: it does not say what m/`}},
 		"feed, other state":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s1", Part: store.SpecPart, State: store.Tombstone})), []string{`at r/1: it does not say what m/`}},
 		"feed, other part":         {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s1", Part: store.StatusPart, State: store.Live})), []string{`at r/1: it does not say what m/`}},

@@ -46,46 +46,46 @@ func describeEvent(t *testing.T, b []byte) string {
 // describeStore shows everything that a store serves.
 func describeStore(t *testing.T, s *Store) (lines []string) {
 	t.Helper()
-	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	send := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	noError(t, s.Scan(t.Context(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
-		say("%s/%s %d %s %s v%d tag %.6s spec %d superseded %d status %d v%d sequence %s hash %s failing %t deleted %s buried %s sizes %d %d %d",
+		send("%s/%s %d %s %s v%d tag %.6s spec %d superseded %d status %d v%d sequence %s hash %s failing %t deleted %s buried %s sizes %d %d %d",
 			m.Cluster, m.ResourceID, m.State, m.Owner, m.Name, m.Version, m.Tag, m.SpecRevision, m.Superseded, m.StatusRevision, m.StatusVersion,
 			m.Sequence, m.StatusHash, m.Failing, m.DeletedAt.Format("060102150405.0"), m.ConfirmedAt.Format("060102150405"), m.Sizes.Spec, m.Sizes.Status, m.Sizes.Queued)
 		if w := m.Queued; w != nil {
-			say("  waiting %s %s %s v%d tag %.6s deleting %t %s", w.ResourceID, w.Owner, w.Name, w.Version, w.Tag, w.Deleting, w.DeletedAt.Format("060102150405"))
+			send("  waiting %s %s %s v%d tag %.6s deleting %t %s", w.ResourceID, w.Owner, w.Name, w.Version, w.Tag, w.Deleting, w.DeletedAt.Format("060102150405"))
 		}
 		r, err := s.Get(t.Context(), m.Key)
 		noError(t, err)
-		say("  spec %s", describeEvent(t, r.Spec))
-		say("  status %s", describeEvent(t, r.Status))
+		send("  spec %s", describeEvent(t, r.Spec))
+		send("  status %s", describeEvent(t, r.Status))
 		return nil
 	}))
 	changes, err := s.Changes(t.Context(), 0, 1000)
 	noError(t, err)
 	for _, c := range changes {
-		say("change %d %s/%s %s part %d state %d", c.Revision, c.Key.Cluster, c.Key.ResourceID, c.Owner, c.Part, c.State)
+		send("change %d %s/%s %s part %d state %d", c.Revision, c.Key.Cluster, c.Key.ResourceID, c.Owner, c.Part, c.State)
 	}
 	for _, cluster := range []string{"c1", "c2", "c3", "c4"} {
 		uid, ok := s.Subscribed(codec.ManifestBundles, cluster)
 		h := s.ClusterHead(codec.ManifestBundles, cluster)
-		say("cluster %s subscribed %t uid %q head %d live %d tombstones %d failing %d unanswered %d sequence %s",
+		send("cluster %s subscribed %t uid %q head %d live %d tombstones %d failing %d unanswered %d sequence %s",
 			cluster, ok, uid, h.SpecRevision, h.Digest.Count, h.Tombstones, h.Failing, h.Unanswered, h.Sequence)
 	}
 	for _, of := range []quota.Scope{quota.Source, quota.Cluster} {
 		for _, r := range s.Rows(of, "", 10) {
-			say("use of %s works %d records %d bytes %d statuses %d clusters %d", r.Name, r.Works, r.Records, r.Bytes, r.Statuses, r.Clusters)
+			send("use of %s works %d records %d bytes %d statuses %d clusters %d", r.Name, r.Works, r.Records, r.Bytes, r.Statuses, r.Clusters)
 		}
 	}
 	bookmarks := s.Bookmarks("")
 	for _, name := range slices.Sorted(maps.Keys(bookmarks)) {
-		say("bookmark %s %s", name, bookmarks[name])
+		send("bookmark %s %s", name, bookmarks[name])
 	}
 	for _, owner := range []string{"src", "ci"} {
 		for _, c := range s.Digests(codec.ManifestBundles, owner) {
-			say("digest %s %s %d %.6s", owner, c.Cluster, c.Digest.Count, c.Digest.Sum)
+			send("digest %s %s %d %.6s", owner, c.Cluster, c.Digest.Count, c.Digest.Sum)
 		}
 		for _, k := range must(s.ConfirmedTombstones(t.Context(), codec.ManifestBundles, owner, s.Head().Revision, 10)) {
-			say("collectable %s %s/%s", owner, k.Cluster, k.ResourceID)
+			send("collectable %s %s/%s", owner, k.Cluster, k.ResourceID)
 		}
 	}
 	return lines

@@ -170,9 +170,9 @@ func readEverything(ctx context.Context, s *Store) error {
 	one.Cluster, own.Owner = "c1", "s1"
 	get := func(m store.Meta) error { _, err := s.Get(ctx, m.Key); return err }
 	_, changes := s.Changes(ctx, 0, 100)
-	_, graves := s.ConfirmedTombstones(ctx, codec.ManifestBundles, "s1", s.Head().Revision, 100)
+	_, confirmedTombstones := s.ConfirmedTombstones(ctx, codec.ManifestBundles, "s1", s.Head().Revision, 100)
 	return errors.Join(
-		s.Scan(ctx, all, get), s.Scan(ctx, one, get), s.Scan(ctx, own, get), changes, graves,
+		s.Scan(ctx, all, get), s.Scan(ctx, one, get), s.Scan(ctx, own, get), changes, confirmedTombstones,
 		s.Since(ctx, one, store.SpecPart, 0, get), s.Since(ctx, own, store.StatusPart, 0, get),
 		s.Tombstones(ctx, codec.ManifestBundles, "c1", get),
 	)

@@ -23,7 +23,7 @@ func TestKill(t *testing.T) {
 	}
 	d := filepath.Join(t.TempDir(), dir)
 	a := newAcked()
-	for life := range 3 {
+	for round := range 3 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKill$")
 		cmd.Env = append(os.Environ(), variable+"="+d)
 		cmd.Stderr = os.Stderr
@@ -35,7 +35,7 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(out)
-		for read := 0; read < 40+30*life && lines.Scan(); read++ {
+		for read := 0; read < 40+30*round && lines.Scan(); read++ {
 			a.note(t, lines.Text())
 		}
 		if err := cmd.Process.Kill(); err != nil {

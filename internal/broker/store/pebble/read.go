@@ -368,8 +368,8 @@ func (s *Store) Tombstones(ctx context.Context, dt codec.DataType, cluster strin
 // ConfirmedTombstones implements [store.Store].
 func (s *Store) ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]store.Key, error) {
 	var keys []store.Key
-	graves := func() []uint64 { return s.tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)) }
-	err := s.eachAt(ctx, store.StatusPart, graves, func(m store.Meta) error {
+	confirmedTombstones := func() []uint64 { return s.tally.ConfirmedTombstones(dt, owner, upTo, max(limit, 1)) }
+	err := s.eachAt(ctx, store.StatusPart, confirmedTombstones, func(m store.Meta) error {
 		keys = append(keys, m.Key)
 		return nil
 	})

@@ -124,7 +124,7 @@ func testSubscribed(t *testing.T, site Site) {
 		UID string
 		OK  bool
 	}
-	asked := func() []answer {
+	requested := func() []answer {
 		var out []answer
 		for _, k := range []subscription{{codec.ManifestBundles, "c1"}, {otherType, "c1"}, {codec.ManifestBundles, "c1-a"}, {codec.ManifestBundles, "c"}} {
 			uid, ok := b.Subscribed(k.dt, k.cluster)
@@ -132,14 +132,14 @@ func testSubscribed(t *testing.T, site Site) {
 		}
 		return out
 	}
-	diff(t, "new", []answer{{}, {}, {}, {}}, asked())
+	diff(t, "new", []answer{{}, {}, {}, {}}, requested())
 	mark(codec.ManifestBundles, "c1", "")
-	diff(t, "without a uid", []answer{{"", true}, {}, {}, {}}, asked())
+	diff(t, "without a uid", []answer{{"", true}, {}, {}, {}}, requested())
 	mark(codec.ManifestBundles, "c1", "uid1")
 	mark(codec.ManifestBundles, "c1", "")
 	mark(otherType, "c1", "uid2")
 	mark(codec.ManifestBundles, "c1-a", "uid3")
-	diff(t, "an empty uid does not replace one", []answer{{"uid1", true}, {"uid2", true}, {"uid3", true}, {}}, asked())
+	diff(t, "an empty uid does not replace one", []answer{{"uid1", true}, {"uid2", true}, {"uid3", true}, {}}, requested())
 	mark(codec.ManifestBundles, "c1", "uid9")
 	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "", "uid"); err == nil {
 		t.Error("no cluster can be marked")
@@ -149,14 +149,14 @@ func testSubscribed(t *testing.T, site Site) {
 	}
 	b.close()
 	b = open(t, site)
-	diff(t, "reopened", []answer{{"uid9", true}, {"uid2", true}, {"uid3", true}, {}}, asked())
+	diff(t, "reopened", []answer{{"uid9", true}, {"uid2", true}, {"uid3", true}, {}}, requested())
 	if err := b.ForgetCluster(b.context(), "c1"); err != nil {
 		t.Fatal(err)
 	}
-	diff(t, "forgotten", []answer{{}, {}, {"uid3", true}, {}}, asked())
+	diff(t, "forgotten", []answer{{}, {}, {"uid3", true}, {}}, requested())
 	b.close()
 	b = open(t, site)
-	diff(t, "forgotten and reopened", []answer{{}, {}, {"uid3", true}, {}}, asked())
+	diff(t, "forgotten and reopened", []answer{{}, {}, {"uid3", true}, {}}, requested())
 }
 
 // testSubscribedDecides: the commit itself asks whether there is a cluster to

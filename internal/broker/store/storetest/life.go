@@ -54,11 +54,11 @@ func testTakeOver(t *testing.T, site Site) {
 	diff(t, "of another revision, of this one, again", []store.ResultCode{store.Ignored, store.Confirmed, store.Ignored}, results(b.commit(stale, over, over)))
 	diff(t, "what waited", waits.Event, b.get(u2).Spec)
 	diff(t, "digest", []codec.ClusterDigest{{Cluster: "c1", Digest: codec.Digest{Count: 1, Sum: codec.RecordHash("u2", waits.Tag)}}}, b.Digests(codec.ManifestBundles, "s1"))
-	graves, err := b.ConfirmedTombstones(b.context(), codec.ManifestBundles, "s1", b.Head().Revision, 9)
+	confirmedTombstones, err := b.ConfirmedTombstones(b.context(), codec.ManifestBundles, "s1", b.Head().Revision, 9)
 	if err != nil {
 		t.Fatal(err)
 	}
-	diff(t, "graves", []store.Key{u1}, graves)
+	diff(t, "graves", []store.Key{u1}, confirmedTombstones)
 	records := b.records()
 	b.close()
 	b = open(t, site)
@@ -78,7 +78,7 @@ func testClose(t *testing.T, site Site) {
 	_, commit := b.Commit(ctx, []store.Op{spec(in("c1", "u1"), 2)})
 	_, get := b.Get(ctx, in("c1", "u1"))
 	_, changes := b.Changes(ctx, 0, 1)
-	_, graves := b.ConfirmedTombstones(ctx, codec.ManifestBundles, "s1", 1, 1)
+	_, confirmedTombstones := b.ConfirmedTombstones(ctx, codec.ManifestBundles, "s1", 1, 1)
 	for what, err := range map[string]error{
 		"changes that waited": <-waiting,
 		"commit":              commit,
@@ -89,7 +89,7 @@ func testClose(t *testing.T, site Site) {
 		"forget cluster":      b.ForgetCluster(ctx, "c1"),
 		"since":               b.Since(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(store.Meta) error { return nil }),
 		"tombstones":          b.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil }),
-		"graves":              graves,
+		"graves":              confirmedTombstones,
 		"set bookmarks":       b.SetBookmarks(ctx, map[string][]byte{"a": {}}),
 		"close":               b.Close(),
 	} {

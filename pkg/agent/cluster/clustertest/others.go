@@ -31,7 +31,7 @@ func (s suite) others(t *testing.T) {
 		"subjects", []any{map[string]any{"kind": "ServiceAccount", "namespace": s.ns, "name": able}},
 	))
 	user := func(name string) string { return serviceAccount + ":" + s.ns + ":" + name }
-	asked := func(ctx context.Context, name, verb string) (bool, error) {
+	requested := func(ctx context.Context, name, verb string) (bool, error) {
 		got, err := s.c.Create(ctx, accessReviews, Object("authorization.k8s.io/v1", "SubjectAccessReview", "", "", "spec", map[string]any{
 			"user": user(name), "groups": []any{serviceAccount + "s"},
 			"resourceAttributes": map[string]any{"version": "v1", "resource": "configmaps", "namespace": s.ns, "name": "others", "verb": verb},
@@ -43,13 +43,13 @@ func (s suite) others(t *testing.T) {
 		return allowed, err
 	}
 	eventually(t, "the binding counts", func(ctx context.Context) error {
-		if ok, err := asked(ctx, able, "create"); !ok || err != nil {
+		if ok, err := requested(ctx, able, "create"); !ok || err != nil {
 			return fmt.Errorf("allowed: %t, %w", ok, err)
 		}
 		return nil
 	})
 	for _, c := range []struct{ name, verb string }{{able, "delete"}, {unable, "create"}} {
-		if ok, err := asked(t.Context(), c.name, c.verb); ok || err != nil {
+		if ok, err := requested(t.Context(), c.name, c.verb); ok || err != nil {
 			t.Errorf("%s %s: got %t, %v; want no", c.name, c.verb, ok, err)
 		}
 	}

@@ -115,11 +115,11 @@ func (r dryRun) write(verb string, ref cluster.Ref, made *unstructured.Unstructu
 		verbs = append(verbs, cluster.Create)
 	}
 	for _, verb := range verbs {
-		asked := ref
+		requested := ref
 		if made != nil {
-			asked.Name = "" // the path of the request has none
+			requested.Name = "" // the path of the request has none
 		}
-		if !f.may(r.user, groups, verb, asked) {
+		if !f.may(r.user, groups, verb, requested) {
 			return nil, apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("User %q cannot %s resource %q in API group %q", r.user, verb, ref.Resource, ref.Group)) //nolint:staticcheck // as a server says it
 		}
 	}

@@ -126,26 +126,26 @@ func TestDial_NoneIsNoProxy(t *testing.T) {
 func TestExplain_Proxy(t *testing.T) {
 	good, ca := httpsProxy(t, "200 OK")
 	forbids, forbidsCA := httpsProxy(t, "403 Forbidden")
-	asks, asksCA := httpsProxy(t, "407 Proxy Authentication Required")
+	server, serverCA := httpsProxy(t, "407 Proxy Authentication Required")
 	lost, lostCA := httpsProxy(t, "503 Service Unavailable")
-	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	cleartext, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() { // ends with the listener
 		defer close(done)
-		if c, err := plain.Accept(); err == nil {
+		if c, err := cleartext.Accept(); err == nil {
 			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") // the client may be gone
 			_, _ = io.Copy(io.Discard, c)                                // until it is
 			_ = c.Close()                                                // both are
 		}
 	}()
 	defer func() {
-		_ = plain.Close() // ends Accept
+		_ = cleartext.Close() // ends Accept
 		<-done
 	}()
-	_, plainPort, err := net.SplitHostPort(plain.Addr().String())
+	_, cleartextPort, err := net.SplitHostPort(cleartext.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +153,10 @@ func TestExplain_Proxy(t *testing.T) {
 		port, ca, what, hint string
 	}{
 		"forbids":        {forbids, forbidsCA, "403 Forbidden", "ask the network team to allow CONNECT to broker.example:8090 through 127.0.0.1:" + forbids},
-		"wants password": {asks, asksCA, "407 Proxy Authentication Required", "https://USER:PASSWORD@127.0.0.1:" + asks},
+		"wants password": {server, serverCA, "407 Proxy Authentication Required", "https://USER:PASSWORD@127.0.0.1:" + server},
 		"has no way":     {lost, lostCA, "503 Service Unavailable", "why 127.0.0.1:" + lost + " cannot connect to broker.example:8090"},
 		"of another CA":  {good, forbidsCA, "unknown authority", `not of the broker: give the CA that signed it (--proxy-ca-file, key proxyCAFile; "CN=the proxy's CA")`},
-		"has no TLS":     {plainPort, ca, "does not look like a TLS handshake", "configure it as http://127.0.0.1:" + plainPort},
+		"has no TLS":     {cleartextPort, ca, "does not look like a TLS handshake", "configure it as http://127.0.0.1:" + cleartextPort},
 		"is not there":   {"1", ca, "connection refused", "NO_PROXY=broker.example"},
 		"no such CA":     {good, "none.crt", "CA of the proxy: open none.crt", ""},
 	} {
@@ -208,12 +208,12 @@ func serveDNS(c net.Conn, names map[string][]net.IP) {
 		if _, err := io.ReadFull(c, size[:]); err != nil {
 			return
 		}
-		ask := make([]byte, int(size[0])<<8|int(size[1]))
-		if _, err := io.ReadFull(c, ask); err != nil {
+		request := make([]byte, int(size[0])<<8|int(size[1]))
+		if _, err := io.ReadFull(c, request); err != nil {
 			return
 		}
 		var m dnsmessage.Message
-		if err := m.Unpack(ask); err != nil {
+		if err := m.Unpack(request); err != nil {
 			return
 		}
 		q := m.Questions[0]
@@ -227,11 +227,11 @@ func serveDNS(c net.Conn, names map[string][]net.IP) {
 				m.Answers = append(m.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.AAAAResource{AAAA: [16]byte(ip)}})
 			}
 		}
-		told, err := m.Pack()
+		reported, err := m.Pack()
 		if err != nil {
 			return
 		}
-		if _, err := c.Write(append([]byte{byte(len(told) >> 8), byte(len(told))}, told...)); err != nil {
+		if _, err := c.Write(append([]byte{byte(len(reported) >> 8), byte(len(reported))}, reported...)); err != nil {
 			return
 		}
 	}
