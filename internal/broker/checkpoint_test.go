@@ -343,8 +343,8 @@ func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
 		w.wantCode(ack(other, source.params(), source.accepted.SubscriptionID), transport.CodeDenied)
 		w.wantCode(ack(other, other.params(), source.accepted.SubscriptionID), transport.CodeInvalid)
 		// What only sources say.
-		request, err := codec.NewInventoryRequest(agent.params(), codec.InventoryRequest{})
-		w.wantCode(agent.send(marshal(t, request, err)), transport.CodeDenied)
+		req, err := codec.NewInventoryRequest(agent.params(), codec.InventoryRequest{})
+		w.wantCode(agent.send(marshal(t, req, err)), transport.CodeDenied)
 		compared, err := codec.NewSyncReport(agent.params(), codec.SyncReport{AllClusters: true})
 		w.wantCode(agent.send(marshal(t, compared, err)), transport.CodeDenied)
 		// What only a broker says.
@@ -527,12 +527,12 @@ func TestSync_WithoutIdentities(t *testing.T) {
 		agent, source := anonymous("agent", "c1"), anonymous("source", "src")
 		for _, s := range []*tap{agent, source} {
 			named := s.peer
-			request := versions("c1")
+			req := versions("c1")
 			if named.Role == "source" {
-				request = hashes("src", "")
+				req = hashes("src", "")
 			}
 			s.peer = transport.Peer{Conn: 1, Role: named.Role, Name: named.Name}
-			if _, err := w.Publish(w.Context(), transport.Peer{Conn: 1}, request, s.accepted.SubscriptionID); err != nil {
+			if _, err := w.Publish(w.Context(), transport.Peer{Conn: 1}, req, s.accepted.SubscriptionID); err != nil {
 				t.Fatal(err)
 			}
 			c := s.checkpoint()

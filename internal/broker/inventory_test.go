@@ -164,16 +164,16 @@ func TestInventory_PagesSurviveChanges(t *testing.T) {
 		commit()
 		first := w.Store.Head().Revision
 		seen := map[string]int{}
-		request := codec.InventoryRequest{Clusters: []string{"c1", "c 2/%"}}
+		req := codec.InventoryRequest{Clusters: []string{"c1", "c 2/%"}}
 		for n := range 100 {
-			inv := source.page(request)
+			inv := source.page(req)
 			for _, r := range inv.Records {
 				seen[r.Cluster+" "+r.ResourceID]++
 			}
 			if inv.Revision != first {
 				t.Errorf("page %d is of revision %d, the first one was of %d", n, inv.Revision, first)
 			}
-			if request.PageToken = inv.NextPageToken; request.PageToken == "" {
+			if req.PageToken = inv.NextPageToken; req.PageToken == "" {
 				break
 			}
 			put("c1", 2*n+1, 1)       // behind the page
@@ -181,10 +181,10 @@ func TestInventory_PagesSurviveChanges(t *testing.T) {
 			put("c1", 2*(n%works), 2) // changed
 			commit()
 		}
-		if request.PageToken != "" {
+		if req.PageToken != "" {
 			t.Fatal("the pages do not end")
 		}
-		for _, c := range request.Clusters {
+		for _, c := range req.Clusters {
 			for i := range works {
 				if k := c + " " + id(2*i); seen[k] != 1 {
 					t.Fatalf("%s is listed %d times", k, seen[k])
@@ -202,14 +202,14 @@ func TestInventory_PagesOfDigests(t *testing.T) {
 			w.put(source.peer, work{cluster: fmt.Sprintf("c%03d", i), version: 1}.event())
 		}
 		var names []string
-		request := codec.InventoryRequest{}
+		req := codec.InventoryRequest{}
 		pages := 0
 		for ; ; pages++ {
-			inv := source.page(request)
+			inv := source.page(req)
 			for _, d := range inv.Clusters {
 				names = append(names, d.Cluster)
 			}
-			if request.PageToken = inv.NextPageToken; request.PageToken == "" {
+			if req.PageToken = inv.NextPageToken; req.PageToken == "" {
 				break
 			}
 		}

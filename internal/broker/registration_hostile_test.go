@@ -158,8 +158,8 @@ func TestRegistration_RefusesWhatIsTooMuch(t *testing.T) {
 				t.Errorf("%s: %v, and what came with it counts", name, err)
 			}
 		}
-		request, err := codec.NewRegistrationRequest(syncParams, &hawserv1.RegistrationRequest{Id: "x"})
-		_, err = h.publish(request, err)
+		req, err := codec.NewRegistrationRequest(syncParams, &hawserv1.RegistrationRequest{Id: "x"})
+		_, err = h.publish(req, err)
 		w.wantCode(err, transport.CodeDenied)
 		many, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true})
 		if err != nil {
@@ -349,10 +349,10 @@ func TestRegistration_Drains(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
 		h.snapshot(true, clusterOf("c1", 1, true))
-		s, request := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.requests(w.agent("c1"), joinOf("c1"))
+		s, req := w.watch(w.agent("c1"), codec.ManagedClusters, "c1"), w.requests(w.agent("c1"), joinOf("c1"))
 		began := time.Now()
 		w.Stop()
-		for _, ended := range []chan error{s.ended, h.ended, request.done} {
+		for _, ended := range []chan error{s.ended, h.ended, req.done} {
 			w.wantCode(<-ended, transport.CodeUnavailable)
 		}
 		if took := time.Since(began); took > time.Second {

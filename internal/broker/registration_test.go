@@ -29,15 +29,15 @@ func TestRegistration_Joins(t *testing.T) {
 		seen, csrs := w.watch(boot, codec.ManagedClusters, "c1"), w.watch(boot, codec.SigningRequests, "c1")
 
 		join := w.requests(boot, joinOf("c1"))
-		request := h.one()
-		if a := request.GetAsk(); a.GetCluster() != "c1" || a.GetUser() != boot.User || !slices.Equal(a.GetGroups(), boot.Groups) || !a.GetBootstrap() {
+		req := h.one()
+		if a := req.GetAsk(); a.GetCluster() != "c1" || a.GetUser() != boot.User || !slices.Equal(a.GetGroups(), boot.Groups) || !a.GetBootstrap() {
 			t.Errorf("the hub is asked as %v", a)
 		}
-		if env, err := codec.ParseEnvelope(request.GetAsk().GetEvent()); err != nil || env.Cluster != "c1" || string(env.Data) != `{"metadata":{"name":"c1"}}` {
+		if env, err := codec.ParseEnvelope(req.GetAsk().GetEvent()); err != nil || env.Cluster != "c1" || string(env.Data) != `{"metadata":{"name":"c1"}}` {
 			t.Errorf("the hub is sent %+v, %v", env, err)
 		}
 		join.waits()
-		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: request.GetId()}))
+		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: req.GetId()}))
 		if err := join.ended(); err != nil {
 			t.Fatal(err)
 		}
@@ -76,24 +76,24 @@ func TestRegistration_Joins(t *testing.T) {
 func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
-		request := w.requests(w.agent("c1"), joinOf("c1"))
+		req := w.requests(w.agent("c1"), joinOf("c1"))
 		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId(), Error: []byte(
 			`{"kind":"Status","status":"Failure","reason":"AlreadyExists","code":409,"message":"managedclusters \"c1\" already exists"}`)}))
-		err := request.ended()
+		err := req.ended()
 		const want = `{"ErrStatus":{"metadata":{},"status":"Failure","code":409,"reason":"AlreadyExists","message":"managedclusters \"c1\" already exists"}}`
 		if e := w.refused(err, transport.CodeAlreadyExists); e.Message != want {
 			t.Errorf("got  %s\nwant %s", e.Message, want)
 		}
 
 		// Unknown, and a second time: nobody waits for it.
-		request = w.requests(w.agent("c1"), joinOf("c1"))
+		req = w.requests(w.agent("c1"), joinOf("c1"))
 		id := h.one().GetId()
 		for _, a := range []struct{ id, want string }{{"other", codec.OutcomeIgnored}, {id, codec.OutcomeAccepted}, {id, codec.OutcomeIgnored}} {
 			if outcome, err := h.answers(&hawserv1.RegistrationAnswer{Id: a.id}); err != nil || outcome != a.want {
 				t.Errorf("answer to %s: %q, %v; want %q", a.id, outcome, err, a.want)
 			}
 		}
-		if err := request.ended(); err != nil {
+		if err := req.ended(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -113,17 +113,17 @@ func TestRegistration_WithoutItsSource(t *testing.T) {
 		gone(w.requests(agent, joinOf("c1")), "no source")
 
 		h := w.hub()
-		request := w.requests(agent, joinOf("c1"))
+		req := w.requests(agent, joinOf("c1"))
 		h.one()
 		pass(registration.AnswerTimeout - time.Millisecond)
-		request.waits()
+		req.waits()
 		pass(time.Millisecond)
-		gone(request, "did not answer within 10s")
+		gone(req, "did not answer within 10s")
 
-		request = w.requests(agent, joinOf("c1"))
+		req = w.requests(agent, joinOf("c1"))
 		h.one()
 		h.cancel()
-		gone(request, "went away")
+		gone(req, "went away")
 		w.wantCode(<-h.ended, transport.CodeUnavailable)
 		gone(w.requests(agent, joinOf("c1")), "no source")
 
@@ -149,11 +149,11 @@ func TestRegistration_OneSessionCounts(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		before := w.hub()
 		before.snapshot(true, clusterOf("c1", 1, true))
-		request := w.requests(w.agent("c1"), joinOf("c1"))
+		req := w.requests(w.agent("c1"), joinOf("c1"))
 		id := before.one().GetId()
 		after := w.hub()
 		w.wantCode(<-before.ended, transport.CodeUnavailable)
-		w.wantCode(request.ended(), transport.CodeUnavailable)
+		w.wantCode(req.ended(), transport.CodeUnavailable)
 		_, err := before.answers(&hawserv1.RegistrationAnswer{Id: id})
 		w.wantCode(err, transport.CodeUnavailable)
 		_, err = before.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true}))

@@ -340,12 +340,12 @@ func (l *Log) Called(w Client, method string, err error) {
 }
 
 // Operated tells what an operator did, with what; request may be nil.
-func (l *Log) Operated(w Client, method string, request any, err error) {
+func (l *Log) Operated(w Client, method string, req any, err error) {
 	if !l.writes(Refusals) {
 		return
 	}
 	attrs := append(w.attrs(), slog.String("method", clip(method)))
-	if m, ok := request.(proto.Message); ok {
+	if m, ok := req.(proto.Message); ok {
 		attrs = append(attrs, slog.Attr{Key: "request", Value: slog.GroupValue(fields(m.ProtoReflect())...)})
 	}
 	l.write(operated, outcome(attrs, err))

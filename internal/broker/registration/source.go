@@ -106,8 +106,8 @@ func (s *sourceStream) serve(ctx context.Context) error {
 			}
 			continue
 		}
-		if request := s.next(now); request != nil {
-			if err := s.send(request); err != nil {
+		if req := s.next(now); req != nil {
+			if err := s.send(req); err != nil {
 				return broken(ctx, err)
 			}
 			continue
@@ -130,11 +130,11 @@ func (s *sourceStream) serve(ctx context.Context) error {
 func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 	r := s.service
 	if !now.Before(s.nextRenewals) {
-		if request := r.renewals.take(now); request != nil {
+		if req := r.renewals.take(now); req != nil {
 			if r.renewals.size() == 0 {
 				s.nextRenewals = now.Add(renewalPause)
 			}
-			return request
+			return req
 		}
 	}
 	if a := r.requests.next(); a != nil {
@@ -144,11 +144,11 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 }
 
 // send sends a request. Renewals that are lost with the stream are made again within a period.
-func (s *sourceStream) send(request *hawserv1.RegistrationRequest) error {
+func (s *sourceStream) send(req *hawserv1.RegistrationRequest) error {
 	cfg := s.service.cfg
 	event, err := call.Encode(codec.NewRegistrationRequest(codec.SyncParams{
 		ID: cfg.NewID(), Time: cfg.Now(), Source: call.BrokerSource, Owner: cfg.Registration,
-	}, request))
+	}, req))
 	if err != nil {
 		return err
 	}

@@ -310,17 +310,17 @@ func TestAuthenticate_OneQuestion(t *testing.T) {
 		ctx, giveUp := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		results := make(chan error, 100)
-		request := func(ctx context.Context) {
+		req := func(ctx context.Context) {
 			p, err := r.Authenticate(ctx, text, address(0))
 			if err == nil {
 				p.Release()
 			}
 			results <- err
 		}
-		all.Go(func() { request(ctx) })
+		all.Go(func() { req(ctx) })
 		synctest.Wait()
 		for range 99 {
-			all.Go(func() { request(t.Context()) })
+			all.Go(func() { req(t.Context()) })
 		}
 		synctest.Wait()
 		giveUp()

@@ -236,7 +236,7 @@ func (f *Front) answerStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamS
 
 // audit tells of a call that has ended. Events are the server's to tell of, which
 // knows what they say.
-func (f *Front) audit(ctx context.Context, method string, request any, err error) {
+func (f *Front) audit(ctx context.Context, method string, req any, err error) {
 	if err == nil && method == authz.Publish {
 		return // most calls are this one
 	}
@@ -250,7 +250,7 @@ func (f *Front) audit(ctx context.Context, method string, request any, err error
 		c.Refused(method, "scope", sent)
 	case method == authz.Publish:
 	case strings.HasPrefix(method, inspectionMethods) && (listen.KindOf(method) == listen.Unary || method == authz.Backup):
-		f.cfg.Audit.Operated(c.Client(), method, request, err)
+		f.cfg.Audit.Operated(c.Client(), method, req, err)
 	default:
 		f.cfg.Audit.Called(c.Client(), method, err)
 	}

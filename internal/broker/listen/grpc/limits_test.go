@@ -319,11 +319,11 @@ func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 // without end.
 func TestLimits_Reflection(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
-	request := &grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}
+	req := &grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}
 	open := func() grpc_reflection_v1.ServerReflection_ServerReflectionInfoClient {
 		s, err := grpc_reflection_v1.NewServerReflectionClient(dial(t, f.addr, ca.Client(viewer))).ServerReflectionInfo(t.Context())
 		if err == nil {
-			err = s.Send(request)
+			err = s.Send(req)
 		}
 		if err == nil {
 			_, err = s.Recv()
@@ -341,7 +341,7 @@ func TestLimits_Reflection(t *testing.T) {
 	var err error
 	n := 0
 	for ; err == nil && n < 10_000; n++ {
-		if err = second.Send(request); err == nil || errors.Is(err, io.EOF) {
+		if err = second.Send(req); err == nil || errors.Is(err, io.EOF) {
 			_, err = second.Recv()
 		}
 	}

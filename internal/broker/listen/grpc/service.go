@@ -33,17 +33,17 @@ func handlePublish(srv any, ctx context.Context, decode func(any) error, interce
 	if err != nil {
 		return nil, transportgrpc.Status(err).Err()
 	}
-	request := &publishRequest{}
-	defer request.free()
-	if err := decode(request); err != nil {
+	req := &publishRequest{}
+	defer req.free()
+	if err := decode(req); err != nil {
 		return nil, err
 	}
-	handler := func(ctx context.Context, _ any) (any, error) { return f.publish(ctx, c, request) }
+	handler := func(ctx context.Context, _ any) (any, error) { return f.publish(ctx, c, req) }
 	if interceptor == nil {
-		return handler(ctx, request)
+		return handler(ctx, req)
 	}
 	info := &ggrpc.UnaryServerInfo{Server: srv, FullMethod: cloudeventsv1.CloudEventService_Publish_FullMethodName}
-	return interceptor(ctx, request, info, handler)
+	return interceptor(ctx, req, info, handler)
 }
 
 func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (any, error) {

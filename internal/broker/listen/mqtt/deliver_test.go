@@ -155,7 +155,7 @@ func TestDeliver_LongAttribute(t *testing.T) {
 // source or the cluster that it names is not sent, but for what the broker asks.
 func TestDeliver_Topics(t *testing.T) {
 	spec := func(source string) codec.Message { return event(t, source, "cluster1", "w1", 1) }
-	request := messageOf(t, codec.Builder{
+	req := messageOf(t, codec.Builder{
 		ID: "1", Time: time.Unix(7, 0), Source: "hawser-broker", Cluster: "cluster1",
 		Type: codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.ResyncRequest}.String(),
 	})
@@ -164,8 +164,8 @@ func TestDeliver_Topics(t *testing.T) {
 		events []codec.Message
 		want   []string
 	}{
-		"all sources": {allSpecs, []codec.Message{spec("hub1"), spec("a/b+"), request}, []string{specs1, "sources/a%2Fb%2B/clusters/cluster1/sourceevents", "sources/hawser-broker/clusters/cluster1/sourceevents"}},
-		"one source":  {"from/hub2/to/cluster1/sourceevents", []codec.Message{spec("hub1"), spec("hub2"), request}, []string{"from/hub2/to/cluster1/sourceevents", "from/hub2/to/cluster1/sourceevents"}},
+		"all sources": {allSpecs, []codec.Message{spec("hub1"), spec("a/b+"), req}, []string{specs1, "sources/a%2Fb%2B/clusters/cluster1/sourceevents", "sources/hawser-broker/clusters/cluster1/sourceevents"}},
+		"one source":  {"from/hub2/to/cluster1/sourceevents", []codec.Message{spec("hub1"), spec("hub2"), req}, []string{"from/hub2/to/cluster1/sourceevents", "from/hub2/to/cluster1/sourceevents"}},
 		"all clusters": {
 			"sources/hub1/clusters/+/agentevents",
 			[]codec.Message{status(t, "hub1", "cluster1", "w1", 1), status(t, "hub1", "cluster2", "w1", 1)},
