@@ -95,9 +95,9 @@ func TestBroker_UsesTheFileAsItIsNow(t *testing.T) {
 	}
 }
 
-// TestBroker_TellsOfAChangedFile: whoever waits hears that the file of either driver has
+// TestBroker_LogsAChangedFile: whoever waits hears that the file of either driver has
 // changed, also when what it names has not.
-func TestBroker_TellsOfAChangedFile(t *testing.T) {
+func TestBroker_LogsAChangedFile(t *testing.T) {
 	for driver, head := range map[string]string{
 		driverGRPC: "url: 127.0.0.1:",
 		driverMQTT: "topics: {sourceEvents: sources/hub/clusters/+/sourceevents, agentEvents: sources/hub/clusters/+/agentevents}\nbrokerHost: 127.0.0.1:",

@@ -176,7 +176,7 @@ func TestConfig_Refuses(t *testing.T) {
 	}
 }
 
-func TestConfig_TellsEverythingAtOnce(t *testing.T) {
+func TestConfig_ReportsEverythingAtOnce(t *testing.T) {
 	_, err := loaded(t, "", "--listen=x", "--data-dir=", "--max-event-bytes=-1")
 	for _, want := range []string{"listen", "data-dir", "max-event-bytes", "TLS"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

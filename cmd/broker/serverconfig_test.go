@@ -86,7 +86,7 @@ func TestServerConfig_ByKey(t *testing.T) {
 }
 
 // Each key that has no effect is told of once, with the reason, and so are those that nobody knows.
-func TestServerConfig_TellsWhatHasNoEffect(t *testing.T) {
+func TestServerConfig_ReportsWhatHasNoEffect(t *testing.T) {
 	c, err := load("--listen=127.0.0.1:1", ocmServer(t, everything+"colour: red\nshape: round\n"))
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func (unreachable) Dial(context.Context) (transport.Conn, error) {
 }
 
 // A broker that cannot be reached is one Event about the Lease, with the reason and the next step.
-func TestOutage_IsToldOnTheHub(t *testing.T) {
+func TestOutage_IsReportedOnTheHub(t *testing.T) {
 	hub := fake.NewClientset()
 	o := newOutage(unreachable{}, hub.CoreV1(), "hawser", "hawser-hub-source")
 	ctx, cancel := context.WithCancel(t.Context())

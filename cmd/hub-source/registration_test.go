@@ -69,7 +69,7 @@ func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
 }
 
 // A change of files reaches both sessions, also one that is told twice before they look.
-func TestBoth_TellsEachSession(t *testing.T) {
+func TestBoth_ReportsEachSession(t *testing.T) {
 	changed := make(chan struct{})
 	b := newBoth(changed)
 	ctx, cancel := context.WithCancel(t.Context())

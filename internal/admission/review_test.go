@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestDecode_SaysWhatIsNoReview(t *testing.T) {
+func TestDecode_ReportsWhatIsNoReview(t *testing.T) {
 	for name, tc := range map[string]struct{ body, want string }{
 		"nothing":             {"", "AdmissionReview"},
 		"no JSON":             {"kind: AdmissionReview", "AdmissionReview"},

@@ -166,7 +166,7 @@ func TestRules_AdmitWhatTheyAreNotAbout(t *testing.T) {
 	}
 }
 
-func TestRules_SayWhatCannotBeChecked(t *testing.T) {
+func TestRules_ReportWhatCannotBeChecked(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*admissionv1.AdmissionRequest)
 		want   string
@@ -184,7 +184,7 @@ func TestRules_SayWhatCannotBeChecked(t *testing.T) {
 	}
 }
 
-func TestRules_AskWhoMayExecuteAs(t *testing.T) {
+func TestRules_CheckExecuteAs(t *testing.T) {
 	simple := workOf(configMap)
 	app, db := with(simple, executedBy("apps", "deployer")), with(simple, executedBy("db", "admin"))
 	const appName, dbName, agentName = "system:serviceaccount:apps:deployer", "system:serviceaccount:db:admin", "system:serviceaccount::klusterlet-work-sa"
@@ -221,7 +221,7 @@ func TestRules_AskWhoMayExecuteAs(t *testing.T) {
 	}
 }
 
-func TestExecutor_IsAskedAboutInFull(t *testing.T) {
+func TestExecutor_IsReviewedInFull(t *testing.T) {
 	req := request(t, with(workOf(configMap), executedBy("apps", "deployer")), nil)
 	req.UserInfo = authenticationv1.UserInfo{
 		Username: "jane", UID: "7", Groups: []string{"devs", "system:authenticated"},
@@ -280,7 +280,7 @@ func warningsOf(n int) (reported []string) {
 	return reported
 }
 
-func TestRules_WarnOfATimeToLiveThatNobodyLooksAt(t *testing.T) {
+func TestRules_WarnOfIgnoredTimeToLive(t *testing.T) {
 	simple := workOf(configMap)
 	for name, tc := range map[string]struct {
 		work, old *workv1.ManifestWork

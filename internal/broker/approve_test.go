@@ -113,7 +113,7 @@ func (s *hooked) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, e
 // is being committed, and the source releases the cluster. t3 the commit is done. Therefore
 // the source does not count as having compared the cluster: it vouches for nothing there
 // any more, and what it left there is not evicted.
-func TestApprove_VouchesForNoClusterThatIsReleasedMeanwhile(t *testing.T) {
+func TestApprove_SyncsNoClusterReleasedMeanwhile(t *testing.T) {
 	s := &hooked{}
 	inWrapped(t, broker.Config{}, func(of store.Store) store.Store { s.Store = of; return s }, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)

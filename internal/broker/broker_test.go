@@ -46,9 +46,9 @@ func TestBroker_SpecToAgentStatusToSource(t *testing.T) {
 	})
 }
 
-// TestBroker_PartiesGetWhatTheyNegotiated: Hawser's attributes only for who
+// TestBroker_ClientsGetWhatTheyNegotiated: Hawser's attributes only for who
 // knows them.
-func TestBroker_PartiesGetWhatTheyNegotiated(t *testing.T) {
+func TestBroker_ClientsGetWhatTheyNegotiated(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		ocm := w.open(w.agent("c1"), nil)
 		ours := w.open(w.agent("c1"), hawser)

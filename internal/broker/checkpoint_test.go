@@ -156,7 +156,7 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 	})
 }
 
-// TestCheckpoint_SaysHowHighSequenceIDsAre:
+// TestCheckpoint_ReportsHowHighSequenceIDsAre:
 //
 // t1 An agent's process sends a status, and ends.
 // t2 The next one begins, with a clock that went back. It is told how high sequence
@@ -164,7 +164,7 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 // t3 The status of t1 arrives late, and is accepted.
 // t4 A status of the process at t2 arrives. Its id is too low.
 // Therefore the agent is told again: nothing else lets it follow.
-func TestCheckpoint_SaysHowHighSequenceIDsAre(t *testing.T) {
+func TestCheckpoint_ReportsHowHighSequenceIDsAre(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
 		now, before := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), hawser)
@@ -187,8 +187,8 @@ func TestCheckpoint_SaysHowHighSequenceIDsAre(t *testing.T) {
 	})
 }
 
-// TestCheckpoint_StockPartiesSeeNothingOfIt.
-func TestCheckpoint_StockPartiesSeeNothingOfIt(t *testing.T) {
+// TestCheckpoint_OCMClientsSeeNothingOfIt.
+func TestCheckpoint_OCMClientsSeeNothingOfIt(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
 		ours := w.open(w.agent("c1"), hawser)
@@ -310,8 +310,8 @@ func TestAck_ProvesOrDiffers(t *testing.T) {
 	})
 }
 
-// TestSync_BelongsToALiveSubscriptionOfItsParty.
-func TestSync_BelongsToALiveSubscriptionOfItsParty(t *testing.T) {
+// TestSync_BelongsToALiveSubscriptionOfItsClient.
+func TestSync_BelongsToALiveSubscriptionOfItsClient(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, ocm, foreign := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), nil), w.open(w.agent("c2"), hawser)
 		source, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
@@ -376,7 +376,7 @@ func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]st
 	return s.Store.Changes(ctx, after, limit)
 }
 
-// TestRouter_FindsADeletionInThePlaceOfASpec:
+// TestRouter_FindsADeletionInsteadOfASpec:
 //
 // t1 A source publishes a work as Orphan and is told that it is accepted. The router has
 // not come to it.
@@ -384,7 +384,7 @@ func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]st
 // t3 The router comes to the deletion.
 // Therefore a stock agent is sent the spec first: it takes nothing from a deletion but
 // that it is one, and would delete the objects.
-func TestRouter_FindsADeletionInThePlaceOfASpec(t *testing.T) {
+func TestRouter_FindsADeletionInsteadOfASpec(t *testing.T) {
 	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
@@ -440,14 +440,14 @@ func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
 	})
 }
 
-// TestRouter_FindsADeletionFarBehindItsSpec:
+// TestRouter_FindsADeletionLongBehindItsSpec:
 //
 // t1 A spec is accepted at revision 2, another work at 3, the deletion of the first at 4.
 // t2 The store gives the router revision 3 alone, which is fewer than the router takes.
 // t3 The router comes to revision 4.
 // Therefore it still knows then that nobody was sent revision 2: that is forgotten only
 // when the router is at the head.
-func TestRouter_FindsADeletionFarBehindItsSpec(t *testing.T) {
+func TestRouter_FindsADeletionLongBehindItsSpec(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
 		late = &lateRouter{Store: s, hold: make(chan struct{}), one: true}

@@ -36,9 +36,9 @@ func (w *world) forgetCluster() {
 	}
 }
 
-// TestForgetCluster_LetsTheRefusedOneIn and no other, although the agent of the
+// TestUnbindCluster_LetsTheRefusedOneIn and no other, although the agent of the
 // cluster before still runs and is the first to come again.
-func TestForgetCluster_LetsTheRefusedOneIn(t *testing.T) {
+func TestUnbindCluster_LetsTheRefusedOneIn(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
 		old := w.of("uid-1")
@@ -55,9 +55,9 @@ func TestForgetCluster_LetsTheRefusedOneIn(t *testing.T) {
 	})
 }
 
-// TestForgetCluster_WithoutAStranger lets the first that comes have the name; an
+// TestUnbindCluster_WithoutQuarantinedCluster lets the first that comes have the name; an
 // agent that was refused long ago and stays away does not count.
-func TestForgetCluster_WithoutAStranger(t *testing.T) {
+func TestUnbindCluster_WithoutQuarantinedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		old := w.of("uid-1")
 		w.wantCode(<-w.of("uid-2").ended, transport.CodeDenied)
@@ -70,9 +70,9 @@ func TestForgetCluster_WithoutAStranger(t *testing.T) {
 	})
 }
 
-// TestForgetCluster_WhatTheOneBeforeStillSays does not count: it is about objects
+// TestUnbindCluster_IgnoresReplacedCluster does not count: it is about objects
 // of another cluster.
-func TestForgetCluster_WhatTheOneBeforeStillSays(t *testing.T) {
+func TestUnbindCluster_IgnoresReplacedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		src := w.source("src")
 		w.put(src, work{version: 1}.event())

@@ -227,7 +227,7 @@ func (panicking) Scan(context.Context, store.Scope, func(store.Meta) error) erro
 
 // TestDrain: streams are told and end, what is queued is written, new calls are
 // refused.
-func TestDrain_TellsWritesAndEnds(t *testing.T) {
+func TestDrain_RejectsWritesAndEnds(t *testing.T) {
 	inSlowWorld(t, broker.Config{DrainRate: 10, DrainTimeout: 10 * time.Second}, func(w *world, s *slowStore) {
 		var taps []*tap
 		for i := range 20 {

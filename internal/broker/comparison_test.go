@@ -51,8 +51,8 @@ func (s *tap) sources() []string {
 	return last
 }
 
-// TestCompared_IsToldToTheAgentsOfTheCluster, when it changes and only then.
-func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
+// TestSyncReport_IsSentToAgentsOfCluster, when it changes and only then.
+func TestSyncReport_IsSentToAgentsOfCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		one, two := w.open(w.agent("c1"), hawser), w.open(w.agent("c2"), hawser)
 		w.request(one)
@@ -111,7 +111,7 @@ func TestCompared_IsToldToTheAgentsOfTheCluster(t *testing.T) {
 	})
 }
 
-func TestCompared_RemembersTheHub(t *testing.T) {
+func TestSyncReport_RemembersTheHub(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
 		p := codec.HubPosition{UID: "hub-uid", ResourceVersion: "4711"}
@@ -131,7 +131,7 @@ func TestCompared_RemembersTheHub(t *testing.T) {
 	})
 }
 
-func TestCompared_Refuses(t *testing.T) {
+func TestSyncReport_Refuses(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
 		w.wantCode(source.compared(clusters("a\x00b")), transport.CodeInvalid)
@@ -341,9 +341,9 @@ func TestRelease_IsSeenByTheAgent(t *testing.T) {
 	})
 }
 
-// TestForgetCluster_EndsWhatSourcesSaid: works that an operator gives up are
+// TestUnbindCluster_EndsSyncReports: works that an operator gives up are
 // not gone at their source, so nobody may evict them.
-func TestForgetCluster_EndsWhatSourcesSaid(t *testing.T) {
+func TestUnbindCluster_EndsSyncReports(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		w.request(agent)
@@ -372,14 +372,14 @@ func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byt
 	return s.Store.SetBookmarks(ctx, values)
 }
 
-// TestCompared_DoesNotOutlastARelease:
+// TestSyncReport_DoesNotOutlastARelease:
 //
 // t1 A source says that it has compared a cluster; the broker begins to write that down.
 // t2 The source releases the cluster, and its records are dropped.
 // t3 What was begun at t1 is written.
 // Therefore it counts no longer: the agent would take it that nobody wants its works,
 // and evict them.
-func TestCompared_DoesNotOutlastARelease(t *testing.T) {
+func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 	for name, reported := range map[string]codec.SyncReport{
 		"by name": clusters("c1"),
 		"all":     {AllClusters: true},
@@ -428,9 +428,9 @@ func (c goneSoon) Err() error {
 	return nil
 }
 
-// TestCompared_OfWhoWentAwayDoesNotCount, also when that was the moment after the
+// TestSyncReport_OfEndedSubscriptionIsRejected, also when that was the moment after the
 // call came: what the source publishes next may be a release.
-func TestCompared_OfWhoWentAwayDoesNotCount(t *testing.T) {
+func TestSyncReport_OfEndedSubscriptionIsRejected(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		w.request(agent)

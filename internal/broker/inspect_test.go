@@ -105,9 +105,9 @@ func TestListWorks_ShowsEveryState(t *testing.T) {
 	})
 }
 
-// TestListClusters_TellsWhetherItHoldsWhatItShould: from unknown over in sync and
+// TestListClusters_ReportsSyncState: from unknown over in sync and
 // behind to differs, and offline when nobody is there.
-func TestListClusters_TellsWhetherItHoldsWhatItShould(t *testing.T) {
+func TestListClusters_ReportsSyncState(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		w.put(source, work{id: "w1", version: 1}.event())
@@ -210,9 +210,9 @@ func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
 	})
 }
 
-// TestForgetWork_TellsTheSource: a work of a cluster that never confirms ends
+// TestForceDeleteWork_ReportsToTheSource: a work of a cluster that never confirms ends
 // for its source as if it had.
-func TestForgetWork_TellsTheSource(t *testing.T) {
+func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		owner := w.subscribe(source)
@@ -235,8 +235,8 @@ func TestForgetWork_TellsTheSource(t *testing.T) {
 	})
 }
 
-// TestForgetCluster_WithItsWorks: every source hears of its own.
-func TestForgetCluster_WithItsWorks(t *testing.T) {
+// TestUnbindCluster_WithItsWorks: every source hears of its own.
+func TestUnbindCluster_WithItsWorks(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.subscribe(w.agent("c1"))
 		for _, id := range []string{"w1", "w2", "w3"} {

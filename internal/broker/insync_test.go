@@ -71,9 +71,9 @@ func TestListClusters_DiffersAfterForget(t *testing.T) {
 	})
 }
 
-// TestListClusters_PendingOfWhoIsAway: works wait for a cluster that is away of whose present spec
+// TestListClusters_PendingOfDisconnectedCluster: works wait for a cluster that is away of whose present spec
 // it has said nothing, and deletions that it has not confirmed.
-func TestListClusters_PendingOfWhoIsAway(t *testing.T) {
+func TestListClusters_PendingOfDisconnectedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		for _, id := range []string{"w1", "w2", "w3"} {

@@ -261,9 +261,9 @@ func TestInventory_IsBounded(t *testing.T) {
 	})
 }
 
-// TestInventory_TellsAbsentClusters: a source is told which of its clusters have had no agent for five
+// TestInventory_ListsDisconnectedClusters: a source is told which of its clusters have had no agent for five
 // minutes, once until that changes, and never because the broker was away.
-func TestInventory_TellsAbsentClusters(t *testing.T) {
+func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		for _, cluster := range []string{"c1", "c2", "c3"} {

@@ -343,7 +343,7 @@ func TestPublish_Release(t *testing.T) {
 	})
 }
 
-func TestPublish_InsecurePeersAreWhoTheySay(t *testing.T) {
+func TestPublish_TrustsInsecurePeers(t *testing.T) {
 	inWorld(t, broker.Config{Insecure: true}, func(w *world) {
 		anonymous := w.peer("", "")
 		agent := w.open(anonymous, func(raw *transport.RawSubscription, _ *tap) { raw.Cluster = "c1" })
@@ -359,13 +359,13 @@ func TestPublish_InsecurePeersAreWhoTheySay(t *testing.T) {
 	})
 }
 
-// TestPublish_GivenUpBeforeItsTurn:
+// TestPublish_CanceledWhileQueued:
 //
 // t1 A publish comes to the broker, and is held up.
 // t2 Its caller gives up, and publishes something newer, which is written.
 // t3 The publish of t1 gets its turn, at the latest to be queued.
 // Therefore it is not written: it would replace what is newer.
-func TestPublish_GivenUpBeforeItsTurn(t *testing.T) {
+func TestPublish_CanceledWhileQueued(t *testing.T) {
 	over := func(ctx context.Context) context.Context {
 		ctx, cancel := context.WithCancel(ctx)
 		cancel()

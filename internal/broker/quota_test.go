@@ -48,9 +48,9 @@ func (w *world) tries(what, want string, p transport.Peer, event []byte) {
 	}
 }
 
-// TestQuota_DeletionsMakeRoom: what is refused is taken when something was deleted, and a
+// TestQuota_DeletionsFreeQuota: what is refused is taken when something was deleted, and a
 // deletion needs no room. A deletion counts until it is confirmed.
-func TestQuota_DeletionsMakeRoom(t *testing.T) {
+func TestQuota_DeletionsFreeQuota(t *testing.T) {
 	inWorld(t, ruled(identity.Limits{Works: 2, Clusters: 1}, identity.Limits{}), func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
 		w.put(source, work{id: "w1", version: 1}.event())
@@ -150,9 +150,9 @@ func TestQuota_IsNotOvershot(t *testing.T) {
 	}
 }
 
-// TestReach_SaysNothingOfOthers: where a source may have no works it is told the same whatever
+// TestQuotas_ReportNothingOfOthers: where a source may have no works it is told the same whatever
 // is there, and what it has there from before it can delete.
-func TestReach_SaysNothingOfOthers(t *testing.T) {
+func TestQuotas_ReportNothingOfOthers(t *testing.T) {
 	ids := testkit.NewIDs("store")
 	var s *mem.Store
 	var backup *mem.Backup

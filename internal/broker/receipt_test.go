@@ -9,10 +9,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestPublish_TellsTheRevision: each receipt says where the store was when it
+// TestPublish_ReportsTheRevision: each receipt says where the store was when it
 // decided, so that a source can tell which of two answers is the later, whatever
 // the answers are; a listing fits in.
-func TestPublish_TellsTheRevision(t *testing.T) {
+func TestPublish_ReportsTheRevision(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		for _, step := range []struct {
 			name    string

@@ -17,9 +17,9 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestRegistration_NobodyAsksForOthers: what a party may not ask for never reaches the source, and
+// TestRegistration_RejectsRequestsForOthers: what a party may not ask for never reaches the source, and
 // the refusal is one that agents of Open Cluster Management read.
-func TestRegistration_NobodyAsksForOthers(t *testing.T) {
+func TestRegistration_RejectsRequestsForOthers(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
 		h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false),
@@ -74,9 +74,9 @@ func TestRegistration_NobodyAsksForOthers(t *testing.T) {
 	})
 }
 
-// TestRegistration_FloodsHarmNobody: a cluster and a bootstrap account that ask without end are
+// TestRegistration_FloodsHarmNoOthers: a cluster and a bootstrap account that ask without end are
 // told to wait, and others have their turn.
-func TestRegistration_FloodsHarmNobody(t *testing.T) {
+func TestRegistration_FloodsHarmNoOthers(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
 		h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true))
@@ -471,8 +471,8 @@ func TestRegistration_SavesLater(t *testing.T) {
 	})
 }
 
-// TestRegistration_RenewalsAreToldInSum: many renewals of many clusters are one request a second.
-func TestRegistration_RenewalsAreToldInSum(t *testing.T) {
+// TestRegistration_ReportsRenewalsInBatches: many renewals of many clusters are one request a second.
+func TestRegistration_ReportsRenewalsInBatches(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
 		var all []*hawserv1.RegistrationObject

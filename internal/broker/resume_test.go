@@ -245,9 +245,9 @@ func TestResume_SourcesToo(t *testing.T) {
 	})
 }
 
-// TestResume_TakesGravesAway that lie before the cursor of a source that lost
+// TestResume_CollectsConfirmedTombstones that lie before the cursor of a source that lost
 // its connection before it could acknowledge, in batches.
-func TestResume_TakesGravesAway(t *testing.T) {
+func TestResume_CollectsConfirmedTombstones(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source, agent := w.source("src"), w.subscribe(w.agent("c1"))
 		confirm := func(id string) {

@@ -58,8 +58,8 @@ func TestResync_SpecsByVersion(t *testing.T) {
 	})
 }
 
-// TestResync_TagsTellSameVersionsApart for agents that list tags.
-func TestResync_TagsTellSameVersionsApart(t *testing.T) {
+// TestResync_TagsDistinguishEqualVersions for agents that list tags.
+func TestResync_TagsDistinguishEqualVersions(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		for _, id := range []string{"equal", "changed"} {
@@ -78,9 +78,9 @@ func TestResync_TagsTellSameVersionsApart(t *testing.T) {
 	})
 }
 
-// TestResync_AnswersWhoAsked: by subscription id; without one by connection, else
+// TestResync_AnswersTheRequester: by subscription id; without one by connection, else
 // all.
-func TestResync_AnswersWhoAsked(t *testing.T) {
+func TestResync_AnswersTheRequester(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
 		peer := w.agent("c1")
@@ -176,9 +176,9 @@ func TestResync_FreshChangesDoNotWaitBehindTheAnswer(t *testing.T) {
 	})
 }
 
-// TestResync_SilenceCountsAsNothing: a party that says nothing for 30 s after
+// TestResync_TimeoutCountsAsEmptyList: a party that says nothing for 30 s after
 // the header gets everything.
-func TestResync_SilenceCountsAsNothing(t *testing.T) {
+func TestResync_TimeoutCountsAsEmptyList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.subscribe(w.source("src"))
 		w.put(source.peer, work{version: 1}.event())
@@ -198,9 +198,9 @@ func TestResync_SilenceCountsAsNothing(t *testing.T) {
 	})
 }
 
-// TestResync_AsksAgentsForStatuses: the hashes of what the agent lists, never an
+// TestResync_RequestsStatusesFromAgents: the hashes of what the agent lists, never an
 // empty list, which would ask for everything.
-func TestResync_AsksAgentsForStatuses(t *testing.T) {
+func TestResync_RequestsStatusesFromAgents(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		for _, id := range []string{"reported", "unreported", "unlisted"} {
@@ -227,8 +227,8 @@ func TestResync_AsksAgentsForStatuses(t *testing.T) {
 	})
 }
 
-// TestResync_AsksInChunks of at most 1000 hashes.
-func TestResync_AsksInChunks(t *testing.T) {
+// TestResync_RequestsInChunks of at most 1000 hashes.
+func TestResync_RequestsInChunks(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		var list []codec.ResourceVersion

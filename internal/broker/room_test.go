@@ -27,9 +27,9 @@ func (s *scarce) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, e
 	return s.Store.Commit(ctx, ops)
 }
 
-// TestPublish_NoRoom: on a disk that is nearly full the broker refuses what is new, and takes
+// TestPublish_NoSpace: on a disk that is nearly full the broker refuses what is new, and takes
 // what makes room; without any it refuses everything; then it goes on by itself.
-func TestPublish_NoRoom(t *testing.T) {
+func TestPublish_NoSpace(t *testing.T) {
 	disk := &scarce{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { disk.Store = s; return disk }, func(w *world) {
 		source, agent := w.source("src"), w.agent("c1")

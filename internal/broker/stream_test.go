@@ -120,7 +120,7 @@ func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 	})
 }
 
-func TestSubscribe_StreamsOfOnePartyAreBounded(t *testing.T) {
+func TestSubscribe_StreamsOfOneClientAreBounded(t *testing.T) {
 	inWorld(t, broker.Config{StreamsPerClient: 3}, func(w *world) {
 		var open []*tap
 		for range 3 {

@@ -54,14 +54,14 @@ func (w *world) ids(cluster string) []string {
 	return ids
 }
 
-// TestOvertaken_ByARelease:
+// TestFence_RejectsEventsBeforeRelease:
 //
 // t1 A source publishes specs and a comparison of a cluster, and gives up waiting.
 // t2 It releases the cluster, which is carried out.
 // t3 What it said at t1 arrives.
 // Therefore that counts no more: the agent would evict the works, or keep one of
 // nobody's. Nor does a release that arrives when the cluster is served again.
-func TestOvertaken_ByARelease(t *testing.T) {
+func TestFence_RejectsEventsBeforeRelease(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		w.request(agent)
@@ -107,14 +107,14 @@ func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
 	})
 }
 
-// TestOvertaken_ByAnotherComparison:
+// TestFence_RejectsOlderComparison:
 //
 // t1 A source says that it has compared a cluster, and gives up waiting.
 // t2 It says that it withholds deletions there.
 // t3 What it said at t1 arrives.
 // Therefore that counts no more: what is withheld would be forgotten, and nobody could
 // approve it.
-func TestOvertaken_ByAnotherComparison(t *testing.T) {
+func TestFence_RejectsOlderComparison(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		w.request(agent)
@@ -136,9 +136,9 @@ func TestOvertaken_ByAnotherComparison(t *testing.T) {
 	})
 }
 
-// TestOvertaken_WhileItIsWorkedOn: two comparisons are worked on at the same time;
+// TestFence_RejectsWhileInProgress: two comparisons are worked on at the same time;
 // the later one counts, whichever is done first.
-func TestOvertaken_WhileItIsWorkedOn(t *testing.T) {
+func TestFence_RejectsWhileInProgress(t *testing.T) {
 	slow := slowBookmarks{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
 		slow.Store, slow.hold = s, make(chan struct{}) // made in the bubble
@@ -162,9 +162,9 @@ func TestOvertaken_WhileItIsWorkedOn(t *testing.T) {
 	})
 }
 
-// TestOvertaken_AReleaseByALaterOne: the cluster is served again as soon as the
+// TestFence_RejectsOlderRelease: the cluster is served again as soon as the
 // later one is answered.
-func TestOvertaken_AReleaseByALaterOne(t *testing.T) {
+func TestFence_RejectsOlderRelease(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.open(w.source("src"), hawser)
 		send := func(event []byte) <-chan error {
@@ -193,9 +193,9 @@ func TestOvertaken_AReleaseByALaterOne(t *testing.T) {
 	})
 }
 
-// TestOvertaken_ByTheReleaseOfALaterSession, which need not have compared: what the
+// TestFence_RejectsBeforeReleaseOfLaterSession, which need not have compared: what the
 // earlier one still had on its way counts no longer.
-func TestOvertaken_ByTheReleaseOfALaterSession(t *testing.T) {
+func TestFence_RejectsBeforeReleaseOfLaterSession(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, old, now := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser), w.open(w.source("src"), hawser)
 		ocm, other := w.open(w.source("src"), nil), w.open(w.source("other"), hawser)

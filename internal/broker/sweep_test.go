@@ -27,8 +27,8 @@ func (w *world) confirmedTombstones() (n int) {
 	return n
 }
 
-// TestSweep_RemovesGravesAfterTheirRetention and not earlier, nor anything else.
-func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
+// TestTombstoneGC_CollectsAfterRetention and not earlier, nor anything else.
+func TestTombstoneGC_CollectsAfterRetention(t *testing.T) {
 	inWorld(t, broker.Config{Retention: 24 * time.Hour, TombstoneGC: time.Hour}, func(w *world) {
 		source := w.source("src")
 		confirm := func(from, to int) {
@@ -60,9 +60,9 @@ func TestSweep_RemovesGravesAfterTheirRetention(t *testing.T) {
 	})
 }
 
-// TestSweep_ClockAhead: a machine resumes, and its clock is a year ahead while a sweep takes place. The
+// TestTombstoneGC_ClockAhead: a machine resumes, and its clock is a year ahead while a sweep takes place. The
 // graves stay. A clock that is right again removes them in their time.
-func TestSweep_ClockAhead(t *testing.T) {
+func TestTombstoneGC_ClockAhead(t *testing.T) {
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	inWorld(t, broker.Config{Retention: 24 * time.Hour, TombstoneGC: time.Hour, Now: now}, func(w *world) {
@@ -86,9 +86,9 @@ func TestSweep_ClockAhead(t *testing.T) {
 	})
 }
 
-// TestSweep_GraveStaysForItsSource: a source that comes late still hears of the
+// TestTombstoneGC_KeepsUnacknowledged: a source that comes late still hears of the
 // end of its work.
-func TestSweep_GraveStaysForItsSource(t *testing.T) {
+func TestTombstoneGC_KeepsUnacknowledged(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
 		w.put(w.source("src"), work{version: 2, deleting: true}.event())

@@ -61,10 +61,10 @@ func (w *world) leave(s *tap) {
 	synctest.Wait()
 }
 
-// TestTakeOver_MadeAnewWhileAway: t1 The agent leaves. t2 Its work is torn off the hub
+// TestTakeOver_RecreatedWhileAway: t1 The agent leaves. t2 Its work is torn off the hub
 // and made anew under its name. t3 The agent comes back. Nothing is deleted, where
 // it is proven that it knows nothing of t2.
-func TestTakeOver_MadeAnewWhileAway(t *testing.T) {
+func TestTakeOver_RecreatedWhileAway(t *testing.T) {
 	const deletion, next = "u1 v6 deleted", "u2 v1"
 	same := `{"manifests":[],"v":5}` // the data of u1
 	for name, c := range map[string]struct {
@@ -139,9 +139,9 @@ func withData(k work, data string) []byte {
 	return build("src", "c1", specType(codec.DeleteRequest), x, nil, data)
 }
 
-// TestTakeOver_OwnerHearsOfTheEnd, as it does of every deletion, and the deletion of
+// TestTakeOver_OwnerGetsTheDeletedStatus, as it does of every deletion, and the deletion of
 // the new work takes its course.
-func TestTakeOver_OwnerHearsOfTheEnd(t *testing.T) {
+func TestTakeOver_OwnerGetsTheDeletedStatus(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, cursor := w.settled()
 		w.leave(agent)

@@ -13,7 +13,7 @@ import (
 
 // What an agent says that no work explains is listed while it is connected, and
 // an operator's word about it reaches that agent.
-func TestUnexplained_IsListedAndResolved(t *testing.T) {
+func TestOrphanReport_IsListedAndResolved(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		resolve := func(cluster, uid string, adopt bool) error {
 			_, err := w.Resolve(w.Context(), olga, &hawserv1.ResolveRequest{Cluster: cluster, Uid: uid, Adopt: adopt})

@@ -29,9 +29,9 @@ func conditions(available string) map[string]any {
 	}}
 }
 
-// TestAccept_WaitsForWhoComesBack: a cluster that joined once says nothing by having joined. Its
+// TestAccept_WaitsForReturningCluster: a cluster that joined once says nothing by having joined. Its
 // request comes later, or none where its certificate is still good.
-func TestAccept_WaitsForWhoComesBack(t *testing.T) {
+func TestAccept_WaitsForReturningCluster(t *testing.T) {
 	for name, requests := range map[string]bool{"asks again": true, "has its certificate": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -28,10 +28,10 @@ func hubWith(objects ...runtime.Object) hubAPI {
 	return hubAPI{client}
 }
 
-// TestDenyCluster_NobodyButAPersonLetsItIn: a cluster that was never accepted is denied. Its agent
+// TestRejectCluster_OnlyAPersonAcceptsItAgain: a cluster that was never accepted is denied. Its agent
 // asks again with a token of an account whose clusters hub-source lets in by itself; the annotation
 // is what keeps it out.
-func TestDenyCluster_NobodyButAPersonLetsItIn(t *testing.T) {
+func TestRejectCluster_OnlyAPersonAcceptsItAgain(t *testing.T) {
 	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": false})
 	hub := hubWith(north)
 	var out bytes.Buffer

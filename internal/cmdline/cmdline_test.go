@@ -94,7 +94,7 @@ func TestCommand_ServesUnlessThereIsAVerb(t *testing.T) {
 	}
 }
 
-func TestCommand_TellsItsVersion(t *testing.T) {
+func TestCommand_PrintsItsVersion(t *testing.T) {
 	var out bytes.Buffer
 	cmd := cmdline.Command("hawser-test", "Test", &out, io.Discard, func(*cobra.Command) error { return errors.New("it serves") })
 	cmd.SetArgs([]string{"--version"})

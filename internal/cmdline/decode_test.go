@@ -29,7 +29,7 @@ type file struct {
 	hidden int
 }
 
-func TestDecode_SaysLineAndField(t *testing.T) {
+func TestDecode_ReportsLineAndField(t *testing.T) {
 	for text, want := range map[string]string{
 		"listen: a\nlog:\n  lvl: info\n":            "line 3: log.lvl: there is no such field; there are format, level",
 		"Listen2: a\n":                              "line 1: Listen2: there is no such field; there are addrs, bytes, enabled, gates, hubs, listen, log, rules, wait",

@@ -39,7 +39,7 @@ func TestBuild_ReturnsWhatTheScriptPrints(t *testing.T) {
 	}
 }
 
-func TestBuild_ErrorHasWhatTheScriptSaid(t *testing.T) {
+func TestBuild_ErrorHasTheScriptOutput(t *testing.T) {
 	_, err := Build(t.Context(), tree(t, "echo go is not in the PATH >&2; exit 1"), nil)
 	if err == nil || !strings.Contains(err.Error(), "go is not in the PATH") {
 		t.Errorf("Build = %v, want an error with the reason", err)

@@ -131,7 +131,7 @@ func TestStart_ErrorHasTheLastLines(t *testing.T) {
 	}
 }
 
-func TestStart_EndWithoutAWordIsAnError(t *testing.T) {
+func TestStart_EndWithoutOutputIsAnError(t *testing.T) {
 	_, err := Start(t.Context(), fakeConfig(t, "ends"))
 	if err == nil || !strings.Contains(err.Error(), "ended by itself") {
 		t.Errorf("Start = %v, want an error", err)

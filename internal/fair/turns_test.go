@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-io/hawser/internal/fair"
 )
 
-// TestTurns_Share: of keys that always wait each is served for as much as the others, but for
+// TestScheduler_Share: of keys that always wait each is served for as much as the others, but for
 // the dearest turns, whatever a turn costs and whenever that becomes known.
-func TestTurns_Share(t *testing.T) {
+func TestScheduler_Share(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const dearest = 1000
 		keys := rapid.IntRange(2, 6).Draw(t, "keys")
@@ -37,9 +37,9 @@ func TestTurns_Share(t *testing.T) {
 	})
 }
 
-// TestTurns_NobodyStarves: whoever comes is served after at most one turn of each other key,
+// TestScheduler_StarvesNoKey: whoever comes is served after at most one turn of each other key,
 // however many turns those had.
-func TestTurns_NobodyStarves(t *testing.T) {
+func TestScheduler_StarvesNoKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var turns fair.Scheduler[string]
 		cost := rapid.Custom(func(t *rapid.T) int { return rapid.IntRange(1, 1<<30).Draw(t, "cost") })
@@ -67,8 +67,8 @@ func TestTurns_NobodyStarves(t *testing.T) {
 	})
 }
 
-// TestTurns_RemembersWhoHadMore while others wait, also when nothing waits for it.
-func TestTurns_RemembersWhoHadMore(t *testing.T) {
+// TestScheduler_RemembersServedShares while others wait, also when nothing waits for it.
+func TestScheduler_RemembersServedShares(t *testing.T) {
 	var turns fair.Scheduler[string]
 	turns.Join("flood")
 	turns.Join("other")
@@ -98,8 +98,8 @@ func TestTurns_RemembersWhoHadMore(t *testing.T) {
 	}
 }
 
-// TestTurns_ForgetsWhoIsAway: what is kept is bounded by who waits, not by who ever came.
-func TestTurns_ForgetsWhoIsAway(t *testing.T) {
+// TestScheduler_ForgetsIdleKeys: what is kept is bounded by who waits, not by who ever came.
+func TestScheduler_ForgetsIdleKeys(t *testing.T) {
 	var turns fair.Scheduler[int]
 	turns.Join(-1)
 	for k := range 100_000 {

@@ -108,7 +108,7 @@ type answer func(*http.Request) (*http.Response, error)
 
 func (a answer) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
 
-func TestWatches_TellsOfThoseThatBreak(t *testing.T) {
+func TestWatches_ReportsBrokenWatches(t *testing.T) {
 	for name, c := range map[string]struct {
 		query string
 		lasts time.Duration

@@ -151,7 +151,7 @@ func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 }
 
 // Connections that had an answer do not push out those that wait for their first.
-func TestServer_IdleConnectionsLeaveRoom(t *testing.T) {
+func TestServer_IdleConnectionsLeaveCapacity(t *testing.T) {
 	p := serve(t, Limits{Connections: 8, Bytes: 1 << 20})
 	var idle []client
 	for range 8 {

@@ -16,9 +16,9 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestSource_SaysThatTheClusterHasAnsweredWithNoRequestMore: Delivered rides on the patch that there is for the status. Of
+// TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore: Delivered rides on the patch that there is for the status. Of
 // works whose statuses an earlier release wrote none is patched for it, however often their clusters repeat themselves.
-func TestSource_SaysThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) {
+func TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const count = 50
 		a := b.agent("c1")
@@ -89,9 +89,9 @@ func (s *scarce) Err() error {
 	return nil
 }
 
-// TestSource_SaysOnceThatTheBrokerIsFull: the disk of the broker is nearly full, full, and nearly full again, for an hour. A
+// TestSource_ReportsOnceThatTheBrokerIsFull: the disk of the broker is nearly full, full, and nearly full again, for an hour. A
 // work that waits for it is written once for that, and once more when it is taken and its cluster has answered, at most.
-func TestSource_SaysOnceThatTheBrokerIsFull(t *testing.T) {
+func TestSource_ReportsOnceThatTheBrokerIsFull(t *testing.T) {
 	disk := &scarce{}
 	inBubbleOf(t, disk.options, func(b *bench) {
 		const count = 100
@@ -135,8 +135,8 @@ func TestSource_SaysOnceThatTheBrokerIsFull(t *testing.T) {
 	})
 }
 
-// TestSource_SaysOfADeletionThatTheBrokerIsFull: a full disk takes no deletion either.
-func TestSource_SaysOfADeletionThatTheBrokerIsFull(t *testing.T) {
+// TestSource_ReportsFullBrokerForADeletion: a full disk takes no deletion either.
+func TestSource_ReportsFullBrokerForADeletion(t *testing.T) {
 	disk := &scarce{}
 	inBubbleOf(t, disk.options, func(b *bench) {
 		b.agent("c1")

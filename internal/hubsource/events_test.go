@@ -59,7 +59,7 @@ func eventsThat(t *testing.T, r prometheus.Gatherer, result string) (n int) {
 	return n
 }
 
-func TestEvents_OfALife(t *testing.T) {
+func TestEvents_OfAnEpoch(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		hub := fake.NewClientset()
 		b.agent("c1")

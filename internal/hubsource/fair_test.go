@@ -129,8 +129,8 @@ func TestSource_FloodOfOneClusterLeavesTheOthersTheirShare(t *testing.T) {
 	})
 }
 
-// TestSource_ClusterOfWhichTheHubAnswersNothingHoldsUpNobody.
-func TestSource_ClusterOfWhichTheHubAnswersNothingHoldsUpNobody(t *testing.T) {
+// TestSource_UnansweredClusterBlocksNoOther.
+func TestSource_UnansweredClusterBlocksNoOther(t *testing.T) {
 	stuck := false
 	inBubble(t, func(b *bench) {
 		flood, quiet := b.twoClusters(func(r *http.Request) time.Duration {
@@ -150,8 +150,8 @@ func TestSource_ClusterOfWhichTheHubAnswersNothingHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// TestLane_LeavesWorkersToTheOthers: a cluster gets as many as are left over.
-func TestLane_LeavesWorkersToTheOthers(t *testing.T) {
+// TestClusterFairQueue_LeavesWorkersToTheOthers: a cluster gets as many as are left over.
+func TestClusterFairQueue_LeavesWorkersToTheOthers(t *testing.T) {
 	l := newClusterFairQueue(16)
 	defer l.ShutDown()
 	var got []string
@@ -192,8 +192,8 @@ func TestLane_LeavesWorkersToTheOthers(t *testing.T) {
 	}
 }
 
-// TestLane_PutsDeletionsFirst, of the same cluster.
-func TestLane_PutsDeletionsFirst(t *testing.T) {
+// TestClusterFairQueue_PutsDeletionsFirst, of the same cluster.
+func TestClusterFairQueue_PutsDeletionsFirst(t *testing.T) {
 	l := newClusterFairQueue(1 << 10)
 	defer l.ShutDown()
 	for i := range 5 {

@@ -13,7 +13,7 @@ import (
 // A restored hub lets watches go on from where they were, and sends nothing: neither where its
 // position is behind theirs, nor where it was written to until that was later. What runs beside
 // the works has informers, too, and begins anew.
-func TestSource_NoticesARestoredHubWhoseWatchesGoOn(t *testing.T) {
+func TestSource_DetectsRestoredHubWithRunningWatches(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes   int
 		evidence history.Evidence

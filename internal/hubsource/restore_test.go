@@ -81,7 +81,7 @@ func TestSource_DeletesWhatWasTornOffWhileItWasDown(t *testing.T) {
 	})
 }
 
-func TestSource_ResumesFromItsCursorWithoutPublishingOrAsking(t *testing.T) {
+func TestSource_ResumesFromItsCursorWithoutRequests(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.agent("c1")
 		s := b.source()
@@ -172,7 +172,7 @@ func TestSource_SurvivesARestoreOfTheHub(t *testing.T) {
 	}
 }
 
-func TestSource_PublishesAgainWhatABrokerLost(t *testing.T) {
+func TestSource_RepublishesMissingWorks(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		s := b.source()
 		b.hub.apply(example("c1", "w"))
@@ -202,7 +202,7 @@ func TestSource_PublishesAgainWhatABrokerLost(t *testing.T) {
 	})
 }
 
-func TestSource_TellsWhatItNeedsOnTheHub(t *testing.T) {
+func TestSource_ReportsWhatItNeedsOnTheHub(t *testing.T) {
 	for forbidden, want := range map[string]string{"GET configmaps": "rbac.yaml", "GET namespaces": "kube-system"} {
 		t.Run(forbidden, func(t *testing.T) {
 			inBubble(t, func(b *bench) {
@@ -229,7 +229,7 @@ func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
 }
 
 // That the ConfigMap is another one than it was, or none, tells that the hub went back.
-func TestKeeper_TellsTheVersionOfWhatTheHubKeeps(t *testing.T) {
+func TestStateStore_ReportsTheVersionOfWhatTheHubKeeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hub := newFakeHub(t)
 		k := &stateStore{maps: hub.configMaps(), namespace: "hawser", name: StateName("hub")}

@@ -63,7 +63,7 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 // the hub goes back to where the first is, t3 informers list it: one update from the second
 // to the first. Nobody deleted the second, so it is missing, and a comparison has to look
 // for it.
-func TestShell_TakesAWorkWhoseNameAnotherHasInANewListForMissing(t *testing.T) {
+func TestShell_TreatsReplacedNameInNewListAsMissing(t *testing.T) {
 	m := newMetrics(prometheus.NewRegistry())
 	s := newShell(shellConfig{id: "hub", all: true, log: slog.New(slog.DiscardHandler), metrics: m})
 	defer func() {

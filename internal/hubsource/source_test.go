@@ -202,7 +202,7 @@ func TestSource_DeletesWhatWasTornOffTheHub(t *testing.T) {
 	})
 }
 
-func TestSource_ShowsAnOversizedChangeAndKeepsTheAgentsWord(t *testing.T) {
+func TestSource_ShowsAnOversizedChangeAndKeepsTheAgentsStatus(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a := b.agent("c1")
 		b.source()
@@ -280,7 +280,7 @@ func TestSource_SelectsByNamespaceLabels(t *testing.T) {
 	})
 }
 
-func TestSource_SaysWhatItLacks(t *testing.T) {
+func TestSource_ReportsMissingRights(t *testing.T) {
 	for name, c := range map[string]struct {
 		hub    func(*fakeHub)
 		config func(*Config)
@@ -305,7 +305,7 @@ func TestSource_SaysWhatItLacks(t *testing.T) {
 }
 
 // A role that somebody forgot is called so, from the first line on.
-func TestSource_TellsAForgottenRoleFromADeadHub(t *testing.T) {
+func TestSource_DistinguishesMissingRoleFromDeadHub(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var lines bytes.Buffer
 		b.hub.forbidden["leases"] = true
@@ -360,7 +360,7 @@ func TestSource_HandsOverWhenTheLeaderStops(t *testing.T) {
 	})
 }
 
-func TestSource_IsNotReadyWhileNobodyLeads(t *testing.T) {
+func TestSource_IsNotReadyWithoutLeader(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.hub.forbidden["POST leases"] = true
 		s := b.source(elected(b, "only", nil))
@@ -379,7 +379,7 @@ func TestSource_IsNotReadyWhileNobodyLeads(t *testing.T) {
 	})
 }
 
-func TestSource_EndsWhenItLosesTheLease(t *testing.T) {
+func TestSource_EndsWithoutLease(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.agent("c1")
 		cut := false

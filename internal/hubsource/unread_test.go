@@ -20,9 +20,9 @@ func (d *countedDialer) Dial(ctx context.Context) (transport.Conn, error) {
 	return d.Dialer.Dial(ctx)
 }
 
-// TestSource_SaysNothingBeforeItHasReadTheHub: what it does not know yet looks
+// TestSource_ReportsNothingBeforeItHasReadTheHub: what it does not know yet looks
 // like what is not there, so it does not even connect.
-func TestSource_SaysNothingBeforeItHasReadTheHub(t *testing.T) {
+func TestSource_ReportsNothingBeforeItHasReadTheHub(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a := b.agent("c1")
 		first := b.source()

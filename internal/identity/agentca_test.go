@@ -18,9 +18,9 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestServer_ToldCA: what is in the file of agents' authorities lets clients in that the CA does not
+// TestServer_HubCA: what is in the file of agents' authorities lets clients in that the CA does not
 // cover, and vouches for agents alone. It comes, changes and goes without a restart.
-func TestServer_ToldCA(t *testing.T) {
+func TestServer_HubCA(t *testing.T) {
 	own, sent, now := authority(t, "own"), authority(t, "told"), time.Now()
 	broker, agent := side{t, t.TempDir()}, side{t, t.TempDir()}
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
@@ -128,9 +128,9 @@ func TestCheckAuthorities(t *testing.T) {
 	}
 }
 
-// TestKeepToldCA: the file is for its owner alone, what cannot be used changes nothing, and nothing
+// TestKeepHubCA: the file is for its owner alone, what cannot be used changes nothing, and nothing
 // else is left in the directory.
-func TestKeepToldCA(t *testing.T) {
+func TestKeepHubCA(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	file := filepath.Join(dir, "agent-ca.crt")
 	for _, name := range []string{"a", "b"} {

@@ -170,9 +170,9 @@ func (w *watched) left(of string) float64 {
 	return 0
 }
 
-// TestWatch_TellsOfEachChangeOnce: also of a file that goes and of one that is no certificate, and
+// TestWatch_ReportsEachChangeOnce: also of a file that goes and of one that is no certificate, and
 // not while it is being written.
-func TestWatch_TellsOfEachChangeOnce(t *testing.T) {
+func TestWatch_ReportsEachChangeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, 10*lookEvery, day)
 		w.run()

@@ -236,7 +236,7 @@ func TestHub_RenewsWhatHasToBe(t *testing.T) {
 	}
 }
 
-func TestHub_SaysWhatIsMissing(t *testing.T) {
+func TestHub_ReportsWhatIsMissing(t *testing.T) {
 	for want, s := range map[string]Settings{
 		"--address is not set":           {Images: images},
 		"--address broker.example.com":   {Address: "broker.example.com", Images: images},
@@ -417,7 +417,7 @@ func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
 
 // A program runs when all pods of the version that was applied are ready, and no
 // other is left.
-func TestRunning_SaysWhatIsMissing(t *testing.T) {
+func TestRunning_ReportsWhatIsMissing(t *testing.T) {
 	for want, status := range map[string]map[string]any{
 		"has not been looked at by its controller": {"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(2)},
 		"has 1 of 2 pods of this version":          {"observedGeneration": int64(2), "replicas": int64(3), "updatedReplicas": int64(1), "availableReplicas": int64(2)},

@@ -11,9 +11,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
-// TestHub_WhoSignsForClusters: the broker's file has the authority of programs, and the signer's, which
+// TestHub_FindsClusterSigner: the broker's file has the authority of programs, and the signer's, which
 // is made where the hub has no controllers of Open Cluster Management. Of theirs hub-source tells.
-func TestHub_WhoSignsForClusters(t *testing.T) {
+func TestHub_FindsClusterSigner(t *testing.T) {
 	s := wanted
 	s.Registration = On
 	own := func(p Plan) []byte { return planned(t, p, authoritySecret)[certKey] }
@@ -34,9 +34,9 @@ func TestHub_WhoSignsForClusters(t *testing.T) {
 	}
 }
 
-// TestHub_WhoLooksAfterMembers: where the controllers of Open Cluster Management do, also where they
+// TestHub_FindsRegistrationControllers: where the controllers of Open Cluster Management do, also where they
 // come after Hawser, hub-source has no rights for it and is told so.
-func TestHub_WhoLooksAfterMembers(t *testing.T) {
+func TestHub_FindsRegistrationControllers(t *testing.T) {
 	s := wanted
 	s.Registration = On
 	hub := newPlane()

@@ -64,7 +64,7 @@ func like(pattern, text string) bool {
 
 func arn(kind, name string) string { return "arn:aws:iot:eu-west-1:123456789012:" + kind + "/" + name }
 
-func TestAWS_EachPartyHasItsOwn(t *testing.T) {
+func TestAWS_EachClientHasItsOwn(t *testing.T) {
 	policies, err := AWS(rulesOf(t, Usual("hub")), account, "p")
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func observe(t *testing.T, client string, got, want plain.Result) {
 	}
 }
 
-func TestLine_OneRoundTripIsEnough(t *testing.T) {
+func TestTracker_OneRoundTripIsEnough(t *testing.T) {
 	hub, agent := plain.NewTracker(100, "h1"), plain.NewTracker(50, "a1")
 	observe(t, "the first list", hub.Observe("c", agent.Stamp("hub")), plain.NewPeerUnaware)
 	observe(t, "what follows before the answer", hub.Observe("c", agent.Stamp("hub")), plain.PeerUnaware)
@@ -39,13 +39,13 @@ func TestLine_OneRoundTripIsEnough(t *testing.T) {
 	}
 }
 
-func TestLine_StockPartiesCount(t *testing.T) {
+func TestTracker_AcceptsOCMClients(t *testing.T) {
 	hub, _ := talk()
 	observe(t, "another agent", hub.Observe("d", plain.Stamp{}), plain.NoSession)
 	observe(t, "one that took its place", hub.Observe("c", plain.Stamp{}), plain.NoSession)
 }
 
-func TestLine_WhatWasLateIsVoid(t *testing.T) {
+func TestTracker_DropsLateEvents(t *testing.T) {
 	hub, agent := talk()
 	late := hub.Stamp("c")
 	next := plain.NewTracker(200, "h2") // another leader
@@ -55,8 +55,8 @@ func TestLine_WhatWasLateIsVoid(t *testing.T) {
 	observe(t, "a report to the next leader", next.Observe("c", agent.Stamp("hub")), plain.CurrentFirst)
 }
 
-// TestLine_AProcessThatRemembersNothing is the picture in the package comment.
-func TestLine_AProcessThatRemembersNothing(t *testing.T) {
+// TestTracker_AProcessThatRemembersNothing is the picture in the package comment.
+func TestTracker_AProcessThatRemembersNothing(t *testing.T) {
 	hub, agent := talk()
 	late := hub.Stamp("c")
 	observe(t, "in time", agent.Observe("hub", late), plain.Current)
@@ -67,7 +67,7 @@ func TestLine_AProcessThatRemembersNothing(t *testing.T) {
 	observe(t, "late", agent.Observe("hub", late), plain.PeerUnaware)
 }
 
-func TestLine_AClockThatWentBack(t *testing.T) {
+func TestTracker_AClockThatWentBack(t *testing.T) {
 	_, agent := talk()
 	back := plain.NewTracker(3, "h2")
 	observe(t, "lower than was heard of", agent.Observe("hub", back.Stamp("c")), plain.OldSession)
@@ -80,7 +80,7 @@ func TestLine_AClockThatWentBack(t *testing.T) {
 	observe(t, "another", other.Observe("hub", back.Stamp("d")), plain.NewPeerUnaware)
 }
 
-func TestLine_ANewLifeVoidsWhatWasSaidBefore(t *testing.T) {
+func TestTracker_NewSessionInvalidatesEarlierEvents(t *testing.T) {
 	hub, agent := talk()
 	late := agent.Stamp("hub")
 	hub.NewSession()
@@ -89,7 +89,7 @@ func TestLine_ANewLifeVoidsWhatWasSaidBefore(t *testing.T) {
 	observe(t, "a report to it", hub.Observe("c", agent.Stamp("hub")), plain.Current)
 }
 
-func TestLine_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
+func TestTracker_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
 	hub, _ := talk()
 	made := hub.Stamp("c")
 	if !hub.Counts("c", made) {
@@ -107,8 +107,8 @@ func TestLine_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
 	}
 }
 
-// TestLine_AFarewellIsOfOneSession: it was made before the party had heard of anybody.
-func TestLine_AFarewellIsOfOneSession(t *testing.T) {
+// TestTracker_GoodbyeIsOfOneSession: it was made before the party had heard of anybody.
+func TestTracker_GoodbyeIsOfOneSession(t *testing.T) {
 	hub, agent := plain.NewTracker(100, "h1"), plain.NewTracker(50, "a1")
 	goodbye := agent.Goodbye("hub")
 	if goodbye != (plain.Stamp{Session: codec.Session{Number: 50, ID: "a1"}}) {
@@ -137,7 +137,7 @@ func TestLine_AFarewellIsOfOneSession(t *testing.T) {
 	parts("of a session before", goodbye, false)
 }
 
-func TestMarks_ThereAndBack(t *testing.T) {
+func TestStamp_RoundTrip(t *testing.T) {
 	hub, _ := talk()
 	e := event.New()
 	m := hub.Stamp("c")

@@ -33,7 +33,7 @@ func TestStart_WaitsUntilReady(t *testing.T) {
 	}
 }
 
-func TestStart_TellsWhatAFailedChildSaid(t *testing.T) {
+func TestStart_ReportsOutputOfAFailedChild(t *testing.T) {
 	s := shell(t, "echo no such disk >&2; exit 3")
 	s.Ready = func(context.Context) error { return errors.New("refused") }
 	_, err := proc.Start(t.Context(), s)

@@ -98,7 +98,7 @@ func TestChunks_KeepEverythingWithinTheBounds(t *testing.T) {
 	})
 }
 
-func TestChunks_StopsWhenTold(t *testing.T) {
+func TestChunks_StopsWhenCanceled(t *testing.T) {
 	n := 0
 	for range resync.Chunks(make([]codec.StatusHash, 5*resync.MaxHashes)) {
 		if n++; n == 2 {

@@ -52,7 +52,7 @@ type endedEarly struct{ context.Context }
 
 func (endedEarly) Err() error { return context.Canceled }
 
-func TestGroup_TaskThatHearsOfTheEndFirstStopsCleanly(t *testing.T) {
+func TestGroup_FirstStoppedTaskEndsCleanly(t *testing.T) {
 	err := run.Group(endedEarly{t.Context()}, run.Task{Name: "worker", Run: func(context.Context) error { return nil }})
 	if err != nil {
 		t.Fatalf("got %v, want nil", err)

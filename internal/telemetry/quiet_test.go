@@ -12,10 +12,10 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// TestLogger_APartyFillsNoDisk: what is said of one party in a minute is less than 1 MB,
+// TestLogger_LimitsAClient: what is said of one party in a minute is less than 1 MB,
 // whatever it does and whatever it names, others are heard beside it, and what was left
 // out is counted.
-func TestLogger_APartyFillsNoDisk(t *testing.T) {
+func TestLogger_LimitsAClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := telemetry.NewLogger(&out, "info", "json")
@@ -46,9 +46,9 @@ func TestLogger_APartyFillsNoDisk(t *testing.T) {
 	})
 }
 
-// TestLogger_TellsManyPartiesApart: how many there are costs no more than a bound, and
+// TestLogger_LimitsEachClientSeparately: how many there are costs no more than a bound, and
 // whoever comes late is not silenced by those before.
-func TestLogger_TellsManyPartiesApart(t *testing.T) {
+func TestLogger_LimitsEachClientSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := telemetry.NewLogger(&out, "info", "text")

@@ -260,7 +260,7 @@ func TestAgent_RestartsWhileTheBrokerIsAway(t *testing.T) {
 	runAgent(t, func(r *running) { r.journal, r.f = newerJournal{j}, f }, nil)
 }
 
-func TestAgent_AtRestItAsksNothing(t *testing.T) {
+func TestAgent_IdleSendsNoRequests(t *testing.T) {
 	runAgent(t, nil, func(r *running) {
 		r.b.events <- r.events.event(hubWork("w-1", "web", 1, configMap("a", "1"), deployment("b", "1")), codec.CreateRequest, nil)
 		r.after(10 * time.Second)

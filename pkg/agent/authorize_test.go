@@ -200,7 +200,7 @@ func TestExecutor_EachWriteIsCheckedUnlessPermitsAreKept(t *testing.T) {
 	}
 }
 
-func TestExecutor_WithoutAWatchItIsAskedEveryFewMinutes(t *testing.T) {
+func TestExecutor_PolledWithoutAWatch(t *testing.T) {
 	for name, configure := range map[string]func(*CoreConfig){
 		"denied":     func(c *CoreConfig) { c.Roles = &roles{blind: true} },
 		"none":       func(c *CoreConfig) { c.Roles = nil },
@@ -278,7 +278,7 @@ func TestExecutor_AnotherExecutorIsAnotherQuestion(t *testing.T) {
 }
 
 // An orphan needs no right to delete, what is owned later does.
-func TestExecutor_DeletionIsAskedAboutForWhatIsOwned(t *testing.T) {
+func TestExecutor_ChecksDeletionOfOwnedObjects(t *testing.T) {
 	r, _ := newExecutorRig(t, true)
 	r.grant("maps", "", "configmaps", "create update patch get")
 	w := as(hubWork("1", "w", 1, configMap("a", "1")))
@@ -338,7 +338,7 @@ func TestExecutor_MalformedIsPermanent(t *testing.T) {
 
 // A cluster that does not answer the question changes nothing about what was
 // applied, and keeps what is new from being applied.
-func TestExecutor_QuestionsThatNobodyAnswers(t *testing.T) {
+func TestExecutor_UnansweredReviews(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.grant("maps", "", "configmaps", everyVerb)
 	r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
@@ -405,7 +405,7 @@ func TestRolesChanged_EachOfSeveralShowsAtOnce(t *testing.T) {
 
 // A work that is denied while a look at others is due already is looked at then,
 // too.
-func TestRolesChanged_WhoeverWaitsLaterIsNotForgotten(t *testing.T) {
+func TestRolesChanged_KeepsLaterWaiters(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.apply(as(hubWork("1", "first", 1, configMap("a", "1"))))
 	for range mostLooksInARow + 1 { // the last change has to wait until the works were left alone for a while
@@ -452,7 +452,7 @@ func missing(resource, group string) func(clustertest.Call) error {
 	}
 }
 
-func TestForbidden_SaysWhichRuleIsMissingAndNoticesIt(t *testing.T) {
+func TestForbidden_ReportsWhichRuleIsMissingAndNoticesIt(t *testing.T) {
 	const server = `deployments.apps "d" is forbidden: User "agent" cannot get resource "deployments" in API group "apps" in the namespace "default"`
 	const advice = `; if it is to be allowed, make a ClusterRole on the cluster that has the label open-cluster-management.io/aggregate-to-work: "true" and the rule {apiGroups: ["apps"], resources: ["deployments"], verbs: ["get", "list", "watch", "create", "update", "patch", "delete"]}`
 	for _, blind := range []bool{false, true} {
@@ -495,7 +495,7 @@ func TestForbidden_WorkCanBeDeleted(t *testing.T) {
 	}
 }
 
-func TestForbidden_RecordSaysWhichRuleIsMissing(t *testing.T) {
+func TestForbidden_RecordReportsWhichRuleIsMissing(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.f.Refuse = missing("appliedmanifestworks", "work.open-cluster-management.io")
 	r.apply(hubWork("1", "w", 1, configMap("a", "1")))

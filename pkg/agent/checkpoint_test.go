@@ -329,7 +329,7 @@ func TestCore_SyncEventsThatMeanNothing(t *testing.T) {
 
 // A revision that was received after the cursor may be gone with the store that
 // gave it; the version counts then.
-func TestCore_RevisionsAfterTheCursorOfALostHistory(t *testing.T) {
+func TestCore_RevisionsAfterTheCursorOfAReplacedStore(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"))) // revision 1
 	r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1")})
@@ -385,7 +385,7 @@ func TestCore_ClockThatGoesBack(t *testing.T) {
 
 // The broker's store came back from a backup that is newer than the cursor:
 // statuses that were accepted after it are gone.
-func TestCore_StatusesThatTheBrokerLost(t *testing.T) {
+func TestCore_RepublishesStatusesMissingAtTheBroker(t *testing.T) {
 	r := newRig(t)
 	r.outcome = codec.OutcomeAccepted
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))

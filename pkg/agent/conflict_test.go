@@ -86,7 +86,7 @@ func TestCore_FieldConflictEndsWithTheManifest(t *testing.T) {
 	r.expectRequests()
 }
 
-func TestCore_FieldConflictComesBackWhenSomebodyTakesAField(t *testing.T) {
+func TestCore_FieldConflictReturnsWhenAFieldIsTaken(t *testing.T) {
 	r := newRig(t)
 	r.apply(applied("3"))
 	r.f.Edit(r.ref("Deployment", "web"), func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["replicas"] = int64(7) })

@@ -84,7 +84,7 @@ func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 	)
 }
 
-func TestCore_AtRestNothingIsAskedOrWritten(t *testing.T) {
+func TestCore_IdleSendsNothing(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, deployment("web", "a"), configMap("web", "1")))
 	r.requests()
@@ -331,7 +331,7 @@ func TestCore_ChangeInTheMiddleOfARoundIsNotTakenForGranted(t *testing.T) {
 	}
 }
 
-func TestCore_SomebodyWhoKeepsChangingThingsIsAnsweredLessAndLess(t *testing.T) {
+func TestCore_BacksOffFromRepeatedForeignChanges(t *testing.T) {
 	r := newRig(t)
 	// One manifest of it can never be applied.
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1"), `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`))
@@ -374,7 +374,7 @@ func TestCore_KindsThatCannotBeWatchedAreLookedAt(t *testing.T) {
 	}
 }
 
-func TestCore_OneBadManifestHoldsUpNoOther(t *testing.T) {
+func TestCore_OneBadManifestBlocksNoOther(t *testing.T) {
 	r := newRig(t)
 	forbidden := apierrors.NewForbidden(r.ref("Secret", "").GroupResource(), "s", errors.New("no rule"))
 	r.f.Refuse = func(c clustertest.Call) error {

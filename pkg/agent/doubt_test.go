@@ -177,7 +177,7 @@ func TestCore_LastReportBeforeARestart(t *testing.T) {
 	r.expectJournal()
 }
 
-func TestCore_UnconfirmedWorkThatSomebodyRemoves(t *testing.T) {
+func TestCore_UnconfirmedWorkRemovedByOthers(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
 	r.inSync(1)
@@ -280,7 +280,7 @@ func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
 
 // A stock broker does not answer what it has no news about. So it is not told
 // of anything that it has not sent since the start.
-func TestCore_JournalAndAStockBroker(t *testing.T) {
+func TestCore_JournalAndAnOCMBroker(t *testing.T) {
 	r := newJournaledRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(w)

@@ -45,7 +45,7 @@ func orphanRig(t *testing.T, journaled bool) *rig {
 	return r
 }
 
-func TestCore_EvictsWhatNobodyWants(t *testing.T) {
+func TestCore_EvictsOrphans(t *testing.T) {
 	r := orphanRig(t, true)
 	var log bytes.Buffer
 	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -153,7 +153,7 @@ func TestCore_EvictionGoesOnWhenTheStateDirectoryWorksAgain(t *testing.T) {
 	}
 }
 
-func TestCore_OwnerlessRecordsAreCounted(t *testing.T) {
+func TestCore_CountsUnownedOrphans(t *testing.T) {
 	r := orphanRig(t, false)
 	var log bytes.Buffer
 	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))

@@ -58,7 +58,7 @@ func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
 	})
 }
 
-func TestGate_WhatTheClusterSaidCountsWhileItIsAway(t *testing.T) {
+func TestGate_AnswerCountsWhileClusterIsAway(t *testing.T) {
 	var answer error
 	requests := 0
 	g := &identityGuardDialer{log: slog.New(slog.DiscardHandler), admit: func(context.Context, transport.Accepted) error { requests++; return answer }}

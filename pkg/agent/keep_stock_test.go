@@ -19,7 +19,7 @@ func (r *rig) applyOCM(w *workv1.ManifestWork, action codec.Action) {
 
 // Behind a stock broker, which gives no revisions, what is wanted outlives the
 // process too, also what a former release wrote.
-func TestCore_RestartWhileAStockBrokerIsAway(t *testing.T) {
+func TestCore_RestartWhileAnOCMBrokerIsAway(t *testing.T) {
 	for _, former := range []bool{false, true} {
 		r := newJournaledRig(t)
 		r.start()
@@ -67,7 +67,7 @@ func TestCore_RestartWhileAStockBrokerIsAway(t *testing.T) {
 // t1 A work takes the name of another, and its entry is written. t2 It is applied.
 // t3 The agent ends before the entry of the first is removed. Therefore both are
 // loaded, and neither has a revision: the one that was written later is wanted.
-func TestCore_RestartBetweenTwoWorksOfAStockBroker(t *testing.T) {
+func TestCore_RestartBetweenTwoWorksOfAnOCMBroker(t *testing.T) {
 	r := newJournaledRig(t)
 	r.start()
 	r.subscribe(ocmAccepted)

@@ -53,7 +53,7 @@ func (r *rig) lists() (plain.Stamp, bool) {
 	return r.stamp(l.Event), true
 }
 
-func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
+func TestCore_SendsPeerSessionToSource(t *testing.T) {
 	r, hub := plainly(t)
 	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	m, ok := r.lists()
@@ -68,9 +68,9 @@ func TestCore_TellsASourceThatItHasHeardOfIt(t *testing.T) {
 	}
 }
 
-// TestCore_OwesTheListToWhoHasNotHeardOfIt: hub-source subscribes after the agent's first list, and
+// TestCore_ResendsListToNewSourceSession: hub-source subscribes after the agent's first list, and
 // what it publishes does not count before it hears of the agent.
-func TestCore_OwesTheListToWhoHasNotHeardOfIt(t *testing.T) {
+func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	if _, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "s"}); err != nil {
@@ -130,8 +130,8 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r.expectValue("a", "2")
 }
 
-// TestCore_StockSourceBehindAPlainBroker: it says nothing of sessions, and its versions count.
-func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
+// TestCore_OCMSourceBehindAStatelessBroker: it says nothing of sessions, and its versions count.
+func TestCore_OCMSourceBehindAStatelessBroker(t *testing.T) {
 	r, _ := plainly(t)
 	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
@@ -141,8 +141,8 @@ func TestCore_StockSourceBehindAPlainBroker(t *testing.T) {
 	r.expectValue("a", "2")
 }
 
-// TestCore_HasAFarewell before it has heard of a source, and of its session alone.
-func TestCore_HasAFarewell(t *testing.T) {
+// TestCore_SendsGoodbye before it has heard of a source, and of its session alone.
+func TestCore_SendsGoodbye(t *testing.T) {
 	r, hub := plainly(t)
 	for _, source := range []string{"", "hub"} {
 		e, err := r.core.Goodbye()
@@ -161,8 +161,8 @@ func TestCore_HasAFarewell(t *testing.T) {
 	}
 }
 
-// TestCore_SaysThatItIsThere to a source of ours, every minute, with what it holds in sum.
-func TestCore_SaysThatItIsThere(t *testing.T) {
+// TestCore_SendsKeepalives to a source of ours, every minute, with what it holds in sum.
+func TestCore_SendsKeepalives(t *testing.T) {
 	r, hub := plainly(t)
 	if r.core.KeepAlive() != time.Minute {
 		t.Error("it does not come back in a minute")
@@ -189,8 +189,8 @@ func TestCore_SaysThatItIsThere(t *testing.T) {
 	}
 }
 
-// TestCore_SaysThatItsListIsTooLargeForTheBroker: it is one event.
-func TestCore_SaysThatItsListIsTooLargeForTheBroker(t *testing.T) {
+// TestCore_ReportsThatItsListIsTooLargeForTheBroker: it is one event.
+func TestCore_ReportsThatItsListIsTooLargeForTheBroker(t *testing.T) {
 	r, hub := plainly(t)
 	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	for limit, want := range map[int]bool{0: false, 20: true, 1 << 10: false} {

@@ -135,7 +135,7 @@ func TestCore_WayBackLeavesOrphans(t *testing.T) {
 }
 
 // Failures of the record that last are told, whatever they are; those that pass are not.
-func TestCore_LastingFailuresOfTheRecordAreTold(t *testing.T) {
+func TestCore_LastingFailuresOfTheRecordAreReported(t *testing.T) {
 	for _, verb := range []string{"create", "patch", "patch status"} {
 		r := newRig(t)
 		r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
@@ -250,7 +250,7 @@ func TestCore_Limited(t *testing.T) {
 }
 
 // A work that is deleted and made anew under its name, corrected, gets through too.
-func TestCore_WayBackOfAWorkThatIsMadeAnew(t *testing.T) {
+func TestCore_WayBackOfAWorkThatIsRecreated(t *testing.T) {
 	r := newRig(t)
 	admits(r)
 	r.apply(hubWork("w-1", "guard", 1, configMap("g", "1"), guardConfiguration("Fail")))

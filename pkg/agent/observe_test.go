@@ -182,7 +182,7 @@ func TestCore_FlappingStatus(t *testing.T) {
 
 // Somebody fights over an object, so that it is repaired once a minute; its
 // values arrive all the same.
-func TestCore_FeedbackWhileSomebodyFights(t *testing.T) {
+func TestCore_FeedbackDuringConflict(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, deployment("a", "1"), configMap("c", "1"))
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", wellKnownStatus)}

@@ -68,7 +68,7 @@ func (r *rig) lookAt(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return r.f.Look(r.f.Ref(o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()))
 }
 
-func TestCore_NoWorkHasWhatAgentsLiveBy(t *testing.T) {
+func TestCore_RefusesObjectsThatAgentsNeed(t *testing.T) {
 	for _, strategy := range []workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeServerSideApply, workv1.UpdateStrategyTypeReadOnly} {
 		r := newRig(t)
 		guarded(r)

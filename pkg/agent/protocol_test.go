@@ -102,7 +102,7 @@ func TestC13_WorkThatCannotBeUsed(t *testing.T) {
 	r.expectRequests()
 }
 
-func TestC14_VersionsFromAStockBroker(t *testing.T) {
+func TestC14_VersionsFromAnOCMBroker(t *testing.T) {
 	r := newRig(t)
 	r.subscribe(ocmAccepted)
 	deliver := func(version int64, value string) {
@@ -279,7 +279,7 @@ func TestC26_ListOfWhatIsHeld(t *testing.T) {
 	}
 }
 
-func TestCore_StockBrokerForeignSourcesChangeNothing(t *testing.T) {
+func TestCore_OCMBrokerForeignSourcesChangeNothing(t *testing.T) {
 	r := newRig(t)
 	r.subscribe(ocmAccepted)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
@@ -349,7 +349,7 @@ func TestCore_EverySpecIsAnswered(t *testing.T) {
 	}
 }
 
-func TestCore_WorkMadeAnew(t *testing.T) {
+func TestCore_WorkRecreated(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 5, configMap("a", "1"))
 	r.apply(w)

@@ -8,7 +8,7 @@ import (
 
 // Each state, after each event: what is known, and whether the stray is looked at as
 // soon as the broker agrees, or its owner has compared.
-func TestStray_EachPair(t *testing.T) {
+func TestOrphanState_Transitions(t *testing.T) {
 	type looked struct{ read, inSync, compared, changed bool }
 	want := [numOrphanEvents]looked{
 		discoveredUnowned: {inSync: true, compared: true, changed: true}, // whoever compared

@@ -92,7 +92,7 @@ func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 }
 
 // What took long last time takes no worker again, and gets its turn all the same.
-func TestTurns_LongOnesWaitForEachOther(t *testing.T) {
+func TestWorkerPool_SlowWorksWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const long = 30
 		var mu sync.Mutex

@@ -55,7 +55,7 @@ func (r *rig) order(uid, name string, adopt bool) {
 
 // What another agent left is told and never removed, until an operator wants
 // exactly that.
-func TestCore_RemovesWhatIsNobodysOnOrderOnly(t *testing.T) {
+func TestCore_RemovesUnownedOrphanOnlyOnRequest(t *testing.T) {
 	r := newRig(t)
 	left := r.leftBehind(testHubHash, "old", "a")
 	r.inSync(0)
@@ -76,7 +76,7 @@ func TestCore_RemovesWhatIsNobodysOnOrderOnly(t *testing.T) {
 
 // An agent of OCM that still runs goes on writing what it has: the broker is told
 // how it is now.
-func TestCore_TellsHowWhatIsNobodysIsNow(t *testing.T) {
+func TestCore_ReportsUnownedOrphans(t *testing.T) {
 	r := newRig(t)
 	left := r.leftBehind(testHubHash, "old", "")
 	r.inSync(0)
@@ -101,7 +101,7 @@ func TestCore_TellsHowWhatIsNobodysIsNow(t *testing.T) {
 }
 
 // It has an owner by the time the order comes: nothing is removed.
-func TestCore_RemovesNothingThatHasBecomeSomebodys(t *testing.T) {
+func TestCore_KeepsOrphanThatGotAnOwner(t *testing.T) {
 	r := newRig(t)
 	left := r.leftBehind(testHubHash, "web", "a")
 	r.inSync(0)
@@ -116,7 +116,7 @@ func TestCore_RemovesNothingThatHasBecomeSomebodys(t *testing.T) {
 
 // What stands under a former identity goes to the work of its name; without one
 // the agent says so.
-func TestCore_AdoptsWhatIsNobodys(t *testing.T) {
+func TestCore_AdoptsUnownedOrphans(t *testing.T) {
 	r := newRig(t)
 	former := inventory.HubHash("former")
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))

@@ -52,7 +52,7 @@ func TestKeeps(t *testing.T) {
 
 // A finalizer that is taken off in time is no news, and one that stays is told after ten seconds, also by an agent
 // that does not know what the work was.
-func TestCore_DeletionSaysWhatItWaitsFor(t *testing.T) {
+func TestCore_DeletionReportsWhatItWaitsFor(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(w)

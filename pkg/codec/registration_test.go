@@ -11,9 +11,9 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestRegistration_WhoMayAsk is the table of ocm-protocol: what agents publish of each type, and
+// TestRegistration_AllowedRequests is the table of ocm-protocol: what agents publish of each type, and
 // what of it before they have a certificate.
-func TestRegistration_WhoMayAsk(t *testing.T) {
+func TestRegistration_AllowedRequests(t *testing.T) {
 	may := map[string]string{ // by type and verb: who
 		"cluster.open-cluster-management.io.v1.managedclusters.spec.create_request":            "both",
 		"cluster.open-cluster-management.io.v1.managedclusters.spec.resync_request":            "both",
@@ -105,7 +105,7 @@ func TestRegistrationEvents_RoundTrip(t *testing.T) {
 	check(e, err, func(e Event) (proto.Message, error) { return ParseRegistrationKeys(e) }, keys)
 }
 
-func TestRegistrationObjects_RefusesWhatHasNoPlace(t *testing.T) {
+func TestRegistrationObjects_RejectsUnknownScope(t *testing.T) {
 	for what, o := range map[string]*hawserv1.RegistrationObject{
 		"a work":                    {DataType: ManifestBundles.String(), Cluster: "c", Name: "n"},
 		"no type":                   {Cluster: "c", Name: "n"},

@@ -114,9 +114,9 @@ func TestDecodeHashes(t *testing.T) {
 	}
 }
 
-// TestVerdictOf: of conditions of one type the first counts, of those that are False Applied before
+// TestSummaryOf: of conditions of one type the first counts, of those that are False Applied before
 // Available; what is told of them is short and printable.
-func TestVerdictOf(t *testing.T) {
+func TestSummaryOf(t *testing.T) {
 	long := strings.Repeat("é", MaxSummaryBytes)
 	for data, want := range map[string]StatusSummary{
 		"": {},

@@ -28,7 +28,7 @@ func TestTagOf_HashesTheDocumentedInput(t *testing.T) {
 	}
 }
 
-func TestTagOf_TellsSpecsApart(t *testing.T) {
+func TestTagOf_DistinguishesSpecs(t *testing.T) {
 	specs := map[Tag]string{}
 	add := func(name string, tag Tag) {
 		if other, ok := specs[tag]; ok {

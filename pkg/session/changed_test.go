@@ -42,8 +42,8 @@ func TestSession_TriesAtOnceWhatHasChanged(t *testing.T) {
 	}
 }
 
-// TestSession_AChangeBeginsTheBackOffAnew: waits are as short after it as after the first failure.
-func TestSession_AChangeBeginsTheBackOffAnew(t *testing.T) {
+// TestSession_AChangeResetsTheBackOff: waits are as short after it as after the first failure.
+func TestSession_AChangeResetsTheBackOff(t *testing.T) {
 	b := &broker{refuse: func(int) error { return lost }}
 	simulate(t, b, &diary{}, func(w *world) {
 		w.after(time.Minute)

@@ -109,7 +109,7 @@ func TestMachine_BackoffGrowsToItsMaximum(t *testing.T) {
 	}
 }
 
-func TestMachine_BackoffBeginsAnew(t *testing.T) {
+func TestMachine_BackoffResets(t *testing.T) {
 	const first = 250 * time.Millisecond
 	broken := errors.New("disk full")
 	for name, tc := range map[string]struct {
@@ -200,9 +200,9 @@ func TestMachine_ConnectsAtOnceOncePerGoodConnection(t *testing.T) {
 	}
 }
 
-// TestMachine_PartyErrorIsNotTheBrokers: a party that got "denied" from a
+// TestMachine_HandlerErrorIsNotTheBrokers: a party that got "denied" from a
 // publish of its own and returns it does not stop the session for minutes.
-func TestMachine_PartyErrorIsNotTheBrokers(t *testing.T) {
+func TestMachine_HandlerErrorIsNotTheBrokers(t *testing.T) {
 	d := &diary{
 		subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) { return nil, refused },
 		handle:     func(context.Context, codec.Event) error { return refused },

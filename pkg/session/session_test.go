@@ -282,7 +282,7 @@ func TestSession_PublishNeedsConnection(t *testing.T) {
 
 // A party that ends a subscription is subscribed again after a back-off; one that is
 // not the current one is none of its business any more.
-func TestSession_EndsASubscriptionForItsParty(t *testing.T) {
+func TestSession_EndsASubscriptionForItsHandler(t *testing.T) {
 	simulate(t, &broker{}, &diary{}, func(w *world) {
 		w.session.End("s0")
 		synctest.Wait()
@@ -336,7 +336,7 @@ func requesting(ids ...string) *diary {
 	}}
 }
 
-func TestSession_AsksOncePerSubscription(t *testing.T) {
+func TestSession_RequestsOncePerSubscription(t *testing.T) {
 	simulate(t, &broker{}, requesting("spec", "status"), func(w *world) {
 		w.after(time.Hour)
 		w.dialer.Cut()
@@ -349,9 +349,9 @@ func TestSession_AsksOncePerSubscription(t *testing.T) {
 	})
 }
 
-// TestSession_AsksAgainWhenNotHeard: a resync request that was not accepted is
+// TestSession_RequestsAgainWithoutAnswer: a resync request that was not accepted is
 // not forgotten; the connection ends, and the next asks.
-func TestSession_AsksAgainWhenNotHeard(t *testing.T) {
+func TestSession_RequestsAgainWithoutAnswer(t *testing.T) {
 	b := &broker{publish: func(_ context.Context, _ []byte, id string) error {
 		if id == "s1" {
 			return &transport.Error{Code: transport.CodeOverloaded, Delay: 5 * time.Second, Message: "busy"}
@@ -420,7 +420,7 @@ func TestSession_AnswerOfResyncCannotBlock(t *testing.T) {
 	})
 }
 
-func TestSession_PartyFails(t *testing.T) {
+func TestSession_HandlerFails(t *testing.T) {
 	event := wire(t, "bad")
 	b := &broker{serve: func(ctx context.Context, _ int, out transport.Stream) error {
 		if err := out.Send(event); err != nil {

@@ -232,8 +232,8 @@ func (stuck) Dial(ctx context.Context) (transport.Conn, error) {
 	return nil, transport.GaveUp(ctx, "stuck")
 }
 
-// TestShare_WhoWaitsMayGiveUp: a dial that hangs holds nobody else for longer than he wants.
-func TestShare_WhoWaitsMayGiveUp(t *testing.T) {
+// TestSharedDialer_WaitersMayGiveUp: a dial that hangs holds nobody else for longer than he wants.
+func TestSharedDialer_WaitersMayGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := transport.Share(stuck{})
 		first, end := context.WithCancel(t.Context())

@@ -63,15 +63,15 @@ func TestInhibition_ADeadBrokerIsOnePage(t *testing.T) {
 	}
 	other := labels{"alertname": "HawserAgentCutOff", "cluster": "cluster1", "fleet": "another"}
 	dead := labels{"alertname": "HawserBrokerDown", "severity": "critical"}
-	tells(t, append(cutOff, other, dead), dead, other)
-	tells(t, append(cutOff, other), append(cutOff, other)...) // the broker is back, they are not
+	firing(t, append(cutOff, other, dead), dead, other)
+	firing(t, append(cutOff, other), append(cutOff, other)...) // the broker is back, they are not
 }
 
 // TestInhibition_OfOneCluster: the cause on one cluster says nothing of another.
 func TestInhibition_OfOneCluster(t *testing.T) {
 	down := labels{"alertname": "HawserAgentDown", "cluster": "a"}
 	elsewhere := labels{"alertname": "HawserAgentCutOff", "cluster": "b"}
-	tells(t, []labels{down, elsewhere, {"alertname": "HawserAgentCutOff", "cluster": "a"}}, down, elsewhere)
+	firing(t, []labels{down, elsewhere, {"alertname": "HawserAgentCutOff", "cluster": "a"}}, down, elsewhere)
 }
 
 // labels are those of an alert that fires.
@@ -136,8 +136,8 @@ func uninhibited(t *testing.T, firing []labels) []labels {
 	return reported
 }
 
-// tells checks which alerts are told of those that fire.
-func tells(t *testing.T, firing []labels, want ...labels) {
+// firing checks which alerts are told of those that fire.
+func firing(t *testing.T, firing []labels, want ...labels) {
 	t.Helper()
 	keys := func(all []labels) (keys []string) {
 		for _, l := range all {

@@ -109,7 +109,7 @@ func (b *bench) onFleet(ctx context.Context, root string) (err error) {
 	b.fleet = fleet.New(fleet.Config{
 		Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
 		Clusters: []string{cluster}, APIServerArgs: auditFlags,
-		Printf: b.say,
+		Printf: b.printf,
 	})
 	if err := b.fleet.Start(ctx); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (b *bench) startEcho(ctx context.Context) (*proc.Process, error) {
 }
 
 func (b *bench) measure(ctx context.Context) error {
-	b.say("the fleet rests for %s", b.idle)
+	b.printf("the fleet rests for %s", b.idle)
 	select {
 	case <-time.After(b.idle):
 	case <-ctx.Done():
@@ -189,7 +189,7 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	for i := range rounds {
-		b.say("round %d of %d", i+1, rounds)
+		b.printf("round %d of %d", i+1, rounds)
 		for _, step := range []func(context.Context) error{b.limits, b.publishes, b.latency, b.apply} {
 			if err := step(ctx); err != nil {
 				return err
@@ -277,7 +277,7 @@ func (b *bench) latency(ctx context.Context) error {
 // deliveries compares 100 with 3,000 sessions; the rounds alternate.
 func (b *bench) deliveries(ctx context.Context) error {
 	const few, many = 100, 3000
-	b.say("opening %d sessions", many)
+	b.printf("opening %d sessions", many)
 	before, err := vmRSS(b.fleet.Program(fleet.Broker).PID())
 	if err != nil {
 		return err

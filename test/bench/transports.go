@@ -62,7 +62,7 @@ func (b *bench) transports(ctx context.Context) (err error) {
 		{name: "Mosquitto", dial: b.overMQTT(m.config.Addr), restart: m.restart, pid: m.pid},
 	}
 	for i := range rounds {
-		b.say("transports: round %d of %d", i+1, rounds)
+		b.printf("transports: round %d of %d", i+1, rounds)
 		for _, r := range b.results.roads {
 			if err := b.travel(ctx, r); err != nil {
 				return fmt.Errorf("%s: %w", r.name, err)
@@ -178,7 +178,7 @@ func (b *bench) publishOn(ctx context.Context, conn transport.Conn, n int) (floa
 // crowd opens many sessions to a fresh process, reads what they cost there, and
 // has each get its share of deliveries.
 func (b *bench) crowd(ctx context.Context, r *road) error {
-	b.say("transports: %d sessions over %s", manySessions, r.name)
+	b.printf("transports: %d sessions over %s", manySessions, r.name)
 	if err := r.restart(ctx); err != nil {
 		return err
 	}

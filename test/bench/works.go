@@ -126,7 +126,7 @@ func (b *bench) works(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.say("%d works of %d manifests in %d namespaces", workCount, manifestsPerWork, spaceCount)
+	b.printf("%d works of %d manifests in %d namespaces", workCount, manifestsPerWork, spaceCount)
 	for _, step := range []func(context.Context) error{w.coldStart, w.restart, w.changes, w.atRest} {
 		if err := step(ctx); err != nil {
 			return err
@@ -135,7 +135,7 @@ func (b *bench) works(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) say(format string, args ...any) {
+func (b *bench) printf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
 }
 
@@ -317,15 +317,15 @@ func (w *worksBench) timed(ctx context.Context, s *start, done func(context.Cont
 	s.took = end.Sub(began)
 	made, err := w.audit.take()
 	s.requests = made.total()
-	w.tell("the start took "+s.took.Round(10*time.Millisecond).String(), made)
+	w.printRequests("the start took "+s.took.Round(10*time.Millisecond).String(), made)
 	return err
 }
 
-// tell shows which requests were made.
-func (w *worksBench) tell(when string, made requests) {
-	w.say("%s: %d requests", when, made.total())
+// printRequests shows which requests were made.
+func (w *worksBench) printRequests(when string, made requests) {
+	w.printf("%s: %d requests", when, made.total())
 	for _, what := range slices.Sorted(maps.Keys(made)) {
-		w.say("  %5d %s", made[what], what)
+		w.printf("  %5d %s", made[what], what)
 	}
 }
 
@@ -447,7 +447,7 @@ func (w *worksBench) atRest(ctx context.Context) error {
 	if _, err := w.audit.take(); err != nil {
 		return err
 	}
-	w.say("counting requests for %s", restTime)
+	w.printf("counting requests for %s", restTime)
 	if err := w.rest(ctx, restTime); err != nil {
 		return err
 	}
@@ -455,7 +455,7 @@ func (w *worksBench) atRest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.tell("at rest", made)
+	w.printRequests("at rest", made)
 	w.results.restRequests = float64(made.total()) / restTime.Minutes()
 	bytes, err := vmRSS(w.agent.PID())
 	w.results.worksMemory = float64(bytes) / (1 << 20)

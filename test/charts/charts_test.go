@@ -126,14 +126,14 @@ func TestCharts_RenderRegistration(t *testing.T) {
 
 // Where Open Cluster Management looks after the members, nothing else of the overlay is missing.
 func TestCharts_RenderRegistrationWithoutMembership(t *testing.T) {
-	want := said(t, kustomize(t, filepath.Join(root, "deploy", "hub-source-registration")))
+	want := output(t, kustomize(t, filepath.Join(root, "deploy", "hub-source-registration")))
 	for name := range want {
 		if strings.HasSuffix(name, " hawser-hub-source-membership") {
 			delete(want, name)
 		}
 	}
 	want["ConfigMap hawser-hub-source-config"]["data"].(object)["membership"].(object)["mode"] = "off"
-	got := said(t, render(t, "hub-source", "hawser", "--set", "registration.enabled=true,registration.membership=false"))
+	got := output(t, render(t, "hub-source", "hawser", "--set", "registration.enabled=true,registration.membership=false"))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-kustomize +helm):\n%s", diff)
 	}
@@ -145,8 +145,8 @@ func TestCharts_RenderWhatOverlaysDo(t *testing.T) {
 	for _, program := range programs {
 		for _, c := range []struct{ name, namespace string }{{"settings", "hawser"}, {"elsewhere", "elsewhere"}} {
 			dir := filepath.Join("testdata", program, c.name)
-			want := said(t, kustomize(t, dir))
-			got := said(t, render(t, program, c.namespace, "--values", filepath.Join(dir, "values.yaml")))
+			want := output(t, kustomize(t, dir))
+			got := output(t, render(t, program, c.namespace, "--values", filepath.Join(dir, "values.yaml")))
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s (-kustomize +helm):\n%s", dir, diff)
 			}
@@ -156,9 +156,9 @@ func TestCharts_RenderWhatOverlaysDo(t *testing.T) {
 
 var hash = regexp.MustCompile(`-config-[2456789bcdfghkmt]{10}$`)
 
-// said replaces configurations by what they say, and their names by some without
+// output replaces configurations by what they say, and their names by some without
 // their hash.
-func said(t *testing.T, all map[string]object) map[string]object {
+func output(t *testing.T, all map[string]object) map[string]object {
 	t.Helper()
 	out := map[string]object{}
 	for name, o := range all {
@@ -202,7 +202,7 @@ func TestCharts_LeaveOut(t *testing.T) {
 			t.Errorf("%s leaves %s: %v", c.set, c.text, err)
 		}
 	}
-	for name, o := range said(t, render(t, "hub-source", "hawser", "--set", "webhook.enabled=false")) {
+	for name, o := range output(t, render(t, "hub-source", "hawser", "--set", "webhook.enabled=false")) {
 		if o["kind"] == "ConfigMap" && o["data"].(object)["webhook"] != nil {
 			t.Errorf("%s configures a webhook: %v", name, o["data"])
 		}
@@ -220,7 +220,7 @@ func TestCharts_LeaveOut(t *testing.T) {
 }
 
 // A chart brings the definition that its program needs.
-func TestCharts_BringDefinitions(t *testing.T) {
+func TestCharts_InstallDefinitions(t *testing.T) {
 	for program, file := range map[string]string{"hub-source": "manifestworks", "agent": "appliedmanifestworks"} {
 		data, err := os.ReadFile(filepath.Join(root, "deploy", "crds", file+".yaml"))
 		if err != nil {

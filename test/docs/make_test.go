@@ -79,8 +79,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestBuild_SaysForWhomItWaits: a build of the control plane that waits names the one that has the lock.
-func TestBuild_SaysForWhomItWaits(t *testing.T) {
+// TestBuild_NamesTheHolderOfTheLock: a build of the control plane that waits names the one that has the lock.
+func TestBuild_NamesTheHolderOfTheLock(t *testing.T) {
 	cache := t.TempDir()
 	dir := filepath.Join(cache, "controlplane")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

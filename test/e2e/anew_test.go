@@ -14,10 +14,10 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestMadeAnewWhileAgentIsAway: while the agent is stopped, somebody takes the
+// TestRecreatedWhileAgentIsAway: while the agent is stopped, somebody takes the
 // finalizer off a work, so that it leaves the hub, and makes it anew under its name.
 // The objects that the new one has too stay, those that it lacks go.
-func TestMadeAnewWhileAgentIsAway(t *testing.T) {
+func TestRecreatedWhileAgentIsAway(t *testing.T) {
 	f := &shared
 	const name = "made-anew"
 	ns := f.NamespaceOn(t, cluster1)

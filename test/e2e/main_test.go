@@ -18,8 +18,8 @@ import (
 // Fleet is what a scenario runs on.
 type Fleet struct {
 	*harness.Fleet
-	load  *load // see Fleet.outage
-	plain bool  // between the parties is a stock broker
+	load      *load // see Fleet.outage
+	stateless bool  // between the parties is a stock broker
 }
 
 const (
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "e2e: TRANSPORT: %v\n", err)
 		os.Exit(2)
 	}
-	shared.plain = transport == fleet.Mosquitto
+	shared.stateless = transport == fleet.Mosquitto
 	os.Exit(harness.Main(m, fleet.Config{
 		Root:      "../..",
 		Clusters:  []string{cluster1, cluster2},
@@ -54,14 +54,14 @@ func TestMain(m *testing.M) {
 }
 
 // needBroker are the scenarios that ask Hawser's broker for something, onlyMQTT
-// those that are about MQTT, onlyPlain those about what only a stock broker does.
+// those that are about MQTT, onlyStateless those about what only a stock broker does.
 var (
 	needBroker = []string{
 		"TestBrokerRestoredFromBackup", "TestClusterReplaced", "TestDocumentation_CommandsForTheDemo", "TestForeignCluster", "TestForeignSource",
-		"TestMadeAnewWhileAgentIsAway", "TestNoCredentials", "TestProgramSource",
+		"TestRecreatedWhileAgentIsAway", "TestNoCredentials", "TestProgramSource",
 	}
-	onlyMQTT  = []string{"TestMessagesTwice", "TestSessionTakenOver"}
-	onlyPlain = []string{"TestSpecsLost", "TestStatusesLost"}
+	onlyMQTT      = []string{"TestMessagesTwice", "TestSessionTakenOver"}
+	onlyStateless = []string{"TestDroppedSpecs", "TestDroppedStatuses"}
 )
 
 // choose reads which transport the fleet has, and leaves out the scenarios that
@@ -73,10 +73,10 @@ func choose(name string, transport *fleet.Transport) error {
 	if err := transport.Set(name); err != nil {
 		return err
 	}
-	leave := slices.Concat(onlyMQTT, onlyPlain)
+	leave := slices.Concat(onlyMQTT, onlyStateless)
 	switch *transport {
 	case fleet.MQTT:
-		leave = onlyPlain
+		leave = onlyStateless
 	case fleet.Mosquitto:
 		leave = needBroker
 	}

@@ -71,45 +71,45 @@ func TestMessagesTwice(t *testing.T) {
 	l.settled(t)
 	for _, role := range roles {
 		has := r.has(role)
-		t.Logf("%s: repeated %d messages to the broker, %d from it", role, has[toBroker].twice, has[toParty].twice)
-		if has[toBroker].twice == 0 || has[toParty].twice == 0 {
+		t.Logf("%s: repeated %d messages to the broker, %d from it", role, has[toBroker].twice, has[toClient].twice)
+		if has[toBroker].twice == 0 || has[toClient].twice == 0 {
 			t.Error("nothing was repeated")
 		}
 	}
 }
 
-// TestSpecsLost: the broker acknowledges every second message for agents, and loses it,
+// TestDroppedSpecs: the broker acknowledges every second message for agents, and loses it,
 // while works are created, changed and deleted. The connections live on, so nobody asks;
 // hub-source publishes again what nobody has answered for a minute.
 //
 // Hawser's broker never does that: what it acknowledged is on its disk.
-func TestSpecsLost(t *testing.T) {
+func TestDroppedSpecs(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
 	before := keys("lost-specs-1", "lost-specs-2", "lost-specs-3", "lost-specs-4")
 	l.each(t, before, l.Create)
 	r := f.relayed(t)
 	l.settled(t)
-	r.set(pki.Agent, odds{}, odds{lost: 0.5})
+	r.set(pki.Agent, odds{}, odds{dropped: 0.5})
 	l.each(t, before[:4], l.Delete)
 	l.each(t, before[4:], l.Update)
 	l.each(t, l.steady[:10], l.Update)
 	l.each(t, keys("lost-specs-5", "lost-specs-6", "lost-specs-7", "lost-specs-8"), l.Create)
-	f.losing(t, l, r, toParty)
+	f.losing(t, l, r, toClient)
 	l.settled(t)
 }
 
-// TestStatusesLost: the same with what agents say. A status that was lost nobody misses:
+// TestDroppedStatuses: the same with what agents say. A status that was lost nobody misses:
 // hub-source asks for all every 30 minutes, and when it subscribes, which it does
 // again here because Mosquitto is killed.
-func TestStatusesLost(t *testing.T) {
+func TestDroppedStatuses(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
 	deleted := keys("lost-statuses-1", "lost-statuses-2")
 	l.each(t, deleted, l.Create)
 	r := f.relayed(t)
 	l.settled(t)
-	r.set(pki.Agent, odds{lost: 0.5}, odds{lost: 0.1})
+	r.set(pki.Agent, odds{dropped: 0.5}, odds{dropped: 0.1})
 	l.each(t, deleted, l.Delete)
 	l.each(t, keys("lost-statuses-3", "lost-statuses-4"), l.Create)
 	l.each(t, l.steady, l.Update)
@@ -123,7 +123,7 @@ func TestStatusesLost(t *testing.T) {
 func (f *Fleet) losing(t *testing.T, l *load, r *relay, d int) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {
-		if lost := r.has(pki.Agent)[d].lost; lost < 3 {
+		if lost := r.has(pki.Agent)[d].dropped; lost < 3 {
 			return fmt.Errorf("%d messages were lost", lost)
 		}
 		if l.Converged(ctx) == nil {
@@ -133,5 +133,5 @@ func (f *Fleet) losing(t *testing.T, l *load, r *relay, d int) {
 	})
 	r.set(pki.Agent, odds{}, odds{})
 	has := r.has(pki.Agent)
-	t.Logf("lost %d messages of agents, %d for them", has[toBroker].lost, has[toParty].lost)
+	t.Logf("lost %d messages of agents, %d for them", has[toBroker].dropped, has[toClient].dropped)
 }

@@ -47,10 +47,10 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 	t.Logf("%d objects came back before they were deleted again", len(l.History.Returned()))
 }
 
-// TestBrokerLost: the broker begins with an empty disk. Nobody can tell it that a
+// TestBrokerReplaced: the broker begins with an empty disk. Nobody can tell it that a
 // work was deleted whose finalizer somebody took off meanwhile; the agent evicts
 // what that had on the cluster once it is certain that no source has it.
-func TestBrokerLost(t *testing.T) {
+func TestBrokerReplaced(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
 	forgotten := keys("lost-forgotten")

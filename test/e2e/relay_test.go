@@ -29,7 +29,7 @@ type relay struct {
 	broker   string // where it is now
 	listener net.Listener
 	asBroker *tls.Config
-	parties  map[string]party // by the common names of their certificates
+	clients  map[string]client // by the common names of their certificates
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex // guards what follows
@@ -40,8 +40,8 @@ type relay struct {
 	did    map[pki.Role][2]did
 }
 
-// party is who reaches the broker through a relay.
-type party struct {
+// client is who reaches the broker through a relay.
+type client struct {
 	role pki.Role
 	tls  *tls.Config
 }
@@ -49,20 +49,20 @@ type party struct {
 // The directions of a relay.
 const (
 	toBroker = iota
-	toParty
+	toClient
 )
 
 // odds say how often a message meets with something, and did how often it has.
 type (
-	odds struct{ twice, lost float64 }
-	did  struct{ twice, lost int }
+	odds struct{ twice, dropped float64 }
+	did  struct{ twice, dropped int }
 )
 
 // relayed puts a relay between all parties and the broker, until the test ends.
 func (f *Fleet) relayed(t *testing.T) *relay {
 	t.Helper()
 	r := &relay{
-		asBroker: f.tlsOf(t, pki.Broker, fleet.Broker), parties: map[string]party{}, ends: map[net.Conn]bool{},
+		asBroker: f.tlsOf(t, pki.Broker, fleet.Broker), clients: map[string]client{}, ends: map[net.Conn]bool{},
 		odds: map[pki.Role][2]odds{}, did: map[pki.Role][2]did{},
 	}
 	r.asBroker.ClientAuth, r.asBroker.ClientCAs = tls.RequireAndVerifyClientCert, r.asBroker.RootCAs
@@ -70,7 +70,7 @@ func (f *Fleet) relayed(t *testing.T) *relay {
 	r.random = rand.New(rand.NewPCG(seed, seed))
 	for name, role := range map[string]pki.Role{fleet.SourceID: pki.Source, cluster1: pki.Agent, cluster2: pki.Agent} {
 		user, _ := pki.Subject(role, name)
-		r.parties[user] = party{role, f.tlsOf(t, role, name)}
+		r.clients[user] = client{role, f.tlsOf(t, role, name)}
 	}
 	before := f.broker().Args()
 	behind, args := f.behind(t)
@@ -97,7 +97,7 @@ func (f *Fleet) behind(t *testing.T) (addr string, args []string) {
 		t.Fatal(err)
 	}
 	addr, args = net.JoinHostPort(host, port), slices.Clone(f.broker().Args())
-	if !f.plain {
+	if !f.stateless {
 		return addr, append(args, "--listen="+addr)
 	}
 	conf := args[len(args)-1]
@@ -145,7 +145,7 @@ func (f *Fleet) tlsOf(t *testing.T, role pki.Role, name string) *tls.Config {
 func (r *relay) set(role pki.Role, broker, client odds) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.odds[role] = [2]odds{toBroker: broker, toParty: client}
+	r.odds[role] = [2]odds{toBroker: broker, toClient: client}
 }
 
 // has returns what happened, by direction.
@@ -211,7 +211,7 @@ func (r *relay) connect(near *tls.Conn) {
 	if err := near.Handshake(); err != nil {
 		return
 	}
-	p, ok := r.parties[near.ConnectionState().PeerCertificates[0].Subject.CommonName]
+	p, ok := r.clients[near.ConnectionState().PeerCertificates[0].Subject.CommonName]
 	if !ok {
 		return
 	}
@@ -227,7 +227,7 @@ func (r *relay) connect(near *tls.Conn) {
 		r.carry(p.role, toBroker, near, remote, &copies)
 		_ = remote.Close()
 	}()
-	r.carry(p.role, toParty, remote, near, &copies)
+	r.carry(p.role, toClient, remote, near, &copies)
 	_ = near.Close()
 	<-done
 }
@@ -251,7 +251,7 @@ func (r *relay) carry(role pki.Role, d int, from, to net.Conn, all *[2]copies) {
 		case p.kind() == puback && all[1-d].ends(p):
 			continue // its sender knows nothing of the copy
 		case !ok:
-		case r.loses(role, d):
+		case r.drops(role, d):
 			sink, out = from, binary.BigEndian.AppendUint16([]byte{puback << 4, 2}, id)
 		default:
 			recent = append(recent[max(0, len(recent)-again+1):], p)
@@ -265,15 +265,15 @@ func (r *relay) carry(role pki.Role, d int, from, to net.Conn, all *[2]copies) {
 	}
 }
 
-// loses reports whether a message is lost.
-func (r *relay) loses(role pki.Role, d int) bool {
+// drops reports whether a message is lost.
+func (r *relay) drops(role pki.Role, d int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.random.Float64() >= r.odds[role][d].lost {
+	if r.random.Float64() >= r.odds[role][d].dropped {
 		return false
 	}
 	has := r.did[role]
-	has[d].lost++
+	has[d].dropped++
 	r.did[role] = has
 	return true
 }

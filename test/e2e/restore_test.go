@@ -87,7 +87,7 @@ func (f *Fleet) onHubDisk(t *testing.T, do func(data string) error) {
 // decide says that what the hub lacks on cluster1 is to be deleted.
 func (f *Fleet) decide(t *testing.T) {
 	t.Helper()
-	if !f.plain {
+	if !f.stateless {
 		operator := f.PKI()
 		harness.Eventually(t, func(ctx context.Context) error {
 			return f.tryHawser(ctx, "approve", "--source", fleet.SourceID, "--cluster", cluster1, "--all", "--broker", f.BrokerAddr(),

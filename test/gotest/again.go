@@ -84,7 +84,7 @@ func (s *stage) pass(ctx context.Context, f testlog.Failure, events io.Writer) (
 		passed, err = s.test(ctx, s.command.rest(f), events)
 	}
 	if passed && err == nil {
-		err = s.tell(f, first, second.Bytes())
+		err = s.print(f, first, second.Bytes())
 	}
 	return passed && err == nil, err
 }
@@ -150,8 +150,8 @@ func (s *stage) record() string {
 	return filepath.Join(filepath.Dir(s.file), "flaky", name+".txt")
 }
 
-// tell records the tests of a failure as flaky, with their output of both runs.
-func (s *stage) tell(f testlog.Failure, first, second []byte) error {
+// print records the tests of a failure as flaky, with their output of both runs.
+func (s *stage) print(f testlog.Failure, first, second []byte) error {
 	var b strings.Builder
 	for _, t := range f.Tests {
 		n := testlog.Name{Package: f.Package, Test: t}

@@ -161,7 +161,7 @@ func (r result) want(t *testing.T, passed bool, ran string) {
 	}
 }
 
-func (r result) says(t *testing.T, all ...string) {
+func (r result) wantPrinted(t *testing.T, all ...string) {
 	t.Helper()
 	for _, want := range all {
 		if !strings.Contains(r.printed, want) {
@@ -175,7 +175,7 @@ func TestAgain_PassesAlone(t *testing.T) {
 	t.Parallel()
 	r := play(t, true, "", "-timeout=1m", "./fine", "./once")
 	r.want(t, true, "AABCBC")
-	r.says(t, "FAIL\texample.com/m/once", "again, alone: example.com/m/once TestB TestC\n", "ok  \texample.com/m/once")
+	r.wantPrinted(t, "FAIL\texample.com/m/once", "again, alone: example.com/m/once TestB TestC\n", "ok  \texample.com/m/once")
 	want := `FLAKY example.com/m/once TestB
   it failed:
         once_test.go:7: time 0
@@ -206,7 +206,7 @@ FLAKY example.com/m/once TestC
 	}
 }
 
-func TestAgain_OnlyIfAskedFor(t *testing.T) {
+func TestAgain_OnlyIfRequested(t *testing.T) {
 	t.Parallel()
 	r := play(t, false, "", "./once")
 	r.want(t, false, "ABC")
@@ -226,7 +226,7 @@ func TestAgain_FailsAgain(t *testing.T) {
 	}
 	r = play(t, true, "", "./skips")
 	r.want(t, false, "AA")
-	r.says(t, "example.com/m/skips TestA did not pass\n")
+	r.wantPrinted(t, "example.com/m/skips TestA did not pass\n")
 }
 
 // TestAgain_Crash: the test that ended the test binary runs again alone, and then those that
@@ -235,7 +235,7 @@ func TestAgain_Crash(t *testing.T) {
 	t.Parallel()
 	r := play(t, true, "", "-skip=Skipped$", "./panics")
 	r.want(t, true, "AC"+"C"+"DB")
-	r.says(t, "again, alone: example.com/m/panics TestC\n")
+	r.wantPrinted(t, "again, alone: example.com/m/panics TestC\n")
 	if !strings.Contains(r.record, "FLAKY example.com/m/panics TestC\n") || !strings.Contains(r.record, "    panic: oh") || strings.Contains(r.record, "TestB") {
 		t.Errorf("recorded %q", r.record)
 	}
@@ -246,10 +246,10 @@ func TestAgain_Crash(t *testing.T) {
 	// A test behind the crash fails for the first time in the second run, and that counts.
 	r = play(t, true, "", "./goes")
 	r.want(t, false, "A"+"A"+"B")
-	r.says(t, "again, alone: example.com/m/goes TestA\n", "behind the crash")
+	r.wantPrinted(t, "again, alone: example.com/m/goes TestA\n", "behind the crash")
 	r = play(t, true, "", "-timeout=1s", "./hangs")
 	r.want(t, true, "B"+"B"+"A")
-	r.says(t, "test timed out after 1s", "again, alone: example.com/m/hangs TestB\n")
+	r.wantPrinted(t, "test timed out after 1s", "again, alone: example.com/m/hangs TestB\n")
 }
 
 // TestAgain_Never: a failure that a second run does not mend, or of a test that is known to be flaky, is final.
@@ -257,14 +257,14 @@ func TestAgain_Never(t *testing.T) {
 	t.Parallel()
 	r := play(t, true, "", "./broken", "./once")
 	r.want(t, false, "ABC")
-	r.says(t, "declared and not used", "example.com/m/broken failed, and none of its tests explains it: nothing is run again\n")
+	r.wantPrinted(t, "declared and not used", "example.com/m/broken failed, and none of its tests explains it: nothing is run again\n")
 	r = play(t, true, "", "./exits")
 	r.want(t, false, "M")
 	r = play(t, true, "", "./outside")
 	r.want(t, false, "A")
 	r = play(t, true, "# comment\n\nexample.com/m/once TestC — the clock\n", "./once")
 	r.want(t, false, "ABC")
-	r.says(t, "example.com/m/once TestC is listed in test/flaky.txt (the clock): nothing is run again\n")
+	r.wantPrinted(t, "example.com/m/once TestC is listed in test/flaky.txt (the clock): nothing is run again\n")
 }
 
 func TestParse(t *testing.T) {
@@ -364,8 +364,8 @@ func TestStages_FlakyTestsAreLast(t *testing.T) {
 	}
 }
 
-// TestMake_WhoRunsAgain: a test runs again in `make test`, and not in `make test-all`.
-func TestMake_WhoRunsAgain(t *testing.T) {
+// TestMake_RerunsOnlyNamedStages: a test runs again in `make test`, and not in `make test-all`.
+func TestMake_RerunsOnlyNamedStages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const stages = "#!/bin/sh\necho \"$1 AGAIN=$AGAIN\"\nif [ \"$1\" = test ]; then exec \"$MAKE\" test; fi\n"

@@ -14,7 +14,7 @@ import (
 type matrix struct {
 	// corner is the head of the first column.
 	corner  string
-	parties []string
+	clients []string
 	// rows are what there has to be a row for; nil: whatever there is.
 	rows []string
 	// cell is what a cell looks like; it ends in labels, except where it may go without.
@@ -71,7 +71,7 @@ func TestSecurity_EachCellHasItsTests(t *testing.T) {
 // read returns the labels that the cells of the matrix name on a page, each once, and what is
 // wrong with it.
 func (m matrix) read(markdown string) (used, bad []string) {
-	header := "| " + m.corner + " | " + strings.Join(m.parties, " | ") + " |"
+	header := "| " + m.corner + " | " + strings.Join(m.clients, " | ") + " |"
 	_, rest, found := strings.Cut(markdown, header+"\n")
 	if !found {
 		return nil, []string{"no table begins with " + header}
@@ -87,13 +87,13 @@ func (m matrix) read(markdown string) (used, bad []string) {
 			continue
 		}
 		rows = append(rows, strings.TrimSpace(cells[0]))
-		if len(cells) != 1+len(m.parties) {
+		if len(cells) != 1+len(m.clients) {
 			bad = append(bad, fmt.Sprintf("%s: %d columns", line, len(cells)))
 			continue
 		}
 		for i, c := range cells[1:] {
 			if c = strings.TrimSpace(c); !m.cell.MatchString(c) {
-				bad = append(bad, fmt.Sprintf("%s, %s: %q does not end in a label, as no M1", cells[0], m.parties[i], c))
+				bad = append(bad, fmt.Sprintf("%s, %s: %q does not end in a label, as no M1", cells[0], m.clients[i], c))
 			}
 			for _, l := range oneLabel.FindAllString(c, -1) {
 				if !slices.Contains(used, l) {

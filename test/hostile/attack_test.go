@@ -77,7 +77,7 @@ func runAttack(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	if err := say(line{What: "ready"}); err != nil {
+	if err := emit(outputLine{What: "ready"}); err != nil {
 		return err
 	}
 	if err := attack(ctx, t); err != nil && ctx.Err() == nil {
@@ -89,7 +89,7 @@ func runAttack(ctx context.Context, name string) error {
 	for _, what := range slices.Sorted(maps.Keys(t.load.n)) {
 		all = append(all, fmt.Sprintf("%d %s", t.load.n[what], what))
 	}
-	return say(line{What: "load", Text: strings.Join(all, ", ")})
+	return emit(outputLine{What: "load", Text: strings.Join(all, ", ")})
 }
 
 // side by side runs n attackers, each again whenever it is thrown out.

@@ -60,7 +60,7 @@ func runFleet(ctx context.Context) error {
 	wg.Go(func() { f.reconnect(working) })
 	wg.Go(func() { f.report(working) })
 	wg.Go(func() {
-		if err := f.ask(working); err != nil {
+		if err := f.request(working); err != nil {
 			fmt.Fprintln(os.Stderr, err) // the test waits in vain for what it was to say
 		}
 	})
@@ -69,9 +69,9 @@ func runFleet(ctx context.Context) error {
 		case "stop":
 			stop()
 			wg.Wait()
-			return say(line{What: "stopped"})
+			return emit(outputLine{What: "stopped"})
 		case "verify":
-			return say(line{What: "verified", Text: f.lost(ctx)})
+			return emit(outputLine{What: "verified", Text: f.dropped(ctx)})
 		}
 		return fmt.Errorf("unknown order %q", what)
 	})
@@ -146,12 +146,12 @@ func (f *fleet) got(id string, version int) {
 func (f *fleet) publish(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	ready := sync.OnceValue(func() error { return say(line{What: "ready"}) })
+	ready := sync.OnceValue(func() error { return emit(outputLine{What: "ready"}) })
 	n := 0
 	_ = every(ctx, publishEvery, func() error { // until ctx ends
 		c := f.source(ctx)
 		if c == nil {
-			return say(line{At: time.Now(), What: "delivery", Took: givenUp, Text: "no connection"})
+			return emit(outputLine{At: time.Now(), What: "delivery", Took: givenUp, Text: "no connection"})
 		}
 		n++
 		// Works take turns, so that no two versions of one are under way.
@@ -168,7 +168,7 @@ func (f *fleet) publish(ctx context.Context) {
 			if err == nil {
 				err = ready()
 			}
-			_ = say(line{At: began, What: "delivery", Took: took, Of: cluster(i % clusters), Text: fmt.Sprint(err)}) // a test that does not hear it fails
+			_ = emit(outputLine{At: began, What: "delivery", Took: took, Of: cluster(i % clusters), Text: fmt.Sprint(err)}) // a test that does not hear it fails
 		})
 		return nil
 	})
@@ -258,13 +258,13 @@ func (f *fleet) reconnect(ctx context.Context) {
 		if ctx.Err() != nil { // it was told to stop
 			return nil
 		}
-		return say(line{At: began, What: "connect", Took: took, Of: cluster(n % clusters), Text: fmt.Sprint(err)})
+		return emit(outputLine{At: began, What: "connect", Took: took, Of: cluster(n % clusters), Text: fmt.Sprint(err)})
 	})
 }
 
-// lost subscribes every agent anew and names what was acknowledged and is not
+// dropped subscribes every agent anew and names what was acknowledged and is not
 // there.
-func (f *fleet) lost(ctx context.Context) string {
+func (f *fleet) dropped(ctx context.Context) string {
 	f.mu.Lock()
 	f.seen = map[string]int{}
 	f.mu.Unlock()

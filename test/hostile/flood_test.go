@@ -46,7 +46,7 @@ func (t target) flood(ctx context.Context, role pki.Role, name, what string, flo
 					}
 					t.load.add(what, 1)
 					if err == nil && t.real {
-						err = say(line{At: began, What: "flooded", Took: time.Since(began)})
+						err = emit(outputLine{At: began, What: "flooded", Took: time.Since(began)})
 					}
 					if errors.Is(err, errAnswered) { // refused before its end
 						err = nil
@@ -141,7 +141,7 @@ func (f *fleet) report(ctx context.Context) {
 		name := cluster(i % clusters)
 		c, sequence := s.conn(ctx, name), s.sequence.Next(time.Now().UnixMilli())
 		if c == nil {
-			return say(line{At: time.Now(), What: "status", Took: givenUp, Text: "no connection"})
+			return emit(outputLine{At: time.Now(), What: "status", Took: givenUp, Text: "no connection"})
 		}
 		wg.Go(func() {
 			began := time.Now()
@@ -150,7 +150,7 @@ func (f *fleet) report(ctx context.Context) {
 				s.drop(name)
 			}
 			if ctx.Err() == nil {
-				_ = say(line{At: began, What: "status", Took: took, Of: name, Text: fmt.Sprint(err)}) // a test that does not hear it fails
+				_ = emit(outputLine{At: began, What: "status", Took: took, Of: name, Text: fmt.Sprint(err)}) // a test that does not hear it fails
 			}
 		})
 		return nil

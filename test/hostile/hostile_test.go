@@ -59,15 +59,15 @@ func TestHandshakes(t *testing.T) { attack(t, "handshakes") }
 // TestReflection: asking what is served is no way to keep a broker busy.
 func TestReflection(t *testing.T) { attack(t, "reflection") }
 
-// TestResets: neither are calls that are reset at once.
-func TestResets(t *testing.T) { attack(t, "resets") }
+// TestAttack_StreamResets: neither are calls that are reset at once.
+func TestAttack_StreamResets(t *testing.T) { attack(t, "resets") }
 
-// TestCrumbs: nor are bodies that come byte by byte, and cost much more than
+// TestAttack_ByteWiseBodies: nor are bodies that come byte by byte, and cost much more than
 // their bytes.
-func TestCrumbs(t *testing.T) { attack(t, "crumbs") }
+func TestAttack_ByteWiseBodies(t *testing.T) { attack(t, "crumbs") }
 
-// TestOutlive: no connection lives on when its certificate has ended.
-func TestOutlive(t *testing.T) { attack(t, "outlive") }
+// TestAttack_ExpiredCertificate: no connection lives on when its certificate has ended.
+func TestAttack_ExpiredCertificate(t *testing.T) { attack(t, "outlive") }
 
 // A time that is too long has to be found so in as many attempts as count, each of which
 // takes twice as long as the one before: the p99 of a few seconds is sometimes that of
@@ -80,8 +80,8 @@ const (
 	wide         = 3
 )
 
-// judged are the attacks that are not judged by the times that the fleet notices.
-var judged = map[string]func(s *stage, attacker *actor, from, to time.Time) string{"specflood": share}
+// checks are the attacks that are not judged by the times that the fleet notices.
+var checks = map[string]func(s *stage, attacker *actor, from, to time.Time) string{"specflood": share}
 
 // attack runs an attack on the broker. Where times are measured it runs on a sink too, and the times
 // of the fleet are compared.
@@ -142,7 +142,7 @@ func (s *stage) attack(name string, length time.Duration, slack int) (tooLong st
 	if recovery > maxRecovery {
 		s.t.Errorf("it recovered after %v, at most %v are allowed", recovery, maxRecovery)
 	}
-	if judge := judged[name]; judge != nil {
+	if judge := checks[name]; judge != nil {
 		return judge(s, r.attacker, r.began, r.ended), others
 	}
 	if late(reference, under) == "" {
@@ -318,7 +318,7 @@ func (s *stage) recovery(since time.Time, allowed time.Duration) time.Duration {
 	_ = every(ctx, 20*time.Millisecond, func() error { // until it has recovered
 		last = since
 		n := 0
-		for _, l := range s.fleet.said() {
+		for _, l := range s.fleet.output() {
 			late := l.Took > 4*allowed // no window, single ones
 			switch {
 			case l.At.Before(since) || l.What != "delivery" && l.What != "connect":

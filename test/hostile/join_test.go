@@ -65,8 +65,8 @@ const (
 	fills = 6
 	// maxAnswer is how long a member's Lease, or a cluster that joins, waits for its answer.
 	maxAnswer = time.Second
-	// askEvery is how often they ask.
-	askEvery = 50 * time.Millisecond
+	// requestEvery is how often they ask.
+	requestEvery = 50 * time.Millisecond
 )
 
 // tokenFile is where the hub leaves the bootstrap token.
@@ -110,7 +110,7 @@ func runHub(ctx context.Context) error {
 	server := registration.New(registration.Config{
 		ID: source, Hub: hub, Dialer: dialer, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.DiscardHandler),
 	})
-	if err := say(line{What: "ready"}); err != nil {
+	if err := emit(outputLine{What: "ready"}); err != nil {
 		return err
 	}
 	if err := run.Group(ctx, run.Task{Name: "server", Run: server.Run}, run.Task{Name: "approve", Run: func(ctx context.Context) error { return approve(ctx, s) }}); err != nil {
@@ -133,7 +133,7 @@ func runHub(ctx context.Context) error {
 			}
 		}
 	}
-	return say(line{What: "load", Text: fmt.Sprintf(onTheHub, n, size, events, renewals)}) // as an attacker, when it ends
+	return emit(outputLine{What: "load", Text: fmt.Sprintf(onTheHub, n, size, events, renewals)}) // as an attacker, when it ends
 }
 
 // onTheHub is what the hub says in the end.
@@ -157,8 +157,8 @@ func approve(ctx context.Context, s *hubapi.Server) error {
 // flooded is the cluster for which joiners asks.
 const flooded = "new"
 
-// asked are the requests of members and of joining clusters beside the attack.
-var asked = []string{"lease", "join"}
+// requestedCSRs are the requests of members and of joining clusters beside the attack.
+var requestedCSRs = []string{"lease", "join"}
 
 // undecided says what is wrong with what came through to the hub.
 func (s *stage) undecided() {
@@ -186,7 +186,7 @@ func (s *stage) tried(load string) {
 // joinersWait fails the test if the answers of the hub took too long.
 func (s *stage) joinersWait(r raid) {
 	s.t.Helper()
-	for _, what := range asked {
+	for _, what := range requestedCSRs {
 		all := s.fleet.took(what, r.began, r.ended)
 		s.t.Logf("p99 of %d answers to %s is %v", len(all), what, percentile(all))
 		if took := percentile(all); took > maxAnswer {
@@ -195,9 +195,9 @@ func (s *stage) joinersWait(r raid) {
 	}
 }
 
-// ask has a member renew its Lease, and somebody ask that a cluster joins, and says how long each
+// request has a member renew its Lease, and somebody ask that a cluster joins, and says how long each
 // takes.
-func (f *fleet) ask(ctx context.Context) error {
+func (f *fleet) request(ctx context.Context) error {
 	token, err := os.ReadFile(tokenFile(f.files))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // there is no hub
@@ -215,7 +215,7 @@ func (f *fleet) ask(ctx context.Context) error {
 		return err
 	}
 	defer joiner.Close()
-	return every(ctx, askEvery, func() error {
+	return every(ctx, requestEvery, func() error {
 		return errors.Join(
 			answered(ctx, member, "lease", codec.Leases, codec.UpdateRequest, cluster(0), lease(cluster(0))),
 			answered(ctx, joiner, "join", codec.ManagedClusters, codec.CreateRequest, "modest", managedCluster("modest")),
@@ -225,7 +225,7 @@ func (f *fleet) ask(ctx context.Context) error {
 
 // answered asks, and says how long the hub's answer took.
 func answered(ctx context.Context, c transport.Conn, what string, d codec.DataType, a codec.Action, cluster string, o object) error {
-	e, err := asking(d, codec.Spec, a, cluster, o)
+	e, err := requester(d, codec.Spec, a, cluster, o)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func answered(ctx context.Context, c transport.Conn, what string, d codec.DataTy
 	case err != nil && !strings.Contains(err.Error(), "AlreadyExists"):
 		took = givenUp
 	}
-	return say(line{At: began, What: what, Took: took, Text: fmt.Sprint(err)})
+	return emit(outputLine{At: began, What: what, Took: took, Text: fmt.Sprint(err)})
 }
 
 // requested is what joiners does as fast as it can.
@@ -276,7 +276,7 @@ func joiners(ctx context.Context, t target) error {
 		for range 8 {
 			wg.Go(func() {
 				_ = every(w.ended, time.Millisecond, func() error { // until it is thrown out
-					e, err := asking(codec.SigningRequests, codec.Spec, codec.CreateRequest, flooded, csr(flooded, fmt.Sprint(flooded, "-", n.Add(1)), request))
+					e, err := requester(codec.SigningRequests, codec.Spec, codec.CreateRequest, flooded, csr(flooded, fmt.Sprint(flooded, "-", n.Add(1)), request))
 					if err != nil {
 						return err
 					}
@@ -298,8 +298,8 @@ func joiners(ctx context.Context, t target) error {
 
 type object = hubapi.Object
 
-// asking is an event of an agent.
-func asking(d codec.DataType, s codec.Subresource, a codec.Action, cluster string, o object) (codec.Event, error) {
+// requester is an event of an agent.
+func requester(d codec.DataType, s codec.Subresource, a codec.Action, cluster string, o object) (codec.Event, error) {
 	data, err := json.Marshal(o)
 	if err != nil {
 		return codec.Event{}, err
@@ -408,7 +408,7 @@ func (t target) fill(ctx context.Context, joiner, member transport.Conn) error {
 		return err
 	}
 	offer := func(c transport.Conn, d codec.DataType, cluster string, o object) error {
-		e, err := asking(d, codec.Spec, codec.CreateRequest, cluster, o)
+		e, err := requester(d, codec.Spec, codec.CreateRequest, cluster, o)
 		if err == nil {
 			_, err = c.Publish(ctx, e, "")
 		}
@@ -436,7 +436,7 @@ func (t target) fill(ctx context.Context, joiner, member transport.Conn) error {
 
 // try does it. The error says what became of it instead.
 func (f forgery) try(ctx context.Context, c transport.Conn) error {
-	e, err := asking(f.dataType, f.subresource, f.action, f.cluster, f.object)
+	e, err := requester(f.dataType, f.subresource, f.action, f.cluster, f.object)
 	if err != nil {
 		return err
 	}
@@ -512,7 +512,7 @@ func raised(ctx context.Context, c transport.Conn) error {
 		d codec.DataType
 		o object
 	}{{codec.ManagedClusters, managedCluster(own)}, {codec.SigningRequests, csr(own, own+"-0", request)}} {
-		e, err := asking(o.d, codec.Spec, codec.CreateRequest, own, o.o)
+		e, err := requester(o.d, codec.Spec, codec.CreateRequest, own, o.o)
 		if err != nil {
 			return err
 		}

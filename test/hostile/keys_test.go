@@ -55,7 +55,7 @@ func TestDearRequests(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		e, err := asking(codec.SigningRequests, codec.Spec, codec.CreateRequest, cluster, csr(cluster, fmt.Sprint(cluster, "-", n), request))
+		e, err := requester(codec.SigningRequests, codec.Spec, codec.CreateRequest, cluster, csr(cluster, fmt.Sprint(cluster, "-", n), request))
 		if err == nil {
 			_, err = c.Publish(ctx, e, "")
 		}

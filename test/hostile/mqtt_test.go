@@ -113,7 +113,7 @@ func mqttProperties(ctx context.Context, t target) error {
 func mqttSlow(ctx context.Context, t target) error {
 	var all []packets.Packet // refusals say why, and are longer than what they refuse
 	for id := range uint16(400) {
-		k := ask(packets.Subscribe, "#", "sources/+/clusters/c1/sourceevents")
+		k := statusRequest(packets.Subscribe, "#", "sources/+/clusters/c1/sourceevents")
 		k.PacketID = id + 1
 		all = append(all, k)
 	}
@@ -138,7 +138,7 @@ func mqttSlow(ctx context.Context, t target) error {
 // mqttHalves sends halves of packets, of SUBSCRIBE and of PUBLISH, byte by byte, stays there, and
 // leaves every other time.
 func mqttHalves(ctx context.Context, t target) error {
-	b, err := encode(ask(packets.Subscribe, "#"), foreign(1))
+	b, err := encode(statusRequest(packets.Subscribe, "#"), foreign(1))
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func mqttIDs(ctx context.Context, t target) error {
 		flood = append(flood, foreign(id+1))
 	}
 	var tricks [][]byte
-	for _, trick := range [][]packets.Packet{{foreign(7), foreign(7), foreign(7)}, {foreign(3), ask(packets.Subscribe, "#"), ask(packets.Unsubscribe, "#")}, {unasked, unasked}, flood} {
+	for _, trick := range [][]packets.Packet{{foreign(7), foreign(7), foreign(7)}, {foreign(3), statusRequest(packets.Subscribe, "#"), statusRequest(packets.Unsubscribe, "#")}, {unasked, unasked}, flood} {
 		b, err := encode(trick...)
 		if err != nil {
 			return err
@@ -199,8 +199,8 @@ func mqttIDs(ctx context.Context, t target) error {
 	})
 }
 
-// ask is a SUBSCRIBE or UNSUBSCRIBE of these filters.
-func ask(kind byte, filters ...string) packets.Packet {
+// statusRequest is a SUBSCRIBE or UNSUBSCRIBE of these filters.
+func statusRequest(kind byte, filters ...string) packets.Packet {
 	k := packets.Packet{FixedHeader: packets.FixedHeader{Type: kind, Qos: 1}, ProtocolVersion: 5, PacketID: 1}
 	for _, f := range filters {
 		k.Filters = append(k.Filters, packets.Subscription{Filter: f, Qos: 1})

@@ -218,7 +218,7 @@ func (s *stage) restartPeak() {
 }
 
 // actor is a process of its own made of this test binary. What it writes to its
-// standard output are lines of JSON, see [line].
+// standard output are lines of JSON, see [outputLine].
 type actor struct {
 	t       *testing.T
 	name    string
@@ -226,11 +226,11 @@ type actor struct {
 	stdin   string // file that it looks for orders in
 	mu      sync.Mutex
 	read    int // bytes of its log that were read
-	lines   []line
+	lines   []outputLine
 }
 
-// line is one thing that an actor says.
-type line struct {
+// outputLine is one thing that an actor says.
+type outputLine struct {
 	At   time.Time     // when what it tells of began
 	What string        // delivery, status, connect, lease, join, ready, stopped, verified, load
 	Took time.Duration // delivery, status, connect, lease, join
@@ -238,8 +238,8 @@ type line struct {
 	Text string
 }
 
-// say writes a line of an actor.
-func say(l line) error { return json.NewEncoder(os.Stdout).Encode(l) }
+// emit writes a line of an actor.
+func emit(l outputLine) error { return json.NewEncoder(os.Stdout).Encode(l) }
 
 // play starts an actor on a core, against an address.
 func (s *stage) play(core, name, addr string) *actor {
@@ -304,8 +304,8 @@ func every(ctx context.Context, interval time.Duration, f func() error) error {
 	}
 }
 
-// said returns what the actor has said so far.
-func (a *actor) said() []line {
+// output returns what the actor has said so far.
+func (a *actor) output() []outputLine {
 	a.t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -317,7 +317,7 @@ func (a *actor) said() []line {
 	b = b[:bytes.LastIndexByte(b, '\n')+1]
 	a.read += len(b)
 	for scan := bufio.NewScanner(bytes.NewReader(b)); scan.Scan(); {
-		var l line
+		var l outputLine
 		if json.Unmarshal(scan.Bytes(), &l) == nil { // else it is a log line of a library
 			a.lines = append(a.lines, l)
 		}
@@ -326,13 +326,13 @@ func (a *actor) said() []line {
 }
 
 // wait returns the first line of that kind, which must come within patience.
-func (a *actor) wait(what string) line {
+func (a *actor) wait(what string) outputLine {
 	a.t.Helper()
-	var found *line
+	var found *outputLine
 	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
 	defer cancel()
 	err := every(ctx, 10*time.Millisecond, func() error {
-		for _, l := range a.said() {
+		for _, l := range a.output() {
 			if l.What == what {
 				found = &l
 				return io.EOF
@@ -354,7 +354,7 @@ func (a *actor) wait(what string) line {
 // took returns what began between two moments, of one kind.
 func (a *actor) took(what string, from, to time.Time) (all []time.Duration) {
 	a.t.Helper()
-	for _, l := range a.said() {
+	for _, l := range a.output() {
 		if l.What == what && !l.At.Before(from) && l.At.Before(to) {
 			all = append(all, l.Took)
 		}

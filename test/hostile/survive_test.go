@@ -39,7 +39,7 @@ func (s *stage) survive(name string) {
 	s.unharmed(r)
 	s.goesOn("after the attack", r.ended, s.wanted(name))
 	for _, what := range []string{"delivery", "status", "connect"} {
-		if bad := tooMany(s.fleet.said(), what, r.began, r.ended); bad != "" {
+		if bad := tooMany(s.fleet.output(), what, r.began, r.ended); bad != "" {
 			s.t.Error(bad)
 		}
 	}
@@ -57,7 +57,7 @@ func (s *stage) wanted(name string) []string {
 		}
 	}
 	if s.hub != nil {
-		want = append(want, asked...)
+		want = append(want, requestedCSRs...)
 	}
 	return want
 }
@@ -69,7 +69,7 @@ func (s *stage) goesOn(when string, since time.Time, want []string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), starves)
 	defer cancel()
 	_ = every(ctx, 20*time.Millisecond, func() error { // until all were served
-		if missing = unserved(s.fleet.said(), since, want); missing == "" {
+		if missing = unserved(s.fleet.output(), since, want); missing == "" {
 			return io.EOF
 		}
 		return nil
@@ -82,7 +82,7 @@ func (s *stage) goesOn(when string, since time.Time, want []string) {
 }
 
 // unserved names the wanted successes that did not come since a moment.
-func unserved(reported []line, since time.Time, want []string) string {
+func unserved(reported []outputLine, since time.Time, want []string) string {
 	served := map[string]bool{}
 	for _, l := range reported {
 		if l.Took < givenUp && !l.At.Before(since) {
@@ -95,7 +95,7 @@ func unserved(reported []line, since time.Time, want []string) string {
 
 // tooMany says if too many of a kind that began between two moments failed, or took longer than the
 // fleet waits.
-func tooMany(reported []line, what string, from, to time.Time) string {
+func tooMany(reported []outputLine, what string, from, to time.Time) string {
 	all, n, why := 0, 0, ""
 	for _, l := range reported {
 		if l.What != what || l.At.Before(from) || !l.At.Before(to) {
@@ -118,13 +118,13 @@ func TestSurvive_NamesTheStarving(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	s := &stage{hub: &actor{}}
-	var whole []line
+	var whole []outputLine
 	for _, what := range s.wanted("joiners") {
 		what, of, _ := strings.Cut(what, " ")
-		whole = append(whole, line{At: began, What: what, Of: of})
+		whole = append(whole, outputLine{At: began, What: what, Of: of})
 	}
 	for i, want := range s.wanted("joiners") {
-		for _, l := range []line{{}, {At: began.Add(-time.Second)}, {At: began, Took: givenUp}} {
+		for _, l := range []outputLine{{}, {At: began.Add(-time.Second)}, {At: began, Took: givenUp}} {
 			reports := slices.Clone(whole)
 			l.What, l.Of = reports[i].What, reports[i].Of
 			reports[i] = l
@@ -136,13 +136,13 @@ func TestSurvive_NamesTheStarving(t *testing.T) {
 	if got := unserved(whole, began, s.wanted("joiners")); len(whole) != 1+2*clusters+2 || got != "" {
 		t.Errorf("all %d are served, and %q starves", len(whole), got)
 	}
-	var reported []line
+	var reported []outputLine
 	for n := range 1000 {
-		l := line{At: began, What: "status", Text: "refused"}
+		l := outputLine{At: began, What: "status", Text: "refused"}
 		if n < 11 {
 			l.Took = givenUp
 		}
-		reported = append(reported, l, line{At: began.Add(time.Minute), What: "status", Took: givenUp}, line{At: began, What: "connect", Took: givenUp})
+		reported = append(reported, l, outputLine{At: began.Add(time.Minute), What: "status", Took: givenUp}, outputLine{At: began, What: "connect", Took: givenUp})
 	}
 	to := began.Add(time.Second)
 	if got, want := tooMany(reported, "status", began, to), "status: 11 of 1000 were given up, the last: refused"; got != want {

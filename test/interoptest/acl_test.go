@@ -26,38 +26,38 @@ func writtenRules(t *testing.T, args ...string) string {
 	return out.String() + "\nuser " + user + "\ntopic readwrite #\n"
 }
 
-// who is a party of the rules, and which topics it alone may use.
-type who struct {
-	role        pki.Role
-	name        string
-	reads, says []string
+// principal is a party of the rules, and which topics it alone may use.
+type principal struct {
+	role             pki.Role
+	name             string
+	reads, publishes []string
 }
 
-func (w who) user() string {
+func (w principal) user() string {
 	user, _ := pki.Subject(w.role, w.name)
 	return user
 }
 
-func agentOf(cluster string) who {
-	return who{
+func agentOf(cluster string) principal {
+	return principal{
 		role: pki.Agent, name: cluster, reads: []string{"sources/src1/clusters/" + cluster + "/sourceevents"},
-		says: []string{"sources/src1/clusters/" + cluster + "/agentevents", "clusters/" + cluster + "/agentbroadcast"},
+		publishes: []string{"sources/src1/clusters/" + cluster + "/agentevents", "clusters/" + cluster + "/agentbroadcast"},
 	}
 }
 
 // Each party tries the topics of every other. Mosquitto grants every
 // subscription, so what counts is which messages arrive.
-func TestMosquitto_Rules_KeepPartiesApart(t *testing.T) {
+func TestMosquitto_Rules_KeepClientsApart(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, writtenRules(t, "--source", src1, cluster1, cluster2))
-	source := who{role: pki.Source, name: src1, says: []string{"sources/src1/sourcebroadcast"}}
-	clients := []who{source, agentOf(cluster1), agentOf(cluster2)}
+	source := principal{role: pki.Source, name: src1, publishes: []string{"sources/src1/sourcebroadcast"}}
+	clients := []principal{source, agentOf(cluster1), agentOf(cluster2)}
 	for _, a := range clients[1:] { // the source hears what agents say, and says what they hear
-		clients[0].reads, clients[0].says = append(clients[0].reads, a.says...), append(clients[0].says, a.reads...)
+		clients[0].reads, clients[0].publishes = append(clients[0].reads, a.publishes...), append(clients[0].publishes, a.reads...)
 	}
 	var topics []string
 	for _, p := range clients {
-		topics = append(topics, p.says...)
+		topics = append(topics, p.publishes...)
 	}
 	topics = append(topics, "sources/src2/clusters/cluster1/sourceevents", "consumers/cluster1/agentbroadcast", "anything", "$SYS/x")
 	all := connectMQTT(t, b.addr, pki.Operator, onlooker, "x").subscribe("#", "$SYS/x")
@@ -68,7 +68,7 @@ func TestMosquitto_Rules_KeepPartiesApart(t *testing.T) {
 
 // tryTopics has a party subscribe to everything and publish everywhere. The last
 // message is one that it may have, and Mosquitto keeps the order.
-func tryTopics(t *testing.T, b *mosquittoBroker, all *mqttClient, p who, topics []string) {
+func tryTopics(t *testing.T, b *mosquittoBroker, all *mqttClient, p principal, topics []string) {
 	c := connectMQTT(t, b.addr, p.role, p.name, "x").subscribe(slices.Concat([]string{"#", "$SYS/#", "+/+/+/+/+", "$share/g/#"}, topics)...)
 	broadcast := "sources/src1/sourcebroadcast"
 	allowed := p.reads
@@ -90,15 +90,15 @@ func tryTopics(t *testing.T, b *mosquittoBroker, all *mqttClient, p who, topics 
 		}
 	}
 
-	from := all.got.mark()
+	from := all.got.position()
 	for _, topic := range topics {
-		if code, may := c.publish(topic, "from "+p.name), slices.Contains(p.says, topic); may == (code == 0x87) {
+		if code, may := c.publish(topic, "from "+p.name), slices.Contains(p.publishes, topic); may == (code == 0x87) {
 			t.Errorf("publish on %s: 0x%02x, allowed is %t", topic, code, may)
 		}
 	}
-	c.publish(p.says[0], "last of "+p.name)
+	c.publish(p.publishes[0], "last of "+p.name)
 	all.got.await(t, from, "the last message", func(m message) bool { return m.payload == "last of "+p.name })
-	for _, m := range all.got.since(from, func(m message) bool { return m.payload == "from "+p.name && !slices.Contains(p.says, m.topic) }) {
+	for _, m := range all.got.since(from, func(m message) bool { return m.payload == "from "+p.name && !slices.Contains(p.publishes, m.topic) }) {
 		t.Errorf("what it published on %s arrived", m.topic)
 	}
 }
@@ -109,7 +109,7 @@ func TestMosquitto_Rules_BindClientIDs(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, writtenRules(t, "--source", src1, cluster1, cluster2))
 	all := connectMQTT(t, b.addr, pki.Operator, onlooker, "x")
-	agents := []who{agentOf(cluster1), agentOf(cluster2)}
+	agents := []principal{agentOf(cluster1), agentOf(cluster2)}
 	for i, victim := range agents {
 		thief := agents[1-i]
 		topic := victim.reads[0]
@@ -177,7 +177,7 @@ func TestMosquitto_Rules_HoldForWills(t *testing.T) {
 
 // The rules say that a line "topic deny #" at their end would deny what they
 // allow, which is why there is none.
-func TestMosquitto_Rules_DenyIsNoLine(t *testing.T) {
+func TestMosquitto_Rules_DenyAddsNoRule(t *testing.T) {
 	t.Parallel()
 	user := agentOf(cluster1).user()
 	b := startMosquitto(t, "user "+user+"\ntopic write a\ntopic deny #\n")

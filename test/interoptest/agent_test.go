@@ -27,7 +27,7 @@ import (
 
 // send has the stock broker send an event of src1 about a work, after change
 // was made to it.
-func (b *stockBroker) send(action codec.Action, w *workv1.ManifestWork, change func(*event)) {
+func (b *ocmBroker) send(action codec.Action, w *workv1.ManifestWork, change func(*event)) {
 	b.t.Helper()
 	e := shown(specOf(b.t, src1, action, w))
 	if change != nil {
@@ -38,9 +38,9 @@ func (b *stockBroker) send(action codec.Action, w *workv1.ManifestWork, change f
 
 // startPair runs a stock broker and our agent on it, with a cable between them.
 // The agent has said what it holds, and the broker has answered.
-func startPair(t *testing.T) (*stockBroker, *ourAgent, *cable) {
+func startPair(t *testing.T) (*ocmBroker, *ourAgent, *cable) {
 	t.Helper()
-	b := startStockBroker(t, "")
+	b := startOCMBroker(t, "")
 	wire := newCable(t, b.addr)
 	a := startOurAgent(t, wire.addr, clustertest.New())
 	b.await(t, 0, "the agent's list", publishedLine("spec.resync_request"))
@@ -48,8 +48,8 @@ func startPair(t *testing.T) (*stockBroker, *ourAgent, *cable) {
 }
 
 // status matches a status of a work that the broker was sent.
-func statusOfWork(id string, match func(report manifestwork.StatusReport, l line) bool) func(line) bool {
-	return func(l line) bool {
+func statusOfWork(id string, match func(report manifestwork.StatusReport, l outputLine) bool) func(outputLine) bool {
+	return func(l outputLine) bool {
 		if l.What != "published" || l.Event.Extensions[codec.ExtResourceID] != id {
 			return false
 		}
@@ -99,7 +99,7 @@ func TestC11_NoVersion_IsDropped(t *testing.T) {
 	b.send(codec.UpdateRequest, withID("stays", newWork(cluster1, "stays", 2)), func(e *event) { delete(e.Extensions, codec.ExtResourceVersion) })
 	b.send(codec.CreateRequest, withID("none", newWork(cluster1, "none", 1)), func(e *event) { delete(e.Extensions, codec.ExtResourceVersion) })
 	b.do(command{Do: "drop", Name: "stays"})
-	from := b.mark()
+	from := b.position()
 	wire.cut()
 	wire.plug(b.addr)
 	b.await(t, from, "the agent's list", publishedLine("spec.resync_request"))
@@ -108,15 +108,15 @@ func TestC11_NoVersion_IsDropped(t *testing.T) {
 	if got := []string{a.value("stays"), a.value("none")}; !slices.Equal(got, []string{"1", ""}) {
 		t.Errorf("values %q, want the first as it was and the second absent", got)
 	}
-	if b.await(t, from, "a status", statusOfWork("barrier", func(manifestwork.StatusReport, line) bool { return true })); len(
-		b.since(0, statusOfWork("stays", func(s manifestwork.StatusReport, _ line) bool { return s.Deleted }))) != 0 {
+	if b.await(t, from, "a status", statusOfWork("barrier", func(manifestwork.StatusReport, outputLine) bool { return true })); len(
+		b.since(0, statusOfWork("stays", func(s manifestwork.StatusReport, _ outputLine) bool { return s.Deleted }))) != 0 {
 		t.Error("the agent reported the work as deleted")
 	}
 }
 
 // publishedLine matches events of a kind that the stock broker was sent.
-func publishedLine(kind string) func(line) bool {
-	return func(l line) bool { return l.What == "published" && l.Event.Type == works+"."+kind }
+func publishedLine(kind string) func(outputLine) bool {
+	return func(l outputLine) bool { return l.What == "published" && l.Event.Type == works+"."+kind }
 }
 
 func TestC12_OtherCluster_IsIgnored(t *testing.T) {
@@ -157,7 +157,7 @@ func TestC13_UnusableWork_IsReported(t *testing.T) {
 			w.Spec.Workload.Manifests[0].Raw = []byte(strings.Replace(string(w.Spec.Workload.Manifests[0].Raw), `"name"`, `"generateName"`, 1))
 		}
 		b.put(w)
-		b.await(t, 0, c.name+" to be reported", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool {
+		b.await(t, 0, c.name+" to be reported", statusOfWork("w", func(s manifestwork.StatusReport, _ outputLine) bool {
 			return s.Version == version && meta.IsStatusConditionFalse(s.Status.Conditions, workv1.WorkApplied)
 		}))
 		if got := a.value("w"); got != "1" {
@@ -212,14 +212,14 @@ func TestC16_NoMetadata_IsNamedAfterItsID(t *testing.T) {
 	if a.record(id) == nil {
 		t.Error("there is no AppliedManifestWork of that name")
 	}
-	b.await(t, 0, "its status", statusOfWork(id, func(s manifestwork.StatusReport, _ line) bool { return s.Name == id && hasApplied(s, 1) }))
+	b.await(t, 0, "its status", statusOfWork(id, func(s manifestwork.StatusReport, _ outputLine) bool { return s.Name == id && hasApplied(s, 1) }))
 }
 
 func TestC17_DeletionOfUnknownWork_IsConfirmed(t *testing.T) {
 	t.Parallel()
 	b, _, _ := startPair(t)
 	b.send(codec.DeleteRequest, deleting(withID("unknown", newWork(cluster1, "unknown", 3))), nil)
-	b.await(t, 0, "the report of its end", statusOfWork("unknown", func(s manifestwork.StatusReport, _ line) bool { return s.Deleted }))
+	b.await(t, 0, "the report of its end", statusOfWork("unknown", func(s manifestwork.StatusReport, _ outputLine) bool { return s.Deleted }))
 }
 
 // The end of a work is reported when the last object is gone, and again until
@@ -230,24 +230,24 @@ func TestC18_EndOfWork_IsReportedUntilTaken(t *testing.T) {
 	w := withID("w", newWork(cluster1, "w", 1))
 	b.put(w)
 	a.awaitValue("w", "1")
-	b.await(t, 0, "its status", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, 1) }))
+	b.await(t, 0, "its status", statusOfWork("w", func(s manifestwork.StatusReport, _ outputLine) bool { return hasApplied(s, 1) }))
 	ref := a.cluster.Ref("v1", "ConfigMap", "default", "w")
 	a.cluster.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{hold}) })
 
 	b.put(deleting(w))
-	b.await(t, 0, "the report that it is being deleted", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool {
+	b.await(t, 0, "the report that it is being deleted", statusOfWork("w", func(s manifestwork.StatusReport, _ outputLine) bool {
 		return meta.IsStatusConditionTrue(s.Status.Conditions, "Deleting")
 	}))
 	if a.record("w") == nil || a.value("w") == "" {
 		t.Error("the record or the object that is held is gone")
 	}
-	gone := statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool { return s.Deleted })
+	gone := statusOfWork("w", func(s manifestwork.StatusReport, _ outputLine) bool { return s.Deleted })
 	if early := b.since(0, gone); len(early) != 0 {
 		t.Errorf("its end was reported too early: %v", early)
 	}
 	for _, how := range []string{"plain", "conflict"} {
 		b.do(command{Do: "refuse", Count: 1, Text: how})
-		from := b.mark()
+		from := b.position()
 		if how == "plain" {
 			a.cluster.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 		} else {
@@ -265,10 +265,10 @@ func TestC18_EndOfWork_IsReportedUntilTaken(t *testing.T) {
 func TestC19_StatusEvent_HasItsAttributes(t *testing.T) {
 	t.Parallel()
 	b, _, _ := startPair(t)
-	var lines []line
+	var lines []outputLine
 	for version := range int64(2) {
 		b.put(withID("w", newWork(cluster1, "w", version+1)))
-		lines = append(lines, b.await(t, 0, "its status", statusOfWork("w", func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, version+1) })))
+		lines = append(lines, b.await(t, 0, "its status", statusOfWork("w", func(s manifestwork.StatusReport, _ outputLine) bool { return hasApplied(s, version+1) })))
 	}
 	sequence := ""
 	for n, l := range lines {
@@ -303,8 +303,8 @@ func TestC19_StatusEvent_HasItsAttributes(t *testing.T) {
 	}
 }
 
-// asking is the request with which a source asks for statuses.
-func asking(t *testing.T, cluster string, hashes ...codec.StatusHash) codec.Event {
+// requesting is the request with which a source asks for statuses.
+func requesting(t *testing.T, cluster string, hashes ...codec.StatusHash) codec.Event {
 	t.Helper()
 	e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
 		ID: uuid.NewString(), Time: time.Now(), Source: src1, Cluster: cluster, DataType: codec.ManifestBundles,
@@ -322,7 +322,7 @@ func TestC23_C24_HashList_DecidesWhatIsAnswered(t *testing.T) {
 	hashes := map[string]string{}
 	for _, id := range []string{"u1", "u2", "u3"} {
 		b.put(withID(id, newWork(cluster1, id, 1)))
-		l := b.await(t, 0, "its status", statusOfWork(id, func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, 1) }))
+		l := b.await(t, 0, "its status", statusOfWork(id, func(s manifestwork.StatusReport, _ outputLine) bool { return hasApplied(s, 1) }))
 		hashes[id], _ = l.Event.Extensions[codec.ExtStatusHash].(string)
 	}
 	for _, c := range []struct {
@@ -333,13 +333,13 @@ func TestC23_C24_HashList_DecidesWhatIsAnswered(t *testing.T) {
 		{"C23: an empty list", nil, []string{"u1", "u2", "u3"}},
 		{"C24: equal, different, not listed", []codec.StatusHash{{ResourceID: "u1", StatusHash: hashes["u1"]}, {ResourceID: "u2", StatusHash: "another"}}, []string{"u2"}},
 	} {
-		from := b.mark()
-		b.do(command{Do: "send", Event: shown(asking(t, cluster1, c.list...))})
+		from := b.position()
+		b.do(command{Do: "send", Event: shown(requesting(t, cluster1, c.list...))})
 		// What comes after the answer: the status of one more work.
 		b.awaitCount(t, from, len(c.want), "the answers to "+c.name, publishedLine("status.resync_response"))
 		version := int64(from)
 		b.put(withID("barrier", newWork(cluster1, "barrier", version)))
-		b.await(t, from, "the status of one more", statusOfWork("barrier", func(s manifestwork.StatusReport, _ line) bool { return hasApplied(s, version) }))
+		b.await(t, from, "the status of one more", statusOfWork("barrier", func(s manifestwork.StatusReport, _ outputLine) bool { return hasApplied(s, version) }))
 		got := map[string]bool{}
 		for _, l := range b.since(from, publishedLine("status.resync_response")) {
 			id, _ := l.Event.Extensions[codec.ExtResourceID].(string)
@@ -362,8 +362,8 @@ func TestC25_ForeignOrNoCluster_IsAnswered(t *testing.T) {
 	b.send <- specOf(t, src1, codec.CreateRequest, withID("w", newWork(cluster1, "w", 1)))
 	b.wire.await(t, 0, "its status", func(p passed) bool { return p.id() == "w" })
 	for _, cluster := range []string{"", cluster2} {
-		from := b.wire.mark()
-		b.send <- asking(t, cluster)
+		from := b.wire.position()
+		b.send <- requesting(t, cluster)
 		b.wire.await(t, from, "the answer", func(p passed) bool { return published("status.resync_response")(p) && p.id() == "w" })
 	}
 }
@@ -377,12 +377,12 @@ func TestC26_Subscription_IsFollowedByOneList(t *testing.T) {
 	b.put(withID("u2", newWork(cluster1, "two", 7)))
 	a.awaitValue("one", "3")
 	a.awaitValue("two", "7")
-	from := b.mark()
+	from := b.position()
 	wire.cut()
 	wire.plug(b.addr)
 	second := b.await(t, from, "the second list", publishedLine("spec.resync_request"))
 	for n, c := range []struct {
-		got  line
+		got  outputLine
 		want map[string]int64
 	}{{first, map[string]int64{}}, {second, map[string]int64{"u1": 3, "u2": 7}}} {
 		list, err := codec.DecodeVersions([]byte(c.got.Event.Data))
@@ -435,7 +435,7 @@ func TestC59_SourceUnreachable_ObjectsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer source.Close()
-		(&party{Conn: source, t: t}).publishWork(src1, codec.CreateRequest, withID("w", newWork(cluster1, "w", 1)))
+		(&client{Conn: source, t: t}).publishWork(src1, codec.CreateRequest, withID("w", newWork(cluster1, "w", 1)))
 
 		dialer, cluster := b.Dialer(identity.Identity{Role: identity.Agent, Name: cluster1}), clustertest.New()
 		first := runOurAgent(t, dialer, cluster)

@@ -270,21 +270,21 @@ func (s *tappedStream) Send(parts ...[]byte) error {
 	return s.Stream.Send(parts...)
 }
 
-// party is a connection to the broker that a test uses itself, to say what no
+// client is a connection to the broker that a test uses itself, to say what no
 // stock program can be made to say.
-type party struct {
+type client struct {
 	transport.Conn
 	t testing.TB
 }
 
 // connect returns a connection of an agent or a source.
-func (b *ourBroker) connect(t testing.TB, role pki.Role, name string) *party {
+func (b *ourBroker) connect(t testing.TB, role pki.Role, name string) *client {
 	t.Helper()
 	return connectTo(t, b.addr, role, name)
 }
 
 // connectTo connects to the broker at addr, ours or a stock one.
-func connectTo(t testing.TB, addr string, role pki.Role, name string, edit ...func(*transportgrpc.Options)) *party {
+func connectTo(t testing.TB, addr string, role pki.Role, name string, edit ...func(*transportgrpc.Options)) *client {
 	t.Helper()
 	cert, key := certify(t, role, name)
 	creds, err := identity.Files{CA: certs.CACert(), Cert: cert, Key: key}.Client("", func(err error) { t.Errorf("certificates: %v", err) })
@@ -310,11 +310,11 @@ func connectTo(t testing.TB, addr string, role pki.Role, name string, edit ...fu
 			t.Errorf("close: %v", err)
 		}
 	})
-	return &party{Conn: conn, t: t}
+	return &client{Conn: conn, t: t}
 }
 
 // publish publishes an event, which must be taken, and returns the outcome.
-func (p *party) publish(e codec.Event) string {
+func (p *client) publish(e codec.Event) string {
 	p.t.Helper()
 	outcome, err := p.tryPublish(e)
 	if err != nil {
@@ -323,7 +323,7 @@ func (p *party) publish(e codec.Event) string {
 	return outcome
 }
 
-func (p *party) tryPublish(e codec.Event) (string, error) {
+func (p *client) tryPublish(e codec.Event) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r, err := p.Publish(ctx, e, "")
@@ -331,7 +331,7 @@ func (p *party) tryPublish(e codec.Event) (string, error) {
 }
 
 // subscribe subscribes as a stock party does, and returns what comes in.
-func (p *party) subscribe(f transport.Filter) *journal[codec.Event] {
+func (p *client) subscribe(f transport.Filter) *journal[codec.Event] {
 	p.t.Helper()
 	if f.DataType == (codec.DataType{}) {
 		f.DataType = codec.ManifestBundles

@@ -25,7 +25,7 @@ func TestC36_ReportedWork_StaysUntilDeleted(t *testing.T) {
 	source.awaitStatus(t, id, "is there")
 
 	source.remove(cluster1, "w")
-	marked := func(l line) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil }
+	marked := func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil }
 	agent.await(t, 0, "the deletion", marked)
 	source.await(t, 0, "the deletion timestamp", marked)
 	if _, ok := source.works()[id]; !ok {
@@ -61,8 +61,8 @@ func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 		t.Errorf("created again the work has id %s, before %s", again, id)
 	}
 	agent.await(t, 0, "the end of the work", ofID("deleted", id))
-	from := agent.mark()
-	agent.await(t, 0, "the new work", func(l line) bool {
+	from := agent.position()
+	agent.await(t, 0, "the new work", func(l outputLine) bool {
 		return ofID("received", id)(l) && l.Event.Extensions[codec.ExtDeletionTimestamp] == nil
 	})
 	eventually(t, "the new work in the agent's hands", func() bool { return agent.works()[id].DeletionTimestamp == nil && len(agent.works()) == 1 })
@@ -75,7 +75,7 @@ func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 // agents drop it, and metadata; ids that no record explains get none at all.
 func TestC45_Deletion_HasVersion(t *testing.T) {
 	t.Parallel()
-	b, ocm := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, b.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	src := b.connect(t, pki.Source, src1)
@@ -87,14 +87,14 @@ func TestC45_Deletion_HasVersion(t *testing.T) {
 
 	// The stock broker, which does not know the work, announces its deletion in
 	// a form that its own agent cannot read.
-	from := agent.mark()
+	from := agent.position()
 	wire.plug(ocm.addr)
 	if l := agent.await(t, from, "what the stock broker says", ofID("received", "doomed")); l.Error == "" {
 		t.Errorf("the stock broker's deletion could be read: %s", l)
 	}
 	wire.cut()
 
-	from = agent.mark()
+	from = agent.position()
 	wire.plug(b.addr)
 	l := agent.await(t, from, "what our broker says", ofID("received", "doomed"))
 	got := map[string]bool{}
@@ -133,7 +133,7 @@ func TestC57_DeletedWhileAway_IsRemoved(t *testing.T) {
 				agent = startAgent(t, cluster1, wire.addr)
 				agent.awaitAdded(id)
 			}
-			agent.await(t, 0, "the deletion", func(l line) bool {
+			agent.await(t, 0, "the deletion", func(l outputLine) bool {
 				return ofID("received", id)(l) && l.Event.Extensions[codec.ExtDeletionTimestamp] != nil && l.Error == ""
 			})
 			if forgets {
@@ -162,7 +162,7 @@ func TestC58_TwoSources_DeleteOnlyTheirOwn(t *testing.T) {
 	first.awaitStatus(t, ids[0], "one")
 	second.awaitStatus(t, ids[1], "two")
 
-	from := agent.mark()
+	from := agent.position()
 	wire.cut()
 	wire.plug(b.addr)
 	b.settle(t, b.connect(t, pki.Source, src1), agent, 2)

@@ -237,7 +237,7 @@ func runHubSource(t *testing.T, d transport.Dialer) *fakeHub {
 
 // A hub, our hub source and broker, and a stock agent: a work there, relabelled,
 // changed, reported and gone.
-func TestC36_HubAndStockAgent_WholeLife(t *testing.T) {
+func TestC36_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	hub, agent := startHubSource(t, b.addr), startAgent(t, cluster1, b.addr)
@@ -256,15 +256,15 @@ func TestC36_HubAndStockAgent_WholeLife(t *testing.T) {
 
 	w.Labels = map[string]string{"team": "blue"}
 	hub.apply(w)
-	agent.await(t, 0, "the label", func(l line) bool { return ofID("modified", id)(l) && l.Work.Labels["team"] == "blue" })
+	agent.await(t, 0, "the label", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.Labels["team"] == "blue" })
 	w.Spec.Workload.Manifests[0] = configMap("w", "changed", 0)
 	hub.apply(w)
-	agent.await(t, 0, "generation 2", func(l line) bool { return ofID("modified", id)(l) && l.Work.Generation == 2 })
+	agent.await(t, 0, "generation 2", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.Generation == 2 })
 	agent.report("w", "is changed")
 	eventually(t, "the status on the hub", shows("is changed"))
 
 	hub.remove(cluster1, "w")
-	agent.await(t, 0, "the deletion", func(l line) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil })
+	agent.await(t, 0, "the deletion", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil })
 	if hub.work(cluster1, "w") == nil {
 		t.Error("before the agent is done the work is gone from the hub")
 	}

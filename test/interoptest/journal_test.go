@@ -45,8 +45,8 @@ func (j *journal[T]) end(err error) {
 	j.more = make(chan struct{})
 }
 
-// mark is the place behind the last entry.
-func (j *journal[T]) mark() int {
+// position is the place behind the last entry.
+func (j *journal[T]) position() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.entries)

@@ -21,40 +21,40 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// stockKlusterlet is the running stock clients of a klusterlet's registration agent.
-type stockKlusterlet struct {
+// ocmKlusterlet is the running stock clients of a klusterlet's registration agent.
+type ocmKlusterlet struct {
 	*program
 	cluster string
 }
 
 // startJoiner runs what a klusterlet runs that has a token, and no certificate yet.
-func startJoiner(t testing.TB, token, cluster, addr string) *stockKlusterlet {
+func startJoiner(t testing.TB, token, cluster, addr string) *ocmKlusterlet {
 	t.Helper()
 	return startClients(t, configFile(t, addr, "token: "+token), cluster, codec.ManagedClusters, codec.SigningRequests)
 }
 
 // startMember runs what a klusterlet of OCM v1.3 runs when it has one.
-func startMember(t testing.TB, cluster, addr string) *stockKlusterlet {
+func startMember(t testing.TB, cluster, addr string) *ocmKlusterlet {
 	t.Helper()
 	return startKlusterlet(t, cluster, addr, codec.ManagedClusters, codec.SigningRequests, codec.Leases, codec.KubeEvents, codec.AddOnsV1Beta1)
 }
 
 // startKlusterlet runs stock clients of some types with the cluster's certificate.
-func startKlusterlet(t testing.TB, cluster, addr string, types ...codec.DataType) *stockKlusterlet {
+func startKlusterlet(t testing.TB, cluster, addr string, types ...codec.DataType) *ocmKlusterlet {
 	t.Helper()
 	return startClients(t, clientConfig(t, pki.Agent, cluster, addr, ""), cluster, types...)
 }
 
 // startClients runs stock clients of some types. It returns when they have
 // subscribed.
-func startClients(t testing.TB, config, cluster string, types ...codec.DataType) *stockKlusterlet {
+func startClients(t testing.TB, config, cluster string, types ...codec.DataType) *ocmKlusterlet {
 	t.Helper()
 	var names []string
 	for _, d := range types {
 		names = append(names, d.String())
 	}
 	p := start(t, "stockklusterlet", "-config", config, "-cluster", cluster, "-types", strings.Join(names, ","))
-	k := &stockKlusterlet{program: p, cluster: cluster}
+	k := &ocmKlusterlet{program: p, cluster: cluster}
 	for _, d := range types {
 		if d != codec.KubeEvents {
 			k.await(t, 0, "subscription to "+d.String(), ofType("subscribed", d))
@@ -64,24 +64,24 @@ func startClients(t testing.TB, config, cluster string, types ...codec.DataType)
 }
 
 // ofType matches the lines of one kind about a data type.
-func ofType(kind string, d codec.DataType) func(line) bool {
-	return func(l line) bool { return l.What == kind && l.Type == d.String() }
+func ofType(kind string, d codec.DataType) func(outputLine) bool {
+	return func(l outputLine) bool { return l.What == kind && l.Type == d.String() }
 }
 
 // shows matches the lines in which an informer shows an object in this way.
-func shows(kind string, d codec.DataType, name string) func(line) bool {
-	return func(l line) bool { return ofType(kind, d)(l) && l.Object != nil && l.Object.GetName() == name }
+func shows(kind string, d codec.DataType, name string) func(outputLine) bool {
+	return func(l outputLine) bool { return ofType(kind, d)(l) && l.Object != nil && l.Object.GetName() == name }
 }
 
 // showsAs matches the lines in which an informer shows an object that is as wanted.
-func showsAs(d codec.DataType, name string, wanted func(*unstructured.Unstructured) bool) func(line) bool {
-	return func(l line) bool {
+func showsAs(d codec.DataType, name string, wanted func(*unstructured.Unstructured) bool) func(outputLine) bool {
+	return func(l outputLine) bool {
 		return (shows("added", d, name)(l) || shows("modified", d, name)(l)) && wanted(&l.Object.Unstructured)
 	}
 }
 
 // held returns what the client of a type has in its cache, by name.
-func (k *stockKlusterlet) held(d codec.DataType) map[string]unstructured.Unstructured {
+func (k *ocmKlusterlet) held(d codec.DataType) map[string]unstructured.Unstructured {
 	k.t.Helper()
 	all := map[string]unstructured.Unstructured{}
 	for _, o := range k.do(command{Do: "list", Type: d.String()}).Objects {
@@ -91,7 +91,7 @@ func (k *stockKlusterlet) held(d codec.DataType) map[string]unstructured.Unstruc
 }
 
 // awaitHeld returns an object when the client has it with that version; version "": any.
-func (k *stockKlusterlet) awaitHeld(d codec.DataType, name, version string) unstructured.Unstructured {
+func (k *ocmKlusterlet) awaitHeld(d codec.DataType, name, version string) unstructured.Unstructured {
 	k.t.Helper()
 	var o unstructured.Unstructured
 	eventually(k.t, d.Resource+" "+name, func() bool {
@@ -103,7 +103,7 @@ func (k *stockKlusterlet) awaitHeld(d codec.DataType, name, version string) unst
 }
 
 // tryPatch patches the status of an object.
-func (k *stockKlusterlet) tryPatch(d codec.DataType, name string, status any) line {
+func (k *ocmKlusterlet) tryPatch(d codec.DataType, name string, status any) outputLine {
 	k.t.Helper()
 	b, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
@@ -114,7 +114,7 @@ func (k *stockKlusterlet) tryPatch(d codec.DataType, name string, status any) li
 
 // wants fails unless the command failed with this reason, which is what
 // IsAlreadyExists, IsConflict, IsForbidden and their like look at.
-func wants(t testing.TB, l line, reason metav1.StatusReason) {
+func wants(t testing.TB, l outputLine, reason metav1.StatusReason) {
 	t.Helper()
 	if l.Reason != string(reason) {
 		t.Errorf("error %q with reason %q, want %s", l.Error, l.Reason, reason)
@@ -198,7 +198,7 @@ func TestKlusterlet_Bootstrap(t *testing.T) {
 	k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "csr1")})
 	k.await(t, 0, "its cluster", shows("added", codec.ManagedClusters, cluster1))
 	k.await(t, 0, "its request with a version", showsAs(codec.SigningRequests, "csr1", hasVersion))
-	for _, a := range hub.asks.since(0, func(ask) bool { return true }) {
+	for _, a := range hub.requests.since(0, func(request) bool { return true }) {
 		if a.GetUser() != userOf(joiner) || !a.GetBootstrap() || a.GetCluster() != cluster1 {
 			t.Errorf("the hub was asked by %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
 		}
@@ -223,7 +223,7 @@ func TestKlusterlet_Bootstrap(t *testing.T) {
 }
 
 // signed matches the lines that show a request with its certificate.
-func signed(name string) func(line) bool {
+func signed(name string) func(outputLine) bool {
 	return showsAs(codec.SigningRequests, name, func(o *unstructured.Unstructured) bool {
 		text, _, err := unstructured.NestedString(o.Object, "status", "certificate")
 		return err == nil && text == base64.StdEncoding.EncodeToString([]byte(certificateOf(name)))
@@ -241,7 +241,7 @@ func TestKlusterlet_Renewal_IsAnswered(t *testing.T) {
 		hub.sign(cluster1, name)
 		k.await(t, 0, "its certificate", signed(name))
 	}
-	for _, a := range hub.asks.since(0, func(ask) bool { return true }) {
+	for _, a := range hub.requests.since(0, func(request) bool { return true }) {
 		if a.GetBootstrap() || a.GetCluster() != cluster1 {
 			t.Errorf("the hub was asked by %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
 		}
@@ -275,7 +275,7 @@ func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 	}
 	// Another's name, in what it sends: the broker's own refusal has that form too.
 	wants(t, k.try(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster2, "c")}), metav1.StatusReasonForbidden)
-	if requests := hub.asks.since(0, func(a ask) bool { return a.GetCluster() != cluster1 }); len(requests) != 0 {
+	if requests := hub.requests.since(0, func(a request) bool { return a.GetCluster() != cluster1 }); len(requests) != 0 {
 		t.Errorf("the hub was asked %v", requests)
 	}
 	k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "after")})
@@ -309,7 +309,7 @@ func TestKlusterlet_Event_AndItsSeries(t *testing.T) {
 	k.do(command{Do: "create", Type: codec.KubeEvents.String(), Object: anEvent(cluster1)})
 	series := json.RawMessage(`{"series":{"count":2,"lastObservedTime":"2026-01-01T00:00:00.000000Z"}}`)
 	k.do(command{Do: "patch", Type: codec.KubeEvents.String(), Name: "e", Patch: series})
-	requests := hub.asks.since(0, func(a ask) bool { return strings.HasPrefix(a.event.Type(), codec.KubeEvents.String()) })
+	requests := hub.requests.since(0, func(a request) bool { return strings.HasPrefix(a.event.Type(), codec.KubeEvents.String()) })
 	if len(requests) != 2 || !strings.Contains(string(requests[1].event.Data()), `"count":2`) {
 		t.Errorf("the hub was asked %v", requests)
 	}
@@ -322,7 +322,7 @@ func TestKlusterlet_Status_ComesBack(t *testing.T) {
 	b, hub := registering(t, cluster1)
 	k := startMember(t, cluster1, b.addr)
 	k.await(t, 0, "its cluster", shows("added", codec.ManagedClusters, cluster1))
-	patch := func(version string) line {
+	patch := func(version string) outputLine {
 		return k.tryPatch(codec.ManagedClusters, cluster1, map[string]any{"version": map[string]any{"kubernetes": version}})
 	}
 	if l := patch("v1.30.0"); l.Error != "" {
@@ -378,7 +378,7 @@ func TestKlusterlet_AddOnStatus_ComesBack(t *testing.T) {
 }
 
 // A token goes to the connection that asked for it, once, and nowhere else.
-func TestKlusterlet_Token_IsForTheAsker(t *testing.T) {
+func TestKlusterlet_Token_IsForTheRequester(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1, cluster2)
 	k := startMember(t, cluster1, b.addr)
@@ -416,17 +416,17 @@ func TestKlusterlet_Deletion_IsByUID(t *testing.T) {
 	first := k.await(t, 0, "the add-on", shows("added", codec.AddOnsV1Beta1, "a")).Object
 	hub.remove(key)
 	k.await(t, 0, "its end", shows("deleted", codec.AddOnsV1Beta1, "a"))
-	from := k.mark()
+	from := k.position()
 	hub.put(key, anAddOn(codec.AddOnsV1Beta1, cluster1, "a"))
 	second := k.await(t, from, "the new one", shows("added", codec.AddOnsV1Beta1, "a")).Object
 	if first.GetUID() == second.GetUID() {
 		t.Fatal("the add-ons have one uid")
 	}
 	// Replaced in one step, as far as the klusterlet can see.
-	from = k.mark()
+	from = k.position()
 	hub.put(key, anAddOn(codec.AddOnsV1Beta1, cluster1, "a"))
 	third := hub.get(key)
-	k.await(t, from, "the third", func(l line) bool {
+	k.await(t, from, "the third", func(l outputLine) bool {
 		return (l.What == "added" || l.What == "modified") && l.Object != nil && l.Object.GetUID() == third.GetUID()
 	})
 	held := k.held(codec.AddOnsV1Beta1)["a"]
@@ -478,7 +478,7 @@ func TestKlusterlet_Lease_ComesBackRenewed(t *testing.T) {
 	for range 2 {
 		held := k.awaitHeld(codec.Leases, leaseName, hub.get(key).GetResourceVersion())
 		held.Object["spec"].(map[string]any)["renewTime"] = metav1.NowMicro() //nolint:forcetypeassert // it is ours
-		from := hub.alive.mark()
+		from := hub.alive.position()
 		k.do(command{Do: "update", Type: codec.Leases.String(), Object: held.Object})
 		renewals := hub.alive.await(t, from, "the renewal", nonEmpty)
 		if got := renewals.GetRenewals()[0]; got.GetCluster() != cluster1 || got.GetAge().AsDuration() > patience {
@@ -486,7 +486,7 @@ func TestKlusterlet_Lease_ComesBackRenewed(t *testing.T) {
 		}
 		hub.put(key, aLease(cluster1, time.Now()))
 	}
-	if requests := hub.asks.since(0, func(a ask) bool { return strings.HasPrefix(a.event.Type(), codec.Leases.String()) }); len(requests) != 0 {
+	if requests := hub.requests.since(0, func(a request) bool { return strings.HasPrefix(a.event.Type(), codec.Leases.String()) }); len(requests) != 0 {
 		t.Errorf("the hub was asked %v: a renewal waits for no answer", requests)
 	}
 	other := aLease(cluster2, time.Now())

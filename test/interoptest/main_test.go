@@ -26,8 +26,8 @@ const programs = "../../bin/interop"
 // certs holds the authority and the certificates of all tests.
 var certs pki.Dir
 
-// keeper starts Mosquitto and lives as long as this process.
-var keeper = goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/proc.newKeeper.func1")
+// ignoreSpawnThread starts Mosquitto and lives as long as this process.
+var ignoreSpawnThread = goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/proc.newKeeper.func1")
 
 // validFor is how long the certificates of one run are good.
 const validFor = time.Hour
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		code := m.Run()
-		if err := errors.Join(goleak.Find(keeper), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(goleak.Find(ignoreSpawnThread), os.RemoveAll(dir)); err != nil {
 			fmt.Fprintf(os.Stderr, "interoptest: %v\n", err)
 			code = max(code, 1)
 		}

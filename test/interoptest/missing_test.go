@@ -41,9 +41,9 @@ func publishMissing(t testing.TB, b *ourBroker) {
 
 // awaitReceived returns when a quiet agent has received n events, a multiple of
 // the 1,000 after which it says so.
-func (a *stockAgent) awaitReceived(t testing.TB, n int) {
+func (a *ocmAgent) awaitReceived(t testing.TB, n int) {
 	t.Helper()
-	a.await(t, 0, fmt.Sprintf("%d events", n), func(l line) bool { return l.What == "count" && l.Count == n })
+	a.await(t, 0, fmt.Sprintf("%d events", n), func(l outputLine) bool { return l.What == "count" && l.Count == n })
 }
 
 // An agent that lacks 50 MB of works gets them all, and the call with which it
@@ -74,8 +74,8 @@ func TestC43_ManyMissingWorks_AllArrive(t *testing.T) {
 	}
 }
 
-// stockPatience is how long the benchmark gives the stock broker, which hangs.
-const stockPatience = 10 * time.Second
+// ocmTimeout is how long the benchmark gives the stock broker, which hangs.
+const ocmTimeout = 10 * time.Second
 
 // BenchmarkMissingWorks shows beside each other how our broker and the stock
 // broker bring 5,000 works of 10 KiB to a stock agent that lacks them. The
@@ -96,13 +96,13 @@ func BenchmarkMissingWorks(b *testing.B) {
 	b.Run("stock", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			broker := startStockBroker(b, "")
+			broker := startOCMBroker(b, "")
 			w := withID("missing-%d", newWork(cluster1, "missing-%d", 1))
 			w.Spec.Workload.Manifests[0] = configMap(w.Name, "1", missingBytes)
 			broker.do(command{Do: "fill", Count: missing, Event: shown(specOf(b, src1, codec.CreateRequest, w))})
 			b.StartTimer()
 			agent := startAgent(b, cluster1, broker.addr, "-quiet")
-			limit := time.NewTimer(stockPatience)
+			limit := time.NewTimer(ocmTimeout)
 			defer limit.Stop()
 			for received := 0; received < missing; {
 				received = agent.do(command{Do: "count"}).Count

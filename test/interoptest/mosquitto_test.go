@@ -14,21 +14,21 @@ import (
 // Stock source and stock agent through Mosquitto, on the topics that Hawser's
 // rules allow: a work there, its status back, changed, and gone. What follows
 // with our parties in the place of one of them stands on this.
-func TestMosquitto_StockParties_WholeLife(t *testing.T) {
+func TestMosquitto_OCMClients_Lifecycle(t *testing.T) {
 	t.Parallel()
-	stockLife(t, mqttacl.Usual(src1))
+	ocmLifecycle(t, mqttacl.Usual(src1))
 }
 
 // The same on Maestro's topics, on which sources share what agents say.
-func TestC54_StockParties_SharedSubscription(t *testing.T) {
+func TestC54_OCMClients_SharedSubscription(t *testing.T) {
 	t.Parallel()
-	stockLife(t, maestro(src1))
+	ocmLifecycle(t, maestro(src1))
 }
 
-func stockLife(t *testing.T, l mqttacl.Layout) {
+func ocmLifecycle(t *testing.T, l mqttacl.Layout) {
 	t.Helper()
 	b := startMosquitto(t, rulesOf(t, l))
-	wholeLife(t, startMQTTSource(t, b.addr, l), startMQTTAgent(t, cluster1, b.addr, l))
+	lifecycle(t, startMQTTSource(t, b.addr, l), startMQTTAgent(t, cluster1, b.addr, l))
 }
 
 // maestro is how Maestro lays out its topics: clusters are consumers, nothing is
@@ -42,9 +42,9 @@ func maestro(source string) mqttacl.Layout {
 
 const shareGroup = "$share/statussubscribers/"
 
-// wholeLife plays a work of stock parties. Both must have subscribed: of who is
+// lifecycle plays a work of stock parties. Both must have subscribed: of who is
 // not there a plain broker keeps nothing.
-func wholeLife(t *testing.T, source *stockSource, agent *stockAgent) {
+func lifecycle(t *testing.T, source *ocmSource, agent *ocmAgent) {
 	t.Helper()
 	agent.await(t, 0, "its subscription", what("subscribed"))
 	source.await(t, 0, "its subscription", what("subscribed"))
@@ -54,17 +54,17 @@ func wholeLife(t *testing.T, source *stockSource, agent *stockAgent) {
 	agent.report("w", "is there")
 	source.awaitStatus(t, id, "is there")
 	source.update(newWork(agent.cluster, "w", 2))
-	agent.await(t, 0, "version 2", func(l line) bool { return ofID("modified", id)(l) && valueOf(t, *l.Work) == "2" })
+	agent.await(t, 0, "version 2", func(l outputLine) bool { return ofID("modified", id)(l) && valueOf(t, *l.Work) == "2" })
 	agent.report("w", "is changed")
 	source.awaitStatus(t, id, "is changed")
 	source.remove(agent.cluster, "w")
-	agent.await(t, 0, "the deletion", func(l line) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil })
+	agent.await(t, 0, "the deletion", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil })
 	agent.finalizers("w")
 	source.await(t, 0, "the end of the work", ofID("deleted", id))
 }
 
 // The six cases in which a party publishes, each on its topic.
-func TestC51_StockParties_PublishOnTheirTopics(t *testing.T) {
+func TestC51_OCMClients_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
 	spy := connectMQTT(t, b.addr, pki.Operator, onlooker, "spy").subscribe("#")
@@ -102,7 +102,7 @@ func TestC51_StockParties_PublishOnTheirTopics(t *testing.T) {
 
 // Without broadcast topics an agent asks on the topic of its events, and a source
 // cannot ask all agents: it says so and publishes nothing.
-func TestC52_C53_StockParties_NoBroadcast(t *testing.T) {
+func TestC52_C53_OCMClients_NoBroadcast(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
 	b := startMosquitto(t, rulesOf(t, l))
@@ -130,7 +130,7 @@ func TestC52_C53_StockParties_NoBroadcast(t *testing.T) {
 
 // Mosquitto is killed with messages under way, and has forgotten all when it
 // comes back: the agent asks, and has what the source has.
-func TestC56_StockParties_BrokerKilled(t *testing.T) {
+func TestC56_OCMClients_BrokerKilled(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")
 	source, agent := startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1))
@@ -140,8 +140,8 @@ func TestC56_StockParties_BrokerKilled(t *testing.T) {
 	for i := range 10 {
 		want[source.create(newWork(cluster1, fmt.Sprintf("w%d", i), 1))] = true
 	}
-	from := agent.mark()
-	sourceFrom := source.mark()
+	from := agent.position()
+	sourceFrom := source.position()
 	b.kill()
 	b.start()
 	source.await(t, sourceFrom, "its subscription again", what("subscribed"))

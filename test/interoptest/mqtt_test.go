@@ -83,13 +83,13 @@ func rulesOf(t testing.TB, layouts ...mqttacl.Layout) string {
 	onlooker, _ := pki.Subject(pki.Operator, onlooker)
 	text := "user " + onlooker + "\ntopic readwrite #\n"
 	for _, l := range layouts {
-		source, err := l.OfSource(partyOf(pki.Source, l.Source))
+		source, err := l.OfSource(principalOf(pki.Source, l.Source))
 		if err != nil {
 			t.Fatal(err)
 		}
 		rules := []mqttacl.Rules{source}
 		for _, c := range []string{cluster1, cluster2} {
-			r, err := l.OfAgent(partyOf(pki.Agent, c))
+			r, err := l.OfAgent(principalOf(pki.Agent, c))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func rulesOf(t testing.TB, layouts ...mqttacl.Layout) string {
 // onlooker is the name of an operator whom a stock broker lets see everything.
 const onlooker = "onlooker"
 
-func partyOf(role pki.Role, name string) mqttacl.Principal {
+func principalOf(role pki.Role, name string) mqttacl.Principal {
 	user, _ := pki.Subject(role, name)
 	return mqttacl.Principal{Name: name, User: user, ClientID: user}
 }
@@ -129,10 +129,10 @@ func mqttConfig(t testing.TB, role pki.Role, name, addr string, topics topic.Set
 
 // startMQTTAgent runs a stock agent of the cluster over MQTT. It has the topics of
 // the source, without the group that only who subscribes to agents may have.
-func startMQTTAgent(t testing.TB, cluster, addr string, l mqttacl.Layout) *stockAgent {
+func startMQTTAgent(t testing.TB, cluster, addr string, l mqttacl.Layout) *ocmAgent {
 	t.Helper()
 	config := mqttConfig(t, pki.Agent, cluster, addr, ofAgents(l).Topics)
-	return &stockAgent{cluster: cluster, program: start(t, "stockagent", "-transport", "mqtt", "-config", config, "-cluster", cluster, "-agent-id", cluster+"-stock")}
+	return &ocmAgent{cluster: cluster, program: start(t, "stockagent", "-transport", "mqtt", "-config", config, "-cluster", cluster, "-agent-id", cluster+"-stock")}
 }
 
 // ofAgents is a layout as agents have it: without the group, on which nobody can publish.
@@ -142,11 +142,11 @@ func ofAgents(l mqttacl.Layout) mqttacl.Layout {
 }
 
 // startMQTTSource runs a stock source over MQTT.
-func startMQTTSource(t testing.TB, addr string, l mqttacl.Layout, args ...string) *stockSource {
+func startMQTTSource(t testing.TB, addr string, l mqttacl.Layout, args ...string) *ocmSource {
 	t.Helper()
 	config := mqttConfig(t, pki.Source, l.Source, addr, l.Topics)
 	args = append([]string{"-transport", "mqtt", "-config", config, "-source-id", l.Source}, args...)
-	return &stockSource{program: start(t, "stocksource", args...)}
+	return &ocmSource{program: start(t, "stocksource", args...)}
 }
 
 // message is what an MQTT client of a test received.

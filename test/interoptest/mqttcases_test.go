@@ -14,7 +14,7 @@ import (
 
 // Without broadcast topics our agent says what it holds on the topic of its events, and
 // our hub source asks each cluster on its own.
-func TestC52_C53_OurParties_NoBroadcast(t *testing.T) {
+func TestC52_C53_HawserClients_NoBroadcast(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
 	b := startMosquitto(t, rulesOf(t, l))
@@ -39,7 +39,7 @@ func TestC52_C53_OurParties_NoBroadcast(t *testing.T) {
 
 // Of two stock sources that share what agents say, one gets each status: through
 // Mosquitto, and at our broker.
-func TestC54_StockSources_OneGetsEachStatus(t *testing.T) {
+func TestC54_OCMSources_OneGetsEachStatus(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
 	for name, start := range map[string]func(t *testing.T) (addr string){
@@ -51,19 +51,19 @@ func TestC54_StockSources_OneGetsEachStatus(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			addr := start(t)
-			sources := []*stockSource{startMQTTSource(t, addr, l, "-client-id=one"), startMQTTSource(t, addr, l, "-client-id=two")}
+			sources := []*ocmSource{startMQTTSource(t, addr, l, "-client-id=one"), startMQTTSource(t, addr, l, "-client-id=two")}
 			for _, s := range sources {
-				s.plain.Store(name == "Mosquitto")
+				s.stateless.Store(name == "Mosquitto")
 				s.await(t, 0, "its subscription", what("subscribed"))
 			}
 			agent := startMQTTAgent(t, cluster1, addr, l)
-			agent.plain.Store(name == "Mosquitto")
+			agent.stateless.Store(name == "Mosquitto")
 			agent.await(t, 0, "its subscription", what("subscribed"))
 			id := sources[0].create(newWork(cluster1, "w", 1))
 			agent.awaitAdded(id)
 			got := func(message string) (n int) {
 				for _, s := range sources {
-					n += len(s.since(0, func(l line) bool {
+					n += len(s.since(0, func(l outputLine) bool {
 						return l.What == "received" && l.Event != nil && strings.Contains(l.Event.Data, message)
 					}))
 				}
@@ -85,7 +85,7 @@ func TestC54_StockSources_OneGetsEachStatus(t *testing.T) {
 }
 
 // A stock source whose topics are those of another one says so, and never subscribes.
-func TestC55_StockSource_OtherSourceInTopics_IsRefused(t *testing.T) {
+func TestC55_OCMSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
 	l := mqttacl.Usual(src1)
@@ -110,7 +110,7 @@ func TestC55_OurSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 }
 
 // The connections of both break with works under way: the agent has what the source has.
-func TestC56_StockPartiesAtOurBroker_ConnectionsBreak(t *testing.T) {
+func TestC56_OCMClientsAtOurBroker_ConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	wire := newCable(t, startBroker(t).addr)
 	source, agent := startMQTTSource(t, wire.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, wire.addr, mqttacl.Usual(src1))
@@ -120,7 +120,7 @@ func TestC56_StockPartiesAtOurBroker_ConnectionsBreak(t *testing.T) {
 	for i := range 10 {
 		want[source.create(newWork(cluster1, fmt.Sprintf("w%d", i), 1))] = true
 	}
-	from, sourceFrom := agent.mark(), source.mark()
+	from, sourceFrom := agent.position(), source.position()
 	target := wire.target
 	wire.cut()
 	wire.plug(target)
@@ -133,27 +133,27 @@ func TestC56_StockPartiesAtOurBroker_ConnectionsBreak(t *testing.T) {
 }
 
 // Our parties in Maestro's layout: our hub source as one member of a group.
-func TestMaestro_HubAndStockAgent_WholeLife(t *testing.T) {
+func TestMaestro_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
 	t.Run("Mosquitto", func(t *testing.T) {
 		t.Parallel()
 		b := startMosquitto(t, rulesOf(t, l))
 		agent := startMQTTAgent(t, cluster1, b.addr, l)
-		agent.plain.Store(true)
+		agent.stateless.Store(true)
 		agent.await(t, 0, "its subscription", what("subscribed"))
-		hubLife(t, startMQTTHub(t, b.addr, l), agent)
+		hubLifecycle(t, startMQTTHub(t, b.addr, l), agent)
 	})
 	t.Run("our broker", func(t *testing.T) {
 		t.Parallel()
 		b := startBroker(t)
-		hubLife(t, startMQTTHub(t, b.addr, l), startMQTTAgent(t, cluster1, b.addr, l))
+		hubLifecycle(t, startMQTTHub(t, b.addr, l), startMQTTAgent(t, cluster1, b.addr, l))
 	})
 }
 
 // A stock source in Maestro's layout and our agent at our broker.
-func TestMaestro_StockSourceAndOurAgent_WholeLife(t *testing.T) {
+func TestMaestro_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b, l := startBroker(t), maestro(src1)
-	sourceLife(t, startMQTTSource(t, b.addr, l), startOurMQTTAgent(t, b.addr, ofAgents(l)))
+	sourceLifecycle(t, startMQTTSource(t, b.addr, l), startOurMQTTAgent(t, b.addr, ofAgents(l)))
 }

@@ -51,24 +51,24 @@ func startOurMQTTAgent(t *testing.T, addr string, l mqttacl.Layout, edit ...func
 
 // Our hub source and a stock agent through Mosquitto: a work there, its status
 // back, changed, and gone.
-func TestMosquitto_HubAndStockAgent_WholeLife(t *testing.T) {
+func TestMosquitto_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
 	agent := startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1))
-	agent.plain.Store(true)
+	agent.stateless.Store(true)
 	agent.await(t, 0, "its subscription", what("subscribed"))
-	hubLife(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), agent)
+	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), agent)
 }
 
 // The same at our broker.
-func TestListener_HubAndStockAgent_WholeLife(t *testing.T) {
+func TestListener_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	hubLife(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1)))
+	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1)))
 }
 
-// hubLife plays a work of our hub source at a stock agent.
-func hubLife(t *testing.T, hub *fakeHub, agent *stockAgent) {
+// hubLifecycle plays a work of our hub source at a stock agent.
+func hubLifecycle(t *testing.T, hub *fakeHub, agent *ocmAgent) {
 	t.Helper()
 	w := newWork(agent.cluster, "w", 0)
 	hub.apply(w)
@@ -81,47 +81,47 @@ func hubLife(t *testing.T, hub *fakeHub, agent *stockAgent) {
 	eventually(t, "the status on the hub", shows("is there"))
 	w.Spec.Workload.Manifests[0] = configMap("w", "changed", 0)
 	hub.apply(w)
-	agent.await(t, 0, "generation 2", func(l line) bool { return ofID("modified", id)(l) && l.Work.Generation == 2 })
+	agent.await(t, 0, "generation 2", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.Generation == 2 })
 	agent.report("w", "is changed")
 	eventually(t, "the status on the hub", shows("is changed"))
 	hub.remove(agent.cluster, "w")
-	agent.await(t, 0, "the deletion", func(l line) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil })
+	agent.await(t, 0, "the deletion", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil })
 	agent.finalizers("w")
 	eventually(t, "the end of the work on the hub", func() bool { return hub.work(agent.cluster, "w") == nil })
 }
 
 // A stock source and our agent through Mosquitto, in the usual layout and in
 // Maestro's.
-func TestMosquitto_StockSourceAndOurAgent_WholeLife(t *testing.T) {
+func TestMosquitto_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	for name, l := range map[string]mqttacl.Layout{"usual": mqttacl.Usual(src1), "maestro": maestro(src1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := startMosquitto(t, rulesOf(t, l))
 			source := startMQTTSource(t, b.addr, l)
-			source.plain.Store(true)
+			source.stateless.Store(true)
 			source.await(t, 0, "its subscription", what("subscribed"))
-			sourceLife(t, source, startOurMQTTAgent(t, b.addr, ofAgents(l)))
+			sourceLifecycle(t, source, startOurMQTTAgent(t, b.addr, ofAgents(l)))
 		})
 	}
 }
 
 // The same at our broker.
-func TestListener_StockSourceAndOurAgent_WholeLife(t *testing.T) {
+func TestListener_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	sourceLife(t, startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1)))
+	sourceLifecycle(t, startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1)))
 }
 
-// sourceLife plays a work of a stock source at our agent.
-func sourceLife(t *testing.T, source *stockSource, a *ourAgent) {
+// sourceLifecycle plays a work of a stock source at our agent.
+func sourceLifecycle(t *testing.T, source *ocmSource, a *ourAgent) {
 	t.Helper()
 	id := source.create(newWork(cluster1, "w", 1))
 	a.awaitValue("w", "1")
 	source.awaitStatus(t, id, "Apply manifest work complete")
 	source.update(newWork(cluster1, "w", 2))
 	a.awaitValue("w", "2")
-	source.await(t, 0, "the status of version 2", func(l line) bool {
+	source.await(t, 0, "the status of version 2", func(l outputLine) bool {
 		return l.What == "received" && l.Event.Extensions[codec.ExtResourceVersion] == "2"
 	})
 	source.remove(cluster1, "w")
@@ -132,20 +132,20 @@ func sourceLife(t *testing.T, source *stockSource, a *ourAgent) {
 
 // Stock parties at our broker: both over MQTT, in the usual layout and in
 // Maestro's, and one over gRPC.
-func TestListener_StockParties_WholeLife(t *testing.T) {
+func TestListener_OCMClients_Lifecycle(t *testing.T) {
 	t.Parallel()
 	usual := mqttacl.Usual(src1)
-	for name, f := range map[string]func(t *testing.T, addr string) (*stockSource, *stockAgent){
-		"MQTT": func(t *testing.T, addr string) (*stockSource, *stockAgent) {
+	for name, f := range map[string]func(t *testing.T, addr string) (*ocmSource, *ocmAgent){
+		"MQTT": func(t *testing.T, addr string) (*ocmSource, *ocmAgent) {
 			return startMQTTSource(t, addr, usual), startMQTTAgent(t, cluster1, addr, usual)
 		},
-		"Maestro's layout": func(t *testing.T, addr string) (*stockSource, *stockAgent) {
+		"Maestro's layout": func(t *testing.T, addr string) (*ocmSource, *ocmAgent) {
 			return startMQTTSource(t, addr, maestro(src1)), startMQTTAgent(t, cluster1, addr, maestro(src1))
 		},
-		"source over gRPC": func(t *testing.T, addr string) (*stockSource, *stockAgent) {
+		"source over gRPC": func(t *testing.T, addr string) (*ocmSource, *ocmAgent) {
 			return startSource(t, src1, addr), startMQTTAgent(t, cluster1, addr, usual)
 		},
-		"agent over gRPC": func(t *testing.T, addr string) (*stockSource, *stockAgent) {
+		"agent over gRPC": func(t *testing.T, addr string) (*ocmSource, *ocmAgent) {
 			return startMQTTSource(t, addr, usual), startAgent(t, cluster1, addr)
 		},
 	} {
@@ -153,14 +153,14 @@ func TestListener_StockParties_WholeLife(t *testing.T) {
 			t.Parallel()
 			b := startBroker(t)
 			source, agent := f(t, b.addr)
-			wholeLife(t, source, agent)
+			lifecycle(t, source, agent)
 		})
 	}
 }
 
 // Where our parties publish, of the six cases those that they have through a
 // stock broker.
-func TestC51_OurParties_PublishOnTheirTopics(t *testing.T) {
+func TestC51_HawserClients_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
 	spy := connectMQTT(t, b.addr, pki.Operator, onlooker, "spy").subscribe("#")
@@ -190,7 +190,7 @@ func TestC51_OurParties_PublishOnTheirTopics(t *testing.T) {
 
 // Mosquitto is killed with works under way and has forgotten all when it comes
 // back: our agent has what our hub has, and the hub what it says.
-func TestC56_OurParties_BrokerKilled(t *testing.T) {
+func TestC56_HawserClients_BrokerKilled(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")
 	hub := startMQTTHub(t, b.addr, mqttacl.Usual(src1))

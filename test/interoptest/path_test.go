@@ -20,19 +20,19 @@ import (
 )
 
 // A stock source, our broker and our agent: a work there, changed, and gone.
-func TestC57_StockSourceAndOurAgent_WholeLife(t *testing.T) {
+func TestC57_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	wire := newCable(t, b.addr)
 	source, a := startSource(t, src1, b.addr), startOurAgent(t, wire.addr, clustertest.New())
 	id := source.create(newWork(cluster1, "w", 1))
 	a.awaitValue("w", "1")
-	source.await(t, 0, "the status", func(l line) bool {
+	source.await(t, 0, "the status", func(l outputLine) bool {
 		return ofID("modified", id)(l) && appliedMessage(l.Work.Status) == "Apply manifest work complete" && len(l.Work.Status.ResourceStatus.Manifests) == 1
 	})
 	source.update(newWork(cluster1, "w", 2))
 	a.awaitValue("w", "2")
-	source.await(t, 0, "the status of version 2", func(l line) bool {
+	source.await(t, 0, "the status of version 2", func(l outputLine) bool {
 		return l.What == "received" && l.Event.Extensions[codec.ExtResourceVersion] == 2.0
 	})
 
@@ -46,7 +46,7 @@ func TestC57_StockSourceAndOurAgent_WholeLife(t *testing.T) {
 }
 
 // Two stock sources on one cluster of ours.
-func TestC58_TwoStockSourcesAndOurAgent_KeepApart(t *testing.T) {
+func TestC58_TwoOCMSourcesAndOurAgent_KeepApart(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	wire := newCable(t, b.addr)
@@ -149,7 +149,7 @@ func (s *ourSource) publish(e codec.Event) {
 
 // A program of ours, our broker and a stock agent: the agent sees the protocol
 // that it knows, and statuses count by sequence.
-func TestC34_OurSourceAndStockAgent_WholeLife(t *testing.T) {
+func TestC34_OurSourceAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	source, agent := startOurSource(t, b.addr), startAgent(t, cluster1, b.addr)
@@ -163,7 +163,7 @@ func TestC34_OurSourceAndStockAgent_WholeLife(t *testing.T) {
 		agent.report("w", message)
 	}
 	second := source.statuses.await(t, 0, "the second status", func(r manifestwork.StatusReport) bool { return appliedMessage(r.Status) == "second" })
-	before := source.statuses.mark()
+	before := source.statuses.position()
 	sequence := second.SequenceID
 	late := b.connect(t, pki.Agent, cluster1)
 	if outcome := late.publish(statusOf(t, number(1), w, "too late")); outcome != codec.OutcomeStale {
@@ -177,7 +177,7 @@ func TestC34_OurSourceAndStockAgent_WholeLife(t *testing.T) {
 
 	w = withID("w", newWork(cluster1, "w", 2))
 	source.publish(specOf(t, src1, codec.UpdateRequest, w))
-	agent.await(t, 0, "version 2", func(l line) bool { return ofID("modified", "w")(l) && l.Work.Generation == 2 })
+	agent.await(t, 0, "version 2", func(l outputLine) bool { return ofID("modified", "w")(l) && l.Work.Generation == 2 })
 	// A Hawser source sends a deletion with its data; stock agents take the
 	// timestamp for what counts.
 	e, err := manifestwork.EncodeSpec(deleting(w), manifestwork.SpecParams{

@@ -131,7 +131,7 @@ func TestC41_Event_GoesToItsClusterOnly(t *testing.T) {
 
 // Idle streams get heartbeats: a stock agent that insists on them stays, and
 // one that gets none connects again.
-func TestC42_Heartbeats_KeepStockAgents(t *testing.T) {
+func TestC42_Heartbeats_KeepOCMAgents(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T, interval, timeout time.Duration) (*ourBroker, *program) {
 		b := startBroker(t, func(c *broker.Config) { c.Heartbeat = interval })
@@ -173,7 +173,7 @@ func TestC42_Heartbeats_KeepStockAgents(t *testing.T) {
 }
 
 // A subscriber that does not read holds up nobody, not even who publishes to it.
-func TestC44_SubscriberThatDoesNotRead_HoldsUpNobody(t *testing.T) {
+func TestC44_SubscriberThatDoesNotRead_BlocksNoOther(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	ctx, client := b.stub(t, pki.Agent, cluster1)
@@ -250,7 +250,7 @@ func TestC47_InvalidEvent_IsRefused(t *testing.T) {
 }
 
 // A stock source is told why an event was refused, in words.
-func TestC47_StockSource_HearsWhy(t *testing.T) {
+func TestC47_OCMSource_GetsTheReason(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	// The certificate is that of src2: what the source says of itself does not count.

@@ -33,8 +33,8 @@ type event struct {
 	Data        string         `json:"data,omitempty"`
 }
 
-// line is what a stock program prints, command what it takes.
-type line struct {
+// outputLine is what a stock program prints, command what it takes.
+type outputLine struct {
 	What   string                `json:"what"`
 	ID     int                   `json:"id"`
 	Error  string                `json:"error"`
@@ -71,7 +71,7 @@ type command struct {
 	Object    any                  `json:"object,omitempty"`
 }
 
-func (l line) String() string {
+func (l outputLine) String() string {
 	b, err := json.Marshal(l)
 	if err != nil {
 		return err.Error()
@@ -82,22 +82,22 @@ func (l line) String() string {
 
 // program is a stock program that runs until the test ends, or is killed.
 type program struct {
-	*journal[line]
+	*journal[outputLine]
 	t      testing.TB
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	log    output.Buffer // standard error; complete when done is closed
 	done   chan struct{}
 	lastID int
-	// plain: what is between the parties takes no attribute of Hawser out.
-	plain atomic.Bool
+	// stateless: what is between the parties takes no attribute of Hawser out.
+	stateless atomic.Bool
 }
 
 // start runs a stock program.
 func start(t testing.TB, name string, args ...string) *program {
 	t.Helper()
 	p := &program{
-		journal: newJournal(name, line.String), t: t,
+		journal: newJournal(name, outputLine.String), t: t,
 		cmd: exec.Command(filepath.Join(programs, name), args...), done: make(chan struct{}),
 	}
 	p.cmd.Stderr = &p.log
@@ -137,11 +137,11 @@ func (p *program) read(stdout io.Reader) error {
 		if err != nil {
 			return err
 		}
-		var l line
+		var l outputLine
 		if err := json.Unmarshal(b, &l); err != nil {
 			return fmt.Errorf("line %q: %w", b, err)
 		}
-		if name := ownAttribute(l.Event); name != "" && !p.plain.Load() {
+		if name := ownAttribute(l.Event); name != "" && !p.stateless.Load() {
 			p.t.Errorf("%s got attribute %s, which is for Hawser parties only: %s", p.name, name, l)
 		}
 		p.add(l)
@@ -170,7 +170,7 @@ func (p *program) kill() {
 }
 
 // try has the program perform a command and returns its answer.
-func (p *program) try(c command) line {
+func (p *program) try(c command) outputLine {
 	p.t.Helper()
 	p.lastID++
 	c.ID = p.lastID
@@ -178,15 +178,15 @@ func (p *program) try(c command) line {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	from := p.mark()
+	from := p.position()
 	if _, err := p.stdin.Write(append(b, '\n')); err != nil {
 		p.t.Fatalf("%s: %v\n%s", p.name, err, p)
 	}
-	return p.await(p.t, from, fmt.Sprintf("the answer to %s", c.Do), func(l line) bool { return l.What == "done" && l.ID == c.ID })
+	return p.await(p.t, from, fmt.Sprintf("the answer to %s", c.Do), func(l outputLine) bool { return l.What == "done" && l.ID == c.ID })
 }
 
 // do is try for commands that must not fail.
-func (p *program) do(c command) line {
+func (p *program) do(c command) outputLine {
 	p.t.Helper()
 	l := p.try(c)
 	if l.Error != "" {
@@ -232,36 +232,38 @@ func configFile(t testing.TB, addr, client string) string {
 }
 
 // startAgent runs a stock agent of the cluster.
-func startAgent(t testing.TB, cluster, addr string, args ...string) *stockAgent {
+func startAgent(t testing.TB, cluster, addr string, args ...string) *ocmAgent {
 	t.Helper()
 	args = append(args, "-config", clientConfig(t, pki.Agent, cluster, addr, ""), "-cluster", cluster, "-agent-id", cluster+"-stock")
-	return &stockAgent{program: start(t, "stockagent", args...), cluster: cluster}
+	return &ocmAgent{program: start(t, "stockagent", args...), cluster: cluster}
 }
 
 // startSource runs a stock source.
-func startSource(t testing.TB, id, addr string) *stockSource {
+func startSource(t testing.TB, id, addr string) *ocmSource {
 	t.Helper()
-	return &stockSource{program: start(t, "stocksource", "-config", clientConfig(t, pki.Source, id, addr, ""), "-source-id", id)}
+	return &ocmSource{program: start(t, "stocksource", "-config", clientConfig(t, pki.Source, id, addr, ""), "-source-id", id)}
 }
 
-// startStockBroker runs a stock broker; addr is "" for a free port.
-func startStockBroker(t testing.TB, addr string) *stockBroker {
+// startOCMBroker runs a stock broker; addr is "" for a free port.
+func startOCMBroker(t testing.TB, addr string) *ocmBroker {
 	t.Helper()
 	cert, key := certify(t, pki.Broker, "broker")
 	if addr == "" {
 		addr = "127.0.0.1:0"
 	}
-	b := &stockBroker{program: start(t, "stockbroker", "-listen", addr, "-cert", cert, "-key", key, "-client-ca", certs.CACert())}
-	b.addr = b.await(t, 0, "its address", func(l line) bool { return l.What == "listening" }).Addr
+	b := &ocmBroker{program: start(t, "stockbroker", "-listen", addr, "-cert", cert, "-key", key, "-client-ca", certs.CACert())}
+	b.addr = b.await(t, 0, "its address", func(l outputLine) bool { return l.What == "listening" }).Addr
 	return b
 }
 
 // what matches the lines of one kind.
-func what(kind string) func(line) bool { return func(l line) bool { return l.What == kind } }
+func what(kind string) func(outputLine) bool {
+	return func(l outputLine) bool { return l.What == kind }
+}
 
 // ofID matches the lines of one kind about one work.
-func ofID(kind, id string) func(line) bool {
-	return func(l line) bool {
+func ofID(kind, id string) func(outputLine) bool {
+	return func(l outputLine) bool {
 		switch {
 		case l.What != kind:
 			return false

@@ -32,10 +32,10 @@ import (
 // would where a test does not say otherwise.
 type registrar struct {
 	*session.Session
-	t      testing.TB
-	issuer *testkit.Issuer
-	asks   *journal[ask]
-	alive  *journal[*hawserv1.LeaseRenewals]
+	t        testing.TB
+	issuer   *testkit.Issuer
+	requests *journal[request]
+	alive    *journal[*hawserv1.LeaseRenewals]
 
 	mu      sync.Mutex
 	objects map[objectKey]*unstructured.Unstructured
@@ -50,13 +50,13 @@ type objectKey struct {
 	cluster, name string
 }
 
-// ask is what an agent wanted of the hub.
-type ask struct {
+// request is what an agent wanted of the hub.
+type request struct {
 	*hawserv1.RegistrationAsk
 	event codec.Event
 }
 
-func (a ask) String() string {
+func (a request) String() string {
 	return fmt.Sprintf("%s of %s %v", a.event.Type(), a.GetUser(), a.GetGroups())
 }
 
@@ -64,8 +64,8 @@ func (a ask) String() string {
 func newRegistrar(t testing.TB) *registrar {
 	return &registrar{
 		t: t, issuer: testkit.NewIssuer(t, "https://hub.example"), tokens: map[string]string{}, objects: map[objectKey]*unstructured.Unstructured{}, refuse: map[codec.DataType]*metav1.Status{},
-		asks:  newJournal("asks", ask.String),
-		alive: newJournal("renewals", func(r *hawserv1.LeaseRenewals) string { return r.String() }),
+		requests: newJournal("asks", request.String),
+		alive:    newJournal("renewals", func(r *hawserv1.LeaseRenewals) string { return r.String() }),
 	}
 }
 
@@ -73,7 +73,7 @@ func newRegistrar(t testing.TB) *registrar {
 // broker knows all objects.
 func (r *registrar) serve(b *ourBroker) {
 	r.t.Helper()
-	defer b.wire.await(r.t, b.wire.mark(), "the objects of the hub", func(p passed) bool {
+	defer b.wire.await(r.t, b.wire.position(), "the objects of the hub", func(p passed) bool {
 		return !p.sent && p.event.Type() == codec.TypeRegistrationObjects && p.err == nil
 	})
 	cert, key := certify(r.t, pki.Source, src1)
@@ -145,7 +145,7 @@ func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 		if err != nil {
 			return err
 		}
-		r.asks.add(ask{m.GetAsk(), event})
+		r.requests.add(request{m.GetAsk(), event})
 		if refused := r.answer(event, m.GetAsk(), answer); refused != nil {
 			if answer.Error, err = json.Marshal(refused); err != nil {
 				return err
@@ -274,7 +274,7 @@ func (r *registrar) put(k objectKey, o *unstructured.Unstructured) {
 		o.SetUID(types.UID(uuid.NewString()))
 	}
 	r.objects[k] = o
-	r.tell(r.message(k, o))
+	r.notify(r.message(k, o))
 }
 
 // remove deletes an object.
@@ -285,12 +285,12 @@ func (r *registrar) remove(k objectKey) {
 	gone := r.message(k, r.objects[k])
 	gone.Json = nil
 	delete(r.objects, k)
-	r.tell(gone)
+	r.notify(gone)
 }
 
-// tell publishes an object. The caller has the lock, so that they go in order.
+// notify publishes an object. The caller has the lock, so that they go in order.
 // Without a connection the next one begins with all objects.
-func (r *registrar) tell(o *hawserv1.RegistrationObject) {
+func (r *registrar) notify(o *hawserv1.RegistrationObject) {
 	if r.Session == nil {
 		return
 	}

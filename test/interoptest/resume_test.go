@@ -38,7 +38,7 @@ func BenchmarkResume(b *testing.B) {
 		measureCPU(b, ownCPU, func() { agent.resume(b, "", held) })
 	})
 	b.Run("stock/list", func(b *testing.B) {
-		broker := startStockBroker(b, "")
+		broker := startOCMBroker(b, "")
 		w := withID("sync-%d", newWork(cluster1, "sync-%d", 1))
 		broker.do(command{Do: "fill", Count: inSync, Event: shown(specOf(b, src1, codec.CreateRequest, w))})
 		held := make([]codec.ResourceVersion, inSync)
@@ -92,7 +92,7 @@ func cpuOf(t testing.TB, pid int) time.Duration {
 }
 
 // syncing is an agent that holds works, as far as a broker can tell.
-type syncing struct{ *party }
+type syncing struct{ *client }
 
 // syncedAgent returns an agent of ours and what it holds: all that a new broker
 // has for its cluster.

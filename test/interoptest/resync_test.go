@@ -16,20 +16,20 @@ import (
 const cluster1, cluster2 = "cluster1", "cluster2"
 
 // put gives the stock broker a work as src1 would publish it.
-func (b *stockBroker) put(w *workv1.ManifestWork) {
+func (b *ocmBroker) put(w *workv1.ManifestWork) {
 	b.t.Helper()
 	b.do(command{Do: "put", Event: shown(specOf(b.t, src1, codec.CreateRequest, w))})
 }
 
 // publish publishes a work as a stock source does.
-func (p *party) publishWork(source string, action codec.Action, w *workv1.ManifestWork) string {
+func (p *client) publishWork(source string, action codec.Action, w *workv1.ManifestWork) string {
 	p.t.Helper()
 	return p.publish(specOf(p.t, source, action, w))
 }
 
 // settle returns when the broker has nothing left to send to the stock agent:
 // it has compared so many lists of agents, and a work published now has arrived.
-func (b *ourBroker) settle(t testing.TB, src *party, a *stockAgent, lists float64) {
+func (b *ourBroker) settle(t testing.TB, src *client, a *ocmAgent, lists float64) {
 	t.Helper()
 	b.awaitMetric(t, lists, resyncs, string(codec.Spec))
 	last := withID("last-"+t.Name(), newWork(a.cluster, "last", 1))
@@ -42,7 +42,7 @@ const mailboxes = "hawser_broker_mailbox_records"
 
 // received returns the ids of the events that the agent got from a place on, in
 // the order of the ids.
-func (a *stockAgent) received(from int) []string {
+func (a *ocmAgent) received(from int) []string {
 	var ids []string
 	for _, l := range a.since(from, what("received")) {
 		id, _ := l.Event.Extensions[codec.ExtResourceID].(string)
@@ -56,7 +56,7 @@ func (a *stockAgent) received(from int) []string {
 // and gets exactly what it holds in an older version or not at all.
 func TestC27_ListedVersions_NewerIsSent(t *testing.T) {
 	t.Parallel()
-	b, ocm := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, ocm.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	for id, version := range map[string]int64{"older": 4, "same": 5, "newer": 6} {
@@ -70,7 +70,7 @@ func TestC27_ListedVersions_NewerIsSent(t *testing.T) {
 		src.publishWork(src1, codec.CreateRequest, withID(id, newWork(cluster1, id, 5)))
 	}
 
-	from := agent.mark()
+	from := agent.position()
 	wire.cut()
 	wire.plug(b.addr)
 	b.settle(t, src, agent, 1)
@@ -91,7 +91,7 @@ func TestC27_ListedVersions_NewerIsSent(t *testing.T) {
 // A work without versions is sent at every resync, whatever the agent holds.
 func TestC28_Unversioned_IsAlwaysSent(t *testing.T) {
 	t.Parallel()
-	b, ocm := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, ocm.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	ocm.put(withID("zero", newWork(cluster1, "zero", 0)))
@@ -103,7 +103,7 @@ func TestC28_Unversioned_IsAlwaysSent(t *testing.T) {
 		src.publishWork(src1, codec.CreateRequest, withID(id, newWork(cluster1, id, 0)))
 	}
 
-	from := agent.mark()
+	from := agent.position()
 	wire.cut()
 	wire.plug(b.addr)
 	b.settle(t, src, agent, 1)
@@ -119,7 +119,7 @@ func TestC28_Unversioned_IsAlwaysSent(t *testing.T) {
 // A deletion reaches the agent whatever version it lists.
 func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 	t.Parallel()
-	b, ocm := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, b.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	src := b.connect(t, pki.Source, src1)
@@ -131,10 +131,10 @@ func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 	wire.cut()
 	wire.plug(ocm.addr)
 	ocm.put(withID("doomed", newWork(cluster1, "doomed", 6)))
-	agent.await(t, 0, "version 6", func(l line) bool { return ofID("modified", "doomed")(l) && l.Work.Generation == 6 })
+	agent.await(t, 0, "version 6", func(l outputLine) bool { return ofID("modified", "doomed")(l) && l.Work.Generation == 6 })
 	wire.cut()
 	src.publishWork(src1, codec.DeleteRequest, deleting(w))
-	from := agent.mark()
+	from := agent.position()
 	wire.plug(b.addr)
 
 	l := agent.await(t, from, "the deletion", ofID("received", "doomed"))
@@ -149,7 +149,7 @@ func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 // know. Ours says nothing: the agent keeps the work, and it is counted.
 func TestC30_UnknownID_IsNotDeleted(t *testing.T) {
 	t.Parallel()
-	b, ocm := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, ocm.addr)
 	agent := startAgent(t, cluster1, wire.addr)
 	ocm.put(withID("stranger", newWork(cluster1, "stranger", 3)))
@@ -157,7 +157,7 @@ func TestC30_UnknownID_IsNotDeleted(t *testing.T) {
 	src := b.connect(t, pki.Source, src1)
 	src.publishWork(src1, codec.CreateRequest, withID("known", newWork(cluster1, "known", 1)))
 
-	from := agent.mark()
+	from := agent.position()
 	wire.cut()
 	wire.plug(b.addr)
 	b.settle(t, src, agent, 1)
@@ -220,7 +220,7 @@ func TestC32_SourceNotSynced_NothingIsDeleted(t *testing.T) {
 	otherID := other.create(newWork(cluster1, "w2", 1))
 	agent.awaitAdded(otherID)
 
-	from := agent.mark()
+	from := agent.position()
 	wire.cut()
 	wire.plug(b.addr)
 	b.settle(t, b.connect(t, pki.Source, src1), agent, 2)

@@ -40,9 +40,9 @@ func drift(a *ourAgent, changed, removed string) {
 
 // An agent with a state directory that is started while the stock broker is away
 // enforces what it knows, and goes on when the broker is back.
-func TestC59_StockBrokerAway_DriftIsRepaired(t *testing.T) {
+func TestC59_OCMBrokerAway_DriftIsRepaired(t *testing.T) {
 	t.Parallel()
-	b := startStockBroker(t, "")
+	b := startOCMBroker(t, "")
 	wire, cluster, dir := newCable(t, b.addr), clustertest.New(), t.TempDir()
 	first, end := startKeepingAgent(t, wire.addr, dir, cluster)
 	b.put(withID("u1", newWork(cluster1, "one", 3)))
@@ -67,7 +67,7 @@ func TestC59_StockBrokerAway_DriftIsRepaired(t *testing.T) {
 	// of an earlier process stand in the way of nothing, absence deletes nothing.
 	third, _ := startKeepingAgent(t, wire.addr, dir, cluster)
 	third.awaitValue("one", "3")
-	b = startStockBroker(t, "")
+	b = startOCMBroker(t, "")
 	b.put(withID("u1", newWork(cluster1, "one", 2)))
 	wire.plug(b.addr)
 	third.awaitValue("one", "2")

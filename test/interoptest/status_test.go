@@ -49,7 +49,7 @@ func TestC23_EmptyHashList_GetsEveryStatus(t *testing.T) {
 // from those it has, and the agent answers with those only.
 func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
 	t.Parallel()
-	b, ocm := startBroker(t), startStockBroker(t, "")
+	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, ocm.addr)
 	source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, wire.addr)
 	ocm.put(withID("unlisted", newWork(cluster1, "unlisted", 1)))
@@ -69,12 +69,12 @@ func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
 	b.connect(t, pki.Agent, cluster1).publish(statusOf(t, after(t, sequence), other, "another"))
 	source.awaitStatus(t, differs, "another")
 
-	from := agent.mark()
+	from := agent.position()
 	wire.cut()
 	wire.plug(b.addr)
 	// The second answer would be that of the other work.
-	from2 := source.mark()
-	source.await(t, from2, "the agent's own status", func(l line) bool {
+	from2 := source.position()
+	source.await(t, from2, "the agent's own status", func(l outputLine) bool {
 		return ofID("modified", differs)(l) && appliedMessage(l.Work.Status) == "differs"
 	})
 	agent.report("equal", "barrier")
@@ -132,7 +132,7 @@ func TestC34_OlderSequence_IsIgnored(t *testing.T) {
 
 // A status about another version than the source's reaches the source, which
 // decides: a stock one ignores what is about a newer version than its own.
-func TestC35_OtherVersion_IsTheSourcesToJudge(t *testing.T) {
+func TestC35_OtherVersion_IsDecidedByTheSource(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	source, agent := startSource(t, src1, b.addr), b.connect(t, pki.Agent, cluster1)

@@ -8,15 +8,15 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// stockAgent is a running stock agent. It does what a test says in the place
+// ocmAgent is a running stock agent. It does what a test says in the place
 // of the controllers that an OCM agent has.
-type stockAgent struct {
+type ocmAgent struct {
 	*program
 	cluster string
 }
 
 // works returns what the agent holds, by resource id.
-func (a *stockAgent) works() map[string]workv1.ManifestWork {
+func (a *ocmAgent) works() map[string]workv1.ManifestWork {
 	a.t.Helper()
 	held := map[string]workv1.ManifestWork{}
 	for _, w := range a.do(command{Do: "list"}).Works {
@@ -27,7 +27,7 @@ func (a *stockAgent) works() map[string]workv1.ManifestWork {
 
 // patch patches a work as the agent's controllers do: again, where an event was
 // faster, or the informer faster than the store.
-func (a *stockAgent) patch(name string, status bool, patch any) {
+func (a *ocmAgent) patch(name string, status bool, patch any) {
 	a.t.Helper()
 	b, err := json.Marshal(patch)
 	if err != nil {
@@ -47,7 +47,7 @@ func (a *stockAgent) patch(name string, status bool, patch any) {
 }
 
 // report patches the status of a work: one condition Applied with this message.
-func (a *stockAgent) report(name, message string) {
+func (a *ocmAgent) report(name, message string) {
 	a.t.Helper()
 	status := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{applied(message)}}
 	a.patch(name, true, map[string]any{"status": status})
@@ -55,25 +55,25 @@ func (a *stockAgent) report(name, message string) {
 
 // finalizers sets a work's finalizers; without any, a work that is deleted is
 // reported as gone.
-func (a *stockAgent) finalizers(name string, finalizers ...string) {
+func (a *ocmAgent) finalizers(name string, finalizers ...string) {
 	a.t.Helper()
 	a.patch(name, false, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 }
 
 // awaitAdded returns when the agent's informer knows the work.
-func (a *stockAgent) awaitAdded(id string) workv1.ManifestWork {
+func (a *ocmAgent) awaitAdded(id string) workv1.ManifestWork {
 	a.t.Helper()
 	return *a.await(a.t, 0, "work "+id, ofID("added", id)).Work
 }
 
-// stockSource is a running stock source.
-type stockSource struct{ *program }
+// ocmSource is a running stock source.
+type ocmSource struct{ *program }
 
 // create creates a work and returns its resource id once the source has the
 // work in its cache, without which it could do nothing with it.
-func (s *stockSource) create(w *workv1.ManifestWork) string {
+func (s *ocmSource) create(w *workv1.ManifestWork) string {
 	s.t.Helper()
-	from := s.mark()
+	from := s.position()
 	id := string(s.do(command{Do: "create", Namespace: w.Namespace, Work: w}).Work.UID)
 	s.await(s.t, from, "the work in the cache", ofID("added", id))
 	return id
@@ -81,24 +81,24 @@ func (s *stockSource) create(w *workv1.ManifestWork) string {
 
 // update gives a work another version and another manifest. It returns once
 // the source has them in its cache: a deletion carries the version from there.
-func (s *stockSource) update(w *workv1.ManifestWork) {
+func (s *ocmSource) update(w *workv1.ManifestWork) {
 	s.t.Helper()
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": w.Annotations}, "spec": w.Spec})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	from := s.mark()
+	from := s.position()
 	id := string(s.do(command{Do: "patch", Namespace: w.Namespace, Name: w.Name, Patch: b}).Work.UID)
-	s.await(s.t, from, "the version in the cache", func(l line) bool { return ofID("modified", id)(l) && l.Work.Generation == w.Generation })
+	s.await(s.t, from, "the version in the cache", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.Generation == w.Generation })
 }
 
-func (s *stockSource) remove(cluster, name string) {
+func (s *ocmSource) remove(cluster, name string) {
 	s.t.Helper()
 	s.do(command{Do: "delete", Namespace: cluster, Name: name})
 }
 
 // works returns what the source has in its cache, by resource id.
-func (s *stockSource) works() map[string]workv1.ManifestWork {
+func (s *ocmSource) works() map[string]workv1.ManifestWork {
 	s.t.Helper()
 	held := map[string]workv1.ManifestWork{}
 	for _, w := range s.do(command{Do: "list"}).Works {
@@ -109,15 +109,15 @@ func (s *stockSource) works() map[string]workv1.ManifestWork {
 
 // awaitStatus returns when the source's informer shows the work with a
 // condition Applied of this message.
-func (s *stockSource) awaitStatus(t testing.TB, id, message string) workv1.ManifestWork {
+func (s *ocmSource) awaitStatus(t testing.TB, id, message string) workv1.ManifestWork {
 	t.Helper()
-	return *s.await(t, 0, "status "+message, func(l line) bool {
+	return *s.await(t, 0, "status "+message, func(l outputLine) bool {
 		return ofID("modified", id)(l) && appliedMessage(l.Work.Status) == message
 	}).Work
 }
 
-// stockBroker is a running stock broker.
-type stockBroker struct {
+// ocmBroker is a running stock broker.
+type ocmBroker struct {
 	*program
 	addr string
 }

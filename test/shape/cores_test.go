@@ -48,7 +48,7 @@ const (
 	maxFunction = 50
 )
 
-func TestCores_CanBeHeldInTheHead(t *testing.T) {
+func TestDecisionPackages_StaySmall(t *testing.T) {
 	files := product(t)
 	for _, c := range cores {
 		report(t, checkCore(files, c.dir, c.whole))

@@ -33,7 +33,7 @@ func TestPackages_ExplainThemselvesOnce(t *testing.T) {
 	}), "two package comments")
 }
 
-func TestPackages_HaveTellingNames(t *testing.T) {
+func TestPackages_HaveClearNames(t *testing.T) {
 	report(t, checkNames(tree(t)))
 
 	wantViolation(t, checkNames([]source{mustParse(t, "pkg/util/x.go", "package util")}), "says nothing")

@@ -85,7 +85,7 @@ var decoders = map[string]string{
 	"pkg/agent/cluster discoveryCache.list":     "pkg/agent/cluster FuzzKinds",
 	"pkg/codec ParseOrphanReport":               "pkg/codec FuzzParseSync",
 	"pkg/codec ParseResolveOrphan":              "pkg/codec FuzzParseSync",
-	"pkg/agent/hub parseClaims":                 "pkg/agent/hub FuzzBook",
+	"pkg/agent/hub parseClaims":                 "pkg/agent/hub FuzzClaims",
 	"pkg/agent/cluster discoveryCache.versions": "pkg/agent/cluster FuzzKinds",
 	"pkg/agent/registration ReadCredential":     "pkg/agent/registration FuzzShown",
 	"pkg/agent/registration ReadKept":           "pkg/agent/registration FuzzReadKept",

@@ -21,8 +21,8 @@ var readsKeys = []string{
 	"pkg/agent/registration/credential.go",  // its own private key
 }
 
-// TestKeys_AreReadInOnePlace: who reads a key of a peer elsewhere forgets to judge it.
-func TestKeys_AreReadInOnePlace(t *testing.T) {
+// TestKeys_AreReadOnce: who reads a key of a peer elsewhere forgets to judge it.
+func TestKeys_AreReadOnce(t *testing.T) {
 	report(t, checkKeys(tree(t)))
 
 	elsewhere := mustParse(t, "pkg/x/x.go", "package x\nimport \"crypto/x509\"\nvar _, _ = x509.ParseCertificateRequest(nil)")

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// rooms lists how many lines of code each part may have that one has to be able to hold
+// components lists how many lines of code each part may have that one has to be able to hold
 // in the head: without comments, empty lines, tests and generated files. Whoever needs
 // more says why in the commit that raises a limit; whoever needs less lowers it. What the
 // largest pieces are for stands beside each.
-var rooms = []struct {
+var components = []struct {
 	name  string
 	paths []string // of folders, or of files
 	limit int
@@ -61,18 +61,18 @@ var rooms = []struct {
 // memoryEngine is the store of tests and of the simulator: it is in no program.
 const memoryEngine = "internal/broker/store/mem"
 
-func TestRooms_DoNotGrow(t *testing.T) {
+func TestComponents_LineLimits(t *testing.T) {
 	files := product(t)
-	for _, r := range rooms {
+	for _, r := range components {
 		var sources []source
 		for _, s := range files {
 			if s.dir() != memoryEngine && !s.generated && !s.forTests() && within(s, r.paths) {
 				sources = append(sources, s)
 			}
 		}
-		report(t, checkRoom(r.name, countCode(t, sources), r.limit))
+		report(t, checkComponent(r.name, countCode(t, sources), r.limit))
 	}
-	wantViolation(t, checkRoom("attic", 11, 10), "attic has 11 lines of code, at most 10")
+	wantViolation(t, checkComponent("attic", 11, 10), "attic has 11 lines of code, at most 10")
 	const text = "package p\n\n// a comment\nvar a = 1 // another\n/* and\na third */ var s = `\n\n`\n"
 	if n := codeLines(t, []byte(text)); n != 5 {
 		t.Errorf("counted %d lines", n)
@@ -95,7 +95,7 @@ func within(s source, paths []string) bool {
 	return false
 }
 
-func checkRoom(name string, lines, limit int) (bad []string) {
+func checkComponent(name string, lines, limit int) (bad []string) {
 	if lines == 0 || lines > limit {
 		bad = append(bad, fmt.Sprintf("%s has %d lines of code, at most %d: find what is said twice", name, lines, limit))
 	}

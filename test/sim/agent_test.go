@@ -60,7 +60,7 @@ func newAgent(w *world, name string, n int) *agentNode {
 	if n > 0 {
 		a.title, a.uid = fmt.Sprintf("%s (%d)", name, n), fmt.Sprintf("%s-%d", a.uid, n)
 	}
-	a.link = newLink(w, identity.Identity{Role: identity.Agent, Name: name}, agentParty{a})
+	a.link = newLink(w, identity.Identity{Role: identity.Agent, Name: name}, agentHandler{a})
 	a.link.name += a.title[len(name):]
 	a.link.uid, a.link.truth = a.uid, w.oracle.clusters[name]
 	a.cluster.Refuse = func(clustertest.Call) error {
@@ -83,14 +83,14 @@ func newAgent(w *world, name string, n int) *agentNode {
 // start is a new process that knows what is in its state directory.
 func (a *agentNode) start() {
 	a.process++
-	a.link.spoke, a.link.latest, a.link.places = "", "", nil
+	a.link.spoke, a.link.latest, a.link.positions = "", "", nil
 	process := a.process
 	a.due, a.failures, a.sends = map[string]time.Time{}, map[string]int{}, map[string]time.Time{}
 	a.watch = &watches{objects: map[cluster.Ref]*watched{}, owners: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) {
 		a.wake(key, a.core.Drifted(key))
 	}, core: func() *agent.Core { return a.core }}
 	a.saveAt = time.Time{}
-	if a.w.bus != nil {
+	if a.w.stateless != nil {
 		a.aliveAt = time.Now().Add(time.Minute)
 	}
 	config := agent.CoreConfig{
@@ -157,7 +157,7 @@ func (a *agentNode) now() time.Time { return time.Now().Add(a.clock) }
 func (a *agentNode) restart() {
 	a.process++
 	if a.link.conn != nil {
-		a.link.lose(unavailable("the process ended"))
+		a.link.drop(unavailable("the process ended"))
 	}
 	a.w.oracle.processEnded(a)
 	a.w.pass(startTime)
@@ -171,21 +171,21 @@ func (a *agentNode) wake(key string, after time.Duration) {
 	}
 }
 
-// agentParty is the session's side.
-type agentParty struct{ *agentNode }
+// agentHandler is the session's side.
+type agentHandler struct{ *agentNode }
 
-func (p agentParty) Hello() transport.Hello { return p.core.Hello() }
+func (p agentHandler) Hello() transport.Hello { return p.core.Hello() }
 
-func (p agentParty) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+func (p agentHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	return p.core.Subscribed(a)
 }
 
-func (p agentParty) Handle(ctx context.Context, e codec.Event) error {
+func (p agentHandler) Handle(ctx context.Context, e codec.Event) error {
 	p.core.Handle(ctx, e)
 	return nil
 }
 
-func (p agentParty) Disconnected(err error) { p.core.Disconnected(err) }
+func (p agentHandler) Disconnected(err error) { p.core.Disconnected(err) }
 
 func (a *agentNode) steps(list []step) []step {
 	if len(a.watch.queue) > 0 {

@@ -9,9 +9,9 @@ import (
 
 // Works that are torn off the hub and made anew under their names.
 
-// makeAnew does that with a work whose cluster is cut off meanwhile, or not, after
+// recreateWork does that with a work whose cluster is cut off meanwhile, or not, after
 // its agent had time to take what there was.
-func makeAnew(w *world, key string, b uint32) {
+func recreateWork(w *world, key string, b uint32) {
 	order := rand.New(rand.NewPCG(uint64(b), 8))
 	goOn := func() {
 		for range 100 {
@@ -31,7 +31,7 @@ func makeAnew(w *world, key string, b uint32) {
 	for _, l := range w.links {
 		if b%4 > 0 && l.id.Name == o.Namespace && !l.cut {
 			l.cut = true
-			l.loseIfAny("partition")
+			l.dropIfAny("partition")
 			cut = append(cut, l)
 		}
 	}
@@ -51,11 +51,11 @@ func makeAnew(w *world, key string, b uint32) {
 // by a store that nobody remembers.
 func (o *oracle) takenOver(op *store.Op, before *store.Meta) {
 	id := op.Key.ResourceID
-	o.handedOn[id] = true
-	if o.forgot || o.w.hub.life > 0 {
+	o.forwarded[id] = true
+	if o.forgot || o.w.hub.epoch > 0 {
 		return
 	}
-	if o.told[op.Key.Cluster+"/"+id] {
+	if o.notified[op.Key.Cluster+"/"+id] {
 		o.w.fail("I3", "work %s was taken over, and an agent of %s was told that it is deleted", id, op.Key.Cluster)
 	}
 	o.successors[id] = before.Queued.ResourceID
@@ -76,7 +76,7 @@ func (o *oracle) removedOfTheNext(where string, t *truth, name, id string) {
 func (o *oracle) takesName(op *store.Op) {
 	for id, w := range o.clusters[op.Key.Cluster].wanted {
 		if w.name == op.Name && id != op.Key.ResourceID {
-			o.handedOn[id] = true
+			o.forwarded[id] = true
 		}
 	}
 }

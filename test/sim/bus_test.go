@@ -18,18 +18,18 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// bus is a stock MQTT broker in the place of ours. It acknowledges what it gets, keeps
+// statelessBroker is a stock MQTT broker in the place of ours. It acknowledges what it gets, keeps
 // nothing but what it owes to sessions that it remembers, and promises little: an event
 // comes once, twice, late, behind its successors, on a later session, or not at all.
-type bus struct {
-	w     *world
-	subs  map[*link]*conn
-	owed  map[*link][][]byte // to who is away, and whose session is remembered
-	late  []*parcel
-	lossy int // so many deliveries do not come, although they were acknowledged
-	twice int // so many come twice
-	tardy int // so many are late
-	conns int
+type statelessBroker struct {
+	w      *world
+	subs   map[*link]*conn
+	queued map[*link][][]byte // to who is away, and whose session is remembered
+	late   []*parcel
+	lossy  int // so many deliveries do not come, although they were acknowledged
+	twice  int // so many come twice
+	tardy  int // so many are late
+	conns  int
 }
 
 // parcel is an event that is late. It reaches whatever session its receiver has then.
@@ -42,12 +42,12 @@ type parcel struct {
 // queued is how many events wait for a party that does not read; more are lost.
 const queued = 200
 
-func newBus(w *world) *bus {
-	return &bus{w: w, subs: map[*link]*conn{}, owed: map[*link][][]byte{}}
+func newStatelessBroker(w *world) *statelessBroker {
+	return &statelessBroker{w: w, subs: map[*link]*conn{}, queued: map[*link][][]byte{}}
 }
 
 // subscribe begins a session; the one before of that party is taken over.
-func (b *bus) subscribe(l *link) *conn {
+func (b *statelessBroker) subscribe(l *link) *conn {
 	b.conns++
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
@@ -58,32 +58,32 @@ func (b *bus) subscribe(l *link) *conn {
 	close(c.over) // nothing runs behind it
 	b.subs[l] = c
 	c.stream.accepted <- transport.Accepted{SubscriptionID: fmt.Sprint("session-", b.conns), Stateless: true}
-	for _, event := range b.owed[l] {
+	for _, event := range b.queued[l] {
 		b.deliver(l, event)
 	}
-	delete(b.owed, l)
+	delete(b.queued, l)
 	return c
 }
 
 // publish takes an event, and brings it to who has subscribed to its topic.
-func (b *bus) publish(c *call) {
+func (b *statelessBroker) publish(c *call) {
 	env := envelope(c.event)
 	for _, l := range b.w.links {
 		toAgent := c.conn.link.id.Role == identity.Source && l.id.Role == identity.Agent && l.id.Name == env.Cluster
 		toSource := c.conn.link.id.Role == identity.Agent && l.id.Role == identity.Source && l.id.Name == hubName
 		if toAgent || toSource {
-			b.bring(l, c)
+			b.deliverTo(l, c)
 		}
 	}
 }
 
-// stockBetween reports whether one end is of Open Cluster Management: then nothing in an event
+// ocmBetween reports whether one end is of Open Cluster Management: then nothing in an event
 // tells what is late.
-func (b *bus) stockBetween(from, to *link) bool {
-	return from == b.w.stock.link || to == b.w.stock.link
+func (b *statelessBroker) ocmBetween(from, to *link) bool {
+	return from == b.w.ocmAgent.link || to == b.w.ocmAgent.link
 }
 
-func (b *bus) bring(l *link, c *call) {
+func (b *statelessBroker) deliverTo(l *link, c *call) {
 	n := 1
 	switch {
 	case b.lossy > 0:
@@ -95,14 +95,14 @@ func (b *bus) bring(l *link, c *call) {
 		n = 2
 	}
 	for range n {
-		if b.tardy > 0 && !b.stockBetween(c.conn.link, l) {
+		if b.tardy > 0 && !b.ocmBetween(c.conn.link, l) {
 			b.tardy--
 			longest := []time.Duration{time.Second, time.Minute, 10 * time.Minute}[b.w.rng.IntN(3)]
 			b.late = append(b.late, &parcel{l, c.bytes, time.Now().Add(time.Duration(b.w.rng.Float64() * float64(longest)))})
 			continue
 		}
-		if l.conn == nil && !b.stockBetween(c.conn.link, l) && len(b.owed[l]) < queued {
-			b.owed[l] = append(b.owed[l], c.bytes)
+		if l.conn == nil && !b.ocmBetween(c.conn.link, l) && len(b.queued[l]) < queued {
+			b.queued[l] = append(b.queued[l], c.bytes)
 			continue
 		}
 		b.deliver(l, c.bytes)
@@ -110,7 +110,7 @@ func (b *bus) bring(l *link, c *call) {
 }
 
 // deliver sends an event on the present session of a party, if there is one.
-func (b *bus) deliver(l *link, event []byte) {
+func (b *statelessBroker) deliver(l *link, event []byte) {
 	c := b.subs[l]
 	if c == nil || c.stream.ctx.Err() != nil {
 		return
@@ -121,7 +121,7 @@ func (b *bus) deliver(l *link, event []byte) {
 	}
 }
 
-func (b *bus) steps(list []step) []step {
+func (b *statelessBroker) steps(list []step) []step {
 	for _, p := range b.late {
 		if !p.at.After(time.Now()) {
 			list = append(list, step{p.to.name, "is sent late", "", func() {
@@ -134,7 +134,7 @@ func (b *bus) steps(list []step) []step {
 }
 
 // heal ends the faults; what is late comes now.
-func (b *bus) heal() {
+func (b *statelessBroker) heal() {
 	b.lossy, b.twice, b.tardy = 0, 0, 0
 	for _, p := range b.late {
 		p.at = time.Now()
@@ -142,10 +142,10 @@ func (b *bus) heal() {
 }
 
 // forget loses all sessions of who is away.
-func (b *bus) forget() { clear(b.owed) }
+func (b *statelessBroker) forget() { clear(b.queued) }
 
-// busOperations are those of a world with a stock broker.
-var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o operation) bool {
+// statelessOperations are those of a world with a stock broker.
+var statelessOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o operation) bool {
 	ours := []string{
 		"settle around the stuck", "hub create without an agent", "approve", "replace cluster", "let cluster in", "end replaced cluster", "hostile",
 		"crash broker", "drain broker", "start broker", "disk of the broker", "copy broker's store", "restore broker's store", "lose broker's store",
@@ -153,15 +153,15 @@ var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o op
 	return strings.HasPrefix(o.name, "shop ") || slices.Contains(ours, o.name)
 }), []operation{
 	{"bus restarts", 5, func(w *world, _, _ uint32) string {
-		w.bus.forget()
-		w.bus.late = nil
+		w.stateless.forget()
+		w.stateless.late = nil
 		w.cutAll()
 		return "empty"
 	}},
-	{"bus forgets sessions", 4, func(w *world, _, _ uint32) string { w.bus.forget(); return "all" }},
+	{"bus forgets sessions", 4, func(w *world, _, _ uint32) string { w.stateless.forget(); return "all" }},
 	{"bus loses", 10, func(w *world, a, _ uint32) string {
-		w.bus.lossy += 1 + int(a%3)
-		return fmt.Sprint("the next ", w.bus.lossy)
+		w.stateless.lossy += 1 + int(a%3)
+		return fmt.Sprint("the next ", w.stateless.lossy)
 	}},
 	{"bus tells a farewell", 6, func(w *world, a, b uint32) string {
 		// Of one that is gone or not, in time or on a later session.
@@ -175,16 +175,16 @@ var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o op
 				panic(err)
 			}
 		}
-		w.bus.bring(w.source.link, &call{conn: &conn{link: agent.link}, bytes: agent.will, what: "a farewell"})
+		w.stateless.deliverTo(w.source.link, &call{conn: &conn{link: agent.link}, bytes: agent.will, what: "a farewell"})
 		return "of " + agent.title
 	}},
 	{"bus duplicates", 6, func(w *world, a, _ uint32) string {
-		w.bus.twice += 1 + int(a%4)
-		return fmt.Sprint("the next ", w.bus.twice)
+		w.stateless.twice += 1 + int(a%4)
+		return fmt.Sprint("the next ", w.stateless.twice)
 	}},
 	{"bus delays", 12, func(w *world, a, _ uint32) string {
-		w.bus.tardy += 1 + int(a%4)
-		return fmt.Sprint("the next ", w.bus.tardy)
+		w.stateless.tardy += 1 + int(a%4)
+		return fmt.Sprint("the next ", w.stateless.tardy)
 	}},
 }...)
 
@@ -192,7 +192,7 @@ var busOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o op
 // before published, or to an agent of before, or that comes behind a later one, is as good as
 // lost.
 func (l *link) counts(e codec.Event) bool {
-	if l.w.bus == nil || l == l.w.stock.link {
+	if l.w.stateless == nil || l == l.w.ocmAgent.link {
 		return true
 	}
 	text, _ := e.Extensions()[codec.ExtSession].(string)
@@ -203,7 +203,7 @@ func (l *link) counts(e codec.Event) bool {
 	}
 	session := fmt.Sprintf("%20s%s", number, strings.TrimPrefix(text, number)) // compares by number, then by id
 	if session > l.latest {
-		l.latest, l.places = session, map[string]uint64{}
+		l.latest, l.positions = session, map[string]uint64{}
 	}
 	if session < l.latest || e.Extensions()[codec.ExtPeerSession] != l.spoke {
 		return false
@@ -214,15 +214,15 @@ func (l *link) counts(e codec.Event) bool {
 		l.w.fail("I2", "%s was sent an event of no place", l.name)
 	}
 	id := fmt.Sprint(e.Extensions()[codec.ExtResourceID])
-	late := place < l.places[id]
-	l.places[id] = max(place, l.places[id])
+	late := place < l.positions[id]
+	l.positions[id] = max(place, l.positions[id])
 	return !late
 }
 
-// checkStock: a stock agent holds what the hub has; nobody keeps records.
-func (w *world) checkStock() {
-	for id := range w.stock.works {
-		if w.hub.byID(id) == nil && !w.oracle.lost[id] && w.source.selected[w.stock.name] {
+// checkOCM: a stock agent holds what the hub has; nobody keeps records.
+func (w *world) checkOCM() {
+	for id := range w.ocmAgent.works {
+		if w.hub.byID(id) == nil && !w.oracle.missing[id] && w.source.selected[w.ocmAgent.name] {
 			w.fail("I1", "the stock agent still has work %s", id)
 		}
 	}
@@ -244,20 +244,20 @@ func (w *world) checkTag(a *agentNode, o *workv1.ManifestWork) {
 	}
 }
 
-// TestBusSeeds plays seeds with a stock MQTT broker in the place of ours, as the environment
+// TestSeeds_StatelessBroker plays seeds with a stock MQTT broker in the place of ours, as the environment
 // says.
-func TestBusSeeds(t *testing.T) {
-	playSeeds(t, bused, leastBusSeeds, busTime)
+func TestSeeds_StatelessBroker(t *testing.T) {
+	playSeeds(t, bused, leastStatelessSeeds, statelessTime)
 }
 
-// What TestBusSeeds plays if nobody says more.
+// What TestSeeds_StatelessBroker plays if nobody says more.
 const (
-	busTime       = 20 * time.Second
-	leastBusSeeds = 300
+	statelessTime       = 20 * time.Second
+	leastStatelessSeeds = 300
 )
 
-// busThemes are the themes with a stock broker.
-var busThemes = [][]string{
+// statelessThemes are the themes with a stock broker.
+var statelessThemes = [][]string{
 	{"bus loses", "bus restarts", "hub update", "hub delete", "restart agent", "restart stock agent"},
 	{"bus delays", "hub update", "hub label", "hub delete", "restart hub source", "cut connection"},
 	{"bus delays", "bus duplicates", "hub create", "hub delete", "restart agent"},

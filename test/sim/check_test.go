@@ -24,7 +24,7 @@ func (w *world) check() {
 	if w.broken != nil {
 		return
 	}
-	if w.bus == nil {
+	if w.stateless == nil {
 		w.checkRecords()
 	}
 	for _, c := range clusters {
@@ -44,7 +44,7 @@ func (w *world) live() map[store.Key]*workv1.ManifestWork {
 		want[store.Key{DataType: codec.ManifestBundles, Cluster: o.Namespace, ResourceID: string(o.UID)}] = o
 	}
 	for _, o := range w.hub.works {
-		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && (isDelivered(o) || saysNoAgent(o)) {
+		if w.source.selected[o.Namespace] && o.DeletionTimestamp == nil && (isDelivered(o) || reportsNoAgent(o)) {
 			add(o)
 		}
 	}
@@ -89,9 +89,9 @@ func (w *world) checkRecords() {
 	}
 }
 
-// saysNoAgent reports whether the hub says of a work that no agent ever came for its cluster, and
+// reportsNoAgent reports whether the hub says of a work that no agent ever came for its cluster, and
 // that is so.
-func saysNoAgent(o *workv1.ManifestWork) bool {
+func reportsNoAgent(o *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
 	return o.Namespace == lonely && d != nil && d.Reason == core.ReasonAgentNeverConnected && d.ObservedGeneration == o.Generation
 }
@@ -123,7 +123,7 @@ func (w *world) checkCluster(name, invariant string) {
 			data[k], _ = v.(string)
 		}
 		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
-		left := w.oracle.mayStay[root(data["work"])] || w.oracle.isWithoutRoom(root(data["work"])) || w.oracle.lostEverywhere(name, root(data["work"])) || data["shared"] != "" && (w.oracle.sharedLeft(name) || w.oracle.sharesWithoutRoom(name))
+		left := w.oracle.mayStay[root(data["work"])] || w.oracle.isOverQuota(root(data["work"])) || w.oracle.missingEverywhere(name, root(data["work"])) || data["shared"] != "" && (w.oracle.sharedLeft(name) || w.oracle.sharesOverQuota(name))
 		if !released && !left || want[ref.Name] != nil {
 			got[ref.Name] = data
 		}
@@ -136,7 +136,7 @@ func (w *world) checkCluster(name, invariant string) {
 			continue
 		}
 		for k, o := range w.live() {
-			if k.Cluster == name && w.bus != nil {
+			if k.Cluster == name && w.stateless != nil {
 				w.checkTag(a, o)
 			} else if k.Cluster == name {
 				w.checkApplied(a, k, invariant)
@@ -176,13 +176,13 @@ func (w *world) checkHub() {
 			}
 			continue
 		}
-		if saysNoAgent(o) {
+		if reportsNoAgent(o) {
 			continue
 		}
 		d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
 		if d != nil && d.Status != metav1.ConditionTrue {
 			r := w.shop.works[key]
-			if w.isOverQuota(o, d) || w.saysRefused(o, d) {
+			if w.isOverQuota(o, d) || w.reportsRefused(o, d) {
 				continue
 			}
 			if d.Reason != core.ReasonNameConflict || d.ObservedGeneration != o.Generation || r == nil || o.Namespace != clusters[0] {
@@ -218,7 +218,7 @@ func (w *world) checkStatus(key string, o *workv1.ManifestWork, status workv1.Ma
 	if len(all) == 0 || all[len(all)-1] != statusHash(status) {
 		w.fail("I4", "the source of work %s does not show what the cluster said last", key)
 	}
-	if o.Namespace != w.stock.name && len(status.ResourceStatus.Manifests) != len(o.Spec.Workload.Manifests) {
+	if o.Namespace != w.ocmAgent.name && len(status.ResourceStatus.Manifests) != len(o.Spec.Workload.Manifests) {
 		w.fail("I4", "work %s has %d manifests, its status is about %d", key, len(o.Spec.Workload.Manifests), len(status.ResourceStatus.Manifests))
 	}
 }
@@ -253,13 +253,13 @@ func (w *world) checkRest() {
 			w.fail("I5", "the agent of %s keeps %+v for %d works", a.name, n, live)
 		}
 	}
-	if w.bus != nil {
-		w.checkStock()
+	if w.stateless != nil {
+		w.checkOCM()
 		return
 	}
-	if live := slices.Collect(maps.Keys(w.stock.works)); !w.oracle.released[w.stock.name] {
+	if live := slices.Collect(maps.Keys(w.ocmAgent.works)); !w.oracle.released[w.ocmAgent.name] {
 		for _, id := range live {
-			if w.oracle.record(w.stock.name, id) == nil && !w.oracle.lostEverywhere(w.stock.name, id) && !w.oracle.isWithoutRoom(id) {
+			if w.oracle.record(w.ocmAgent.name, id) == nil && !w.oracle.missingEverywhere(w.ocmAgent.name, id) && !w.oracle.isOverQuota(id) {
 				w.fail("I1", "the stock agent still has work %s", id)
 			}
 		}

@@ -26,10 +26,10 @@ type hub struct {
 	w     *world
 	works map[string]*workv1.ManifestWork // by namespace/name; never modified
 	log   []hubEvent                      // all that ever happened; watches read it at their own pace
-	// life counts the restores from a backup: no watch outlives one. log is that
+	// epoch counts the restores from a backup: no watch outlives one. log is that
 	// of this life, which began at since with the first listed works of it.
-	life, listed int
-	since        time.Time
+	epoch, listed int
+	since         time.Time
 	// onlySeen: that it was restored can be seen only by what the hub source saw of
 	// it before.
 	onlySeen bool
@@ -120,12 +120,12 @@ func (h *hub) byID(uid string) *workv1.ManifestWork {
 	return nil
 }
 
-// lifeOf tells what a work is after a restore from what it was before.
-func (h *hub) lifeOf(o *workv1.ManifestWork) string {
-	if h.life == 0 {
+// epochOf tells what a work is after a restore from what it was before.
+func (h *hub) epochOf(o *workv1.ManifestWork) string {
+	if h.epoch == 0 {
 		return string(o.UID)
 	}
-	return fmt.Sprintf("%s#%d", o.UID, h.life)
+	return fmt.Sprintf("%s#%d", o.UID, h.epoch)
 }
 
 // hubBackup is a copy of a hub's storage.
@@ -136,13 +136,13 @@ type hubBackup struct {
 	rv      int
 }
 
-// lives is how often a hub can be restored.
-const lives = 4
+// epochs is how often a hub can be restored.
+const epochs = 4
 
 // stride is how far the hub moves on with a write: it writes other things than works,
 // too. After a restore it takes a while until it is where it was before, so that who
 // saw or heard of that can tell: a life of more writes than 1<<9 is longer than a script.
-func (h *hub) stride() int { return 1 << (9 * (lives - h.life)) }
+func (h *hub) stride() int { return 1 << (9 * (epochs - h.epoch)) }
 
 func (h *hub) backup() *hubBackup {
 	return &hubBackup{works: maps.Clone(h.works), state: h.state, stateRV: h.stateRV, rv: h.rv}
@@ -179,11 +179,11 @@ func (h *hub) restore(b *hubBackup) {
 		h.w.oracle.older(o)
 	}
 	h.works, h.state, h.stateRV, h.rv = maps.Clone(b.works), b.state, b.stateRV, b.rv
-	h.life, h.since = h.life+1, time.Now()
+	h.epoch, h.since = h.epoch+1, time.Now()
 	h.log, h.saves, h.born = nil, nil, b
 	h.w.oracle.backInTime("hub-")
-	if h.w.oracle.released[h.w.stock.name] { // its list may be from before the release
-		h.w.stock.confused = true
+	if h.w.oracle.released[h.w.ocmAgent.name] { // its list may be from before the release
+		h.w.ocmAgent.confused = true
 	}
 	for _, key := range h.keys() {
 		o := h.works[key]
@@ -193,7 +193,7 @@ func (h *hub) restore(b *hubBackup) {
 	}
 	h.listed = len(h.log)
 	for _, o := range before {
-		h.w.oracle.lostOnHub(o)
+		h.w.oracle.missingOnHub(o)
 	}
 	for _, c := range slices.Clone(h.w.calls) {
 		if c.done == nil && !c.arrived {
@@ -213,13 +213,13 @@ func (h *hub) change(key string, f func(*workv1.ManifestWork)) *workv1.ManifestW
 // may have seen it with another content, it cannot tell the two apart.
 func (h *hub) count(o *workv1.ManifestWork) {
 	g := generation{o.UID, o.Generation}
-	if epoch, has := h.generations[g]; has && epoch != h.life && o.Namespace == h.w.stock.name {
-		h.w.stock.confused = true
+	if epoch, has := h.generations[g]; has && epoch != h.epoch && o.Namespace == h.w.ocmAgent.name {
+		h.w.ocmAgent.confused = true
 		if o.DeletionTimestamp != nil { // it may answer the first deletion late
 			h.w.oracle.mayStay[string(o.UID)], h.w.oracle.clusters[o.Namespace].sharedMayStay = true, true
 		}
 	} else if !has {
-		h.generations[g] = h.life
+		h.generations[g] = h.epoch
 	}
 }
 
@@ -232,7 +232,7 @@ type generation struct {
 func (h *hub) update(key string, bits uint32) *workv1.ManifestWork {
 	return h.change(key, func(o *workv1.ManifestWork) {
 		o.Generation++
-		o.Spec.Workload.Manifests = manifests(h.lifeOf(o), "hub-"+o.Name, o.Generation, bits)
+		o.Spec.Workload.Manifests = manifests(h.epochOf(o), "hub-"+o.Name, o.Generation, bits)
 	})
 }
 

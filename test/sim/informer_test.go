@@ -13,8 +13,8 @@ import (
 // it has by then is what the next core begins with.
 type informer struct {
 	// seen is how much it has read of the log of one of the hub's lives.
-	seen, life int
-	has        map[string]*workv1.ManifestWork
+	seen, epoch int
+	has         map[string]*workv1.ManifestWork
 	// news are of a list, and not told yet.
 	news []news
 	of   int // the life of the core that it was made for
@@ -31,7 +31,7 @@ type news struct {
 // informer is one that has read the hub as it was before the last lag events.
 func (h *hub) informer(lag int) *informer {
 	lag = min(lag, len(h.log)-h.listed) // there never was less
-	return &informer{seen: len(h.log) - lag, life: h.life, has: h.before(lag)}
+	return &informer{seen: len(h.log) - lag, epoch: h.epoch, has: h.before(lag)}
 }
 
 // sawLater reports whether it has seen a state of the hub that is later than a
@@ -66,23 +66,23 @@ func (s *source) takeOver() {
 
 // behind reports whether the informer has something to tell.
 func (i *informer) behind(h *hub) bool {
-	return len(i.news) > 0 || i.seen < len(h.log) || i.life != h.life
+	return len(i.news) > 0 || i.seen < len(h.log) || i.epoch != h.epoch
 }
 
 // stop ends the informer of a life of the core. It reads nothing any more, but what it
 // has read by then it still tells: that is all that the hub has sent, or a list.
 func (i *informer) stop(h *hub) *informer {
 	stopped := *i
-	if stopped.life != h.life && len(stopped.news) == 0 {
+	if stopped.epoch != h.epoch && len(stopped.news) == 0 {
 		stopped.list(h)
 	}
 	stopped.until = len(h.log)
 	return &stopped
 }
 
-// toldAll reports whether one that was stopped has nothing more to tell.
-func (i *informer) toldAll(h *hub) bool {
-	return len(i.news) == 0 && (i.life != h.life || i.seen >= i.until)
+// sentAll reports whether one that was stopped has nothing more to tell.
+func (i *informer) sentAll(h *hub) bool {
+	return len(i.news) == 0 && (i.epoch != h.epoch || i.seen >= i.until)
 }
 
 // watchFormer is what the informer of the life before tells next.
@@ -105,7 +105,7 @@ func (s *source) watch() {
 			s.take(n.o)
 		}
 		return
-	case s.life != s.hub.life:
+	case s.epoch != s.hub.epoch:
 		s.list(s.hub)
 		s.head = s.seen
 		return
@@ -136,7 +136,7 @@ func (s *source) take(o *workv1.ManifestWork) {
 // list reads the hub anew, as an informer does whose watch cannot go on. What is
 // missing is told first, and one work after the other.
 func (i *informer) list(h *hub) {
-	i.seen, i.life = len(h.log), h.life
+	i.seen, i.epoch = len(h.log), h.epoch
 	for _, key := range slices.Sorted(maps.Keys(i.has)) {
 		if h.works[key] == nil {
 			i.news = append(i.news, news{i.has[key], true})

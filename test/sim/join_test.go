@@ -155,8 +155,8 @@ func (b *joinBroker) end(loses bool) {
 const (
 	// joinSettle is how long it takes until all is well: longer than every back-off and retry.
 	joinSettle = 40 * time.Minute
-	// certificateLife is short, so that certificates end in the middle.
-	certificateLife = 12 * time.Minute
+	// certificateLifetime is short, so that certificates end in the middle.
+	certificateLifetime = 12 * time.Minute
 )
 
 // joined is the world of clusters that join.

@@ -134,7 +134,7 @@ func (s *joinSource) membership(config *rest.Config, server *registration.Server
 	meta, err := metadata.NewForConfig(config)
 	must(err)
 	c, err := membership.New(membership.Config{
-		Mode: membership.On, Signer: membership.Signer{CertFile: s.j.hub.cert, KeyFile: s.j.hub.key, Duration: certificateLife},
+		Mode: membership.On, Signer: membership.Signer{CertFile: s.j.hub.cert, KeyFile: s.j.hub.key, Duration: certificateLifetime},
 		Kube: kube, Clusters: clusters, Addons: addons, Metadata: meta, Registerer: registry, Health: health, Log: log,
 		Broker: func() membership.ConnectionState {
 			connected, since := server.Connected()

@@ -23,9 +23,9 @@ type joinNet struct {
 	late  sync.WaitGroup
 
 	// Faults, guarded by the world's lock.
-	slow                    time.Duration // the longest that anything takes
-	losing, doubling, stray int           // answers that get lost, publishes that come twice, or late
-	cut                     map[string]bool
+	slow                         time.Duration // the longest that anything takes
+	losing, doubling, unroutable int           // answers that get lost, publishes that come twice, or late
+	cut                          map[string]bool
 }
 
 // netDelay is how long anything takes where the network is well.
@@ -41,7 +41,7 @@ type joinConn struct {
 func (n *joinNet) heal() {
 	n.j.mu.Lock()
 	defer n.j.mu.Unlock()
-	n.slow, n.losing, n.doubling, n.stray, n.cut = netDelay, 0, 0, 0, nil
+	n.slow, n.losing, n.doubling, n.unroutable, n.cut = netDelay, 0, 0, 0, nil
 }
 
 // delay waits for as long as something takes on the way.
@@ -60,15 +60,15 @@ func (n *joinNet) delay(ctx context.Context) {
 type joinDialer struct {
 	net   *joinNet
 	owner string
-	// who says who the party can show that it is, and until when.
-	who func() (peer transport.Peer, ends time.Time, err error)
+	// identity says who the party can show that it is, and until when.
+	identity func() (peer transport.Peer, ends time.Time, err error)
 }
 
 // Dial implements [transport.Dialer].
 func (d *joinDialer) Dial(ctx context.Context) (transport.Conn, error) {
 	n := d.net
 	n.delay(ctx)
-	peer, ends, err := d.who()
+	peer, ends, err := d.identity()
 	if err != nil {
 		return nil, err
 	}
@@ -182,17 +182,17 @@ type tap struct {
 // Publish implements [transport.Server].
 func (t *tap) Publish(ctx context.Context, p transport.Peer, event []byte, subscription string) (transport.Receipt, error) {
 	n := t.j.net
-	t.j.oracle.asked(p, event)
+	t.j.oracle.requested(p, event)
 	n.delay(ctx)
 	n.j.mu.Lock()
-	loses, doubles, unclaimed := n.losing > 0, n.doubling > 0 && t.owner != "hub-source", n.stray > 0 && t.owner != "hub-source"
+	loses, doubles, unclaimed := n.losing > 0, n.doubling > 0 && t.owner != "hub-source", n.unroutable > 0 && t.owner != "hub-source"
 	switch {
 	case loses:
 		n.losing--
 	case doubles:
 		n.doubling--
 	case unclaimed:
-		n.stray--
+		n.unroutable--
 	}
 	n.j.mu.Unlock()
 	switch {
@@ -225,7 +225,7 @@ func (t *tap) later(p transport.Peer, event []byte, subscription string) {
 
 func (t *tap) publish(ctx context.Context, p transport.Peer, event []byte, subscription string) (transport.Receipt, error) {
 	o := t.j.oracle
-	reported := o.said(p, event)
+	reported := o.notePublished(p, event)
 	o.before(reported)
 	r, err := t.broker.Publish(ctx, p, event, subscription)
 	if err == nil {

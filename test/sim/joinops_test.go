@@ -41,7 +41,7 @@ var joinOperations = []operation{
 			return ""
 		}
 		name := all[int(a)%len(all)]
-		j.verdict(name, "Denied")
+		j.checkEnd(name, "Denied")
 		return name
 	})},
 	{"remove a request", 3, onJoin(func(j *join, a, _ uint32) string {
@@ -86,7 +86,7 @@ var joinOperations = []operation{
 	})},
 	{"agent is away", 3, onJoiner(func(a *joinAgent, b uint32) string {
 		a.stop()
-		a.j.pass(certificateLife + time.Duration(b%60)*time.Second)
+		a.j.pass(certificateLifetime + time.Duration(b%60)*time.Second)
 		a.start()
 		return a.name
 	})},
@@ -161,12 +161,12 @@ var joinOperations = []operation{
 	})},
 
 	{"cut connections", 8, onJoin(func(j *join, a, _ uint32) string {
-		user := j.party(a)
+		user := j.clientName(a)
 		j.net.cutOff(user)
 		return user
 	})},
 	{"partition", 5, onJoin(func(j *join, a, _ uint32) string {
-		client := j.party(a)
+		client := j.clientName(a)
 		j.mu.Lock()
 		j.net.cut = map[string]bool{client: true}
 		j.mu.Unlock()
@@ -190,7 +190,7 @@ var joinOperations = []operation{
 	})},
 	{"lose answers", 8, onNet(func(n *joinNet) *int { return &n.losing })},
 	{"duplicate", 8, onNet(func(n *joinNet) *int { return &n.doubling })},
-	{"come late", 8, onNet(func(n *joinNet) *int { return &n.stray })},
+	{"come late", 8, onNet(func(n *joinNet) *int { return &n.unroutable })},
 
 	{"hub down or up", 6, onJoin(func(j *join, _, _ uint32) string {
 		j.mu.Lock()
@@ -227,7 +227,7 @@ var joinOperations = []operation{
 		return fmt.Sprint("without ", missing)
 	})},
 
-	{"ask for a token", 12, onJoiner(askForToken)},
+	{"ask for a token", 12, onJoiner(requestToken)},
 	{"try what it may not", 14, onJoiner(tryJoined)},
 }
 
@@ -265,7 +265,7 @@ func onNet(count func(n *joinNet) *int) func(w *world, a, b uint32) string {
 	})
 }
 
-func (j *join) party(a uint32) string {
+func (j *join) clientName(a uint32) string {
 	if n := int(a) % (len(j.agents) + 1); n < len(j.agents) {
 		return j.agents[n].name
 	}
@@ -319,8 +319,8 @@ func (a *joinAgent) connect(ctx context.Context) (transport.Conn, error) {
 // tokenTime is how long an add-on waits for its token.
 const tokenTime = 20 * time.Second
 
-// askForToken is an add-on that asks for a token, and others of the cluster who listen.
-func askForToken(a *joinAgent, b uint32) string {
+// requestToken is an add-on that asks for a token, and others of the cluster who listen.
+func requestToken(a *joinAgent, b uint32) string {
 	j := a.j
 	if !a.imposter && (a.reg.Progress().Waits != nil || b%4 > 0) {
 		j.decide()

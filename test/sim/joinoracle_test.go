@@ -32,10 +32,10 @@ type joinOracle struct {
 	// closed are the clusters of which the hub source has told the broker that they are not
 	// accepted, since when the broker has acknowledged it.
 	closed map[string]time.Time
-	// asking are the requests for tokens, by connection and uid; given are the tokens that
+	// requesting are the requests for tokens, by connection and uid; given are the tokens that
 	// somebody got.
-	asking map[string]bool
-	given  map[string]string
+	requesting map[string]bool
+	given      map[string]string
 	// wanted are the clusters that a person has accepted; left is when the acceptance ended.
 	wanted map[string]bool
 	left   map[string]time.Time
@@ -47,7 +47,7 @@ type joinOracle struct {
 
 func newJoinOracle(j *join) *joinOracle {
 	return &joinOracle{
-		j: j, closed: map[string]time.Time{}, asking: map[string]bool{}, given: map[string]string{}, wanted: map[string]bool{}, left: map[string]time.Time{},
+		j: j, closed: map[string]time.Time{}, requesting: map[string]bool{}, given: map[string]string{}, wanted: map[string]bool{}, left: map[string]time.Time{},
 		approved: map[string]bool{}, seen: map[string]bool{}, latest: map[string]int64{},
 	}
 }
@@ -73,8 +73,8 @@ func (o *joinOracle) want(cluster string, accepted bool) {
 	o.wanted[cluster] = accepted
 }
 
-// said is what the hub source says of acceptance in an event, by cluster.
-func (o *joinOracle) said(p transport.Peer, event []byte) map[string]bool {
+// notePublished is what the hub source says of acceptance in an event, by cluster.
+func (o *joinOracle) notePublished(p transport.Peer, event []byte) map[string]bool {
 	if p.Role != string(identity.Source) {
 		return nil
 	}
@@ -129,8 +129,8 @@ func (o *joinOracle) after(reported map[string]bool) {
 	}
 }
 
-// asked looks at what an agent publishes.
-func (o *joinOracle) asked(p transport.Peer, event []byte) {
+// requested looks at what an agent publishes.
+func (o *joinOracle) requested(p transport.Peer, event []byte) {
 	env, err := codec.ParseEnvelope(event)
 	if err != nil || p.Role == string(identity.Source) {
 		return
@@ -141,7 +141,7 @@ func (o *joinOracle) asked(p transport.Peer, event []byte) {
 		if e, err := codec.Unmarshal(event); err == nil && json.Unmarshal(e.Data(), &t) == nil {
 			o.j.mu.Lock()
 			defer o.j.mu.Unlock()
-			o.asking[fmt.Sprint(p.Conn, " ", t.Metadata.UID)] = true
+			o.requesting[fmt.Sprint(p.Conn, " ", t.Metadata.UID)] = true
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (o *joinOracle) token(p transport.Peer, data []byte) {
 		return
 	}
 	o.j.mu.Lock()
-	requested, before := o.asking[fmt.Sprint(p.Conn, " ", t.Metadata.UID)], o.given[t.Status.Token]
+	requested, before := o.requesting[fmt.Sprint(p.Conn, " ", t.Metadata.UID)], o.given[t.Status.Token]
 	o.given[t.Status.Token] = p.Name
 	o.j.mu.Unlock()
 	switch {
@@ -356,14 +356,14 @@ func (j *join) approve(a *joinAgent) (n int) {
 		j.mu.Lock()
 		j.oracle.approved[request] = true
 		j.mu.Unlock()
-		j.verdict(hubapi.Name(csr), "Approved")
+		j.checkEnd(hubapi.Name(csr), "Approved")
 		n++
 	}
 	return n
 }
 
-// verdict decides about a request.
-func (j *join) verdict(name, what string) {
+// checkEnd decides about a request.
+func (j *join) checkEnd(name, what string) {
 	j.hub.api.Change("certificatesigningrequests", "", name, func(o hubapi.Object) {
 		status, _ := o["status"].(hubapi.Object)
 		if status == nil {

@@ -87,12 +87,12 @@ func (d *stateDir) backup() *stateDir {
 // add is asked before anything is added.
 func (d *stateDir) add() error {
 	if d.broken == nil {
-		d.broken = d.room()
+		d.broken = d.checkSpace()
 	}
 	return d.broken
 }
 
-func (d *stateDir) room() error {
+func (d *stateDir) checkSpace() error {
 	switch {
 	case !d.loaded:
 		return errors.New("the journal is not loaded")
@@ -106,7 +106,7 @@ func (d *stateDir) room() error {
 func (d *stateDir) Load(b journal.Binding, put func(codec.Event) error, _ func(string)) (journal.LoadResult, error) {
 	d.loaded, d.due, d.broken = true, true, nil
 	if d.binding != b {
-		d.binding, d.torn, d.broken = b, false, d.room()
+		d.binding, d.torn, d.broken = b, false, d.checkSpace()
 		d.seen, d.stable = files{entries: map[string][]byte{}}, files{entries: map[string][]byte{}}
 		clear(d.unsynced)
 	}
@@ -185,7 +185,7 @@ func (d *stateDir) NeedsCompaction() bool { return d.due || d.broken != nil }
 
 // Compact implements agent.Journal.
 func (d *stateDir) Compact(c journal.Content) error {
-	if err := d.room(); err != nil {
+	if err := d.checkSpace(); err != nil {
 		return err
 	}
 	entries := map[string][]byte{}

@@ -33,9 +33,9 @@ type link struct {
 
 	// With a stock broker: the session of the party that spoke last, the latest one of the hub
 	// source that it got an event of, and the places of those events by work.
-	spoke  string
-	latest string
-	places map[string]uint64
+	spoke     string
+	latest    string
+	positions map[string]uint64
 }
 
 // conn is one connection with its subscription.
@@ -104,7 +104,7 @@ func (l *link) steps(list []step) []step {
 	case len(l.conn.stream.events) > 0:
 		return append(list, step{l.name, "receives", "", l.receive})
 	case len(l.conn.ended) > 0:
-		return append(list, step{l.name, "hears of the end", "", func() { l.lose(<-l.conn.ended) }})
+		return append(list, step{l.name, "hears of the end", "", func() { l.drop(<-l.conn.ended) }})
 	}
 	return list
 }
@@ -116,8 +116,8 @@ func (l *link) dial() {
 	}
 	sub := l.machine.Dialed()
 	switch {
-	case l.w.bus != nil:
-		l.conn = l.w.bus.subscribe(l)
+	case l.w.stateless != nil:
+		l.conn = l.w.stateless.subscribe(l)
 	case l.mqtt:
 		l.conn = l.w.connectMQTT(l, sub.Filter, sub.Hello)
 		synctest.Wait()
@@ -127,17 +127,17 @@ func (l *link) dial() {
 	}
 	c := l.conn
 	if len(c.stream.accepted) == 0 {
-		l.lose(<-c.ended)
+		l.drop(<-c.ended)
 		return
 	}
 	a := <-c.stream.accepted
-	if sub.Hello.Protocol > 0 || l.w.bus != nil { // stock parties do not echo it
+	if sub.Hello.Protocol > 0 || l.w.stateless != nil { // stock parties do not echo it
 		c.id = a.SubscriptionID
 	}
-	l.w.oracle.heard(l)
+	l.w.oracle.noteReport(l)
 	events, err := l.machine.Accepted(context.Background(), time.Now(), a)
 	if err != nil {
-		l.lose(err)
+		l.drop(err)
 		return
 	}
 	l.publishAll(c, events)
@@ -152,7 +152,7 @@ func (l *link) publishAll(c *conn, events []codec.Event) {
 		switch {
 		case l.conn != c:
 		case err != nil:
-			l.lose(err)
+			l.drop(err)
 		default:
 			l.publishAll(c, events[1:])
 		}
@@ -199,7 +199,7 @@ func (l *link) receive() {
 	c := l.conn
 	switch err := l.machine.Received(context.Background(), e); {
 	case err != nil:
-		l.lose(err)
+		l.drop(err)
 	case c.client != nil:
 		c.client.acknowledge()
 	}
@@ -216,9 +216,9 @@ func show(env *codec.Envelope) string {
 	return s
 }
 
-// lose ends the connection for both sides. The party leaves first: whether a call hears that its
+// drop ends the connection for both sides. The party leaves first: whether a call hears that its
 // connection broke before it is looked at is chance else.
-func (l *link) lose(err error) {
+func (l *link) drop(err error) {
 	c := l.conn
 	l.leave(err)
 	if c != nil {
@@ -270,7 +270,7 @@ func (w *world) breakOff(c *call) {
 // late is an answer that waits for its turn.
 type late struct {
 	*call
-	tell func()
+	deliver func()
 }
 
 // call is one publish under way.
@@ -293,10 +293,10 @@ type call struct {
 
 // delay makes a publish late.
 func (w *world) delay(c *call) {
-	if c.conn.link == w.source.link && specOfWork(c.event) && w.oracle.lost[fmt.Sprint(c.event.Extensions()[codec.ExtResourceID])] {
+	if c.conn.link == w.source.link && specOfWork(c.event) && w.oracle.missing[fmt.Sprint(c.event.Extensions()[codec.ExtResourceID])] {
 		w.forget(c) // nobody would ever notice what it makes of a work that a hub lost
 	}
-	if env := envelope(c.event); w.bus != nil && (env.Cluster == w.stock.name) {
+	if env := envelope(c.event); w.stateless != nil && (env.Cluster == w.ocmAgent.name) {
 		w.forget(c) // a stock agent cannot tell what is late
 	}
 	longest := []time.Duration{0, 100 * time.Millisecond, 5 * time.Second, time.Minute}[w.rng.IntN(4)]
@@ -368,8 +368,8 @@ func deletion(e codec.Event) bool {
 	return has
 }
 
-// tell gives the publisher its answer, once.
-func (c *call) tell(r transport.Receipt, err error) {
+// answer gives the publisher its answer, once.
+func (c *call) answer(r transport.Receipt, err error) {
 	if done := c.done; done != nil {
 		c.done = nil
 		done(r, err)
@@ -389,28 +389,28 @@ func (w *world) callSteps(list []step) []step {
 		}
 	}
 	for _, l := range w.late {
-		list = append(list, step{l.conn.link.name, "answered late", l.what, func() { w.tellLate(l) }})
+		list = append(list, step{l.conn.link.name, "answered late", l.what, func() { w.deliverLate(l) }})
 	}
 	return list
 }
 
-func (w *world) tellLate(l *late) {
+func (w *world) deliverLate(l *late) {
 	w.late = slices.DeleteFunc(w.late, func(o *late) bool { return o == l })
-	l.tell()
+	l.deliver()
 }
 
 // answer tells a publisher the answer, which has come.
 func (w *world) answer(c *call) {
 	a := w.take(c)
-	c.tell(a.receipt, a.err)
+	c.answer(a.receipt, a.err)
 }
 
-// answerStock tells the stock agent the answers that would be older than a rest at that
+// answerOCM tells the stock agent the answers that would be older than a rest at that
 // time. What the broker sends after the rest comes over the same connection as the
 // answer, and not before it.
-func (w *world) answerStock(at time.Time) {
+func (w *world) answerOCM(at time.Time) {
 	for _, c := range slices.Clone(w.calls) {
-		if c.conn.link != w.stock.link || len(c.answers) == 0 {
+		if c.conn.link != w.ocmAgent.link || len(c.answers) == 0 {
 			continue
 		}
 		a := <-c.answers
@@ -425,7 +425,7 @@ func (w *world) answerStock(at time.Time) {
 func (w *world) take(c *call) answer {
 	a := <-c.answers
 	w.forget(c)
-	if a.err == nil && w.bus == nil {
+	if a.err == nil && w.stateless == nil {
 		w.oracle.acknowledged(c, a.receipt)
 	}
 	return a
@@ -439,8 +439,8 @@ func (w *world) arrive(c *call) {
 		return
 	}
 	w.oracle.arrived(c)
-	if w.bus != nil {
-		w.bus.publish(c)
+	if w.stateless != nil {
+		w.stateless.publish(c)
 		c.answers <- answer{given: time.Now()}
 		return
 	}
@@ -469,7 +469,7 @@ func (w *world) forgetAll(l *link) {
 	for _, c := range slices.Clone(w.calls) {
 		if c.conn.link == l && !c.arrived {
 			w.forget(c)
-			c.tell(transport.Receipt{}, unavailable("lost on the way"))
+			c.answer(transport.Receipt{}, unavailable("lost on the way"))
 		}
 	}
 }
@@ -478,7 +478,7 @@ func (w *world) forgetAll(l *link) {
 func (w *world) cutAll() {
 	for _, l := range w.links {
 		if l.conn != nil {
-			l.lose(unavailable("the broker is gone"))
+			l.drop(unavailable("the broker is gone"))
 		}
 	}
 	w.reap()

@@ -57,7 +57,7 @@ func (o *oracle) sourceForgets() {
 func (o *oracle) older(w *workv1.ManifestWork) {
 	t := o.clusters[w.Namespace]
 	t.timeless[string(w.UID)] = true
-	for epoch := range o.w.hub.life {
+	for epoch := range o.w.hub.epoch {
 		t.timeless[fmt.Sprintf("%s#%d", w.UID, epoch+1)] = true
 	}
 }
@@ -71,8 +71,8 @@ func (o *oracle) backOnHub(w *workv1.ManifestWork) {
 	o.older(w)
 }
 
-// lostOnHub hears that a hub was restored and lacks a work that it had.
-func (o *oracle) lostOnHub(w *workv1.ManifestWork) {
+// missingOnHub hears that a hub was restored and lacks a work that it had.
+func (o *oracle) missingOnHub(w *workv1.ManifestWork) {
 	o.torn(w)
 }
 
@@ -93,20 +93,20 @@ func (o *oracle) servedAgain(clusterName string) {
 	}
 }
 
-// lostEverywhere reports whether a hub lost a work that a cluster has, and the
+// missingEverywhere reports whether a hub lost a work that a cluster has, and the
 // broker has no record of it either, because it lost its store or the cluster was
 // released. A stock agent keeps it, and ours as long as a work of the cluster is
 // refused: until then the hub does not count as compared.
-func (o *oracle) lostEverywhere(clusterName, id string) bool {
-	if !o.nobodyHas(clusterName, id) {
+func (o *oracle) missingEverywhere(clusterName, id string) bool {
+	if !o.isHeldNowhere(clusterName, id) {
 		return false
 	}
 	o.unknown(clusterName, id)
-	return o.w.bus != nil || clusterName == o.w.stock.name || o.refused(clusterName) || o.evictsNothing(clusterName)
+	return o.w.stateless != nil || clusterName == o.w.ocmAgent.name || o.refused(clusterName) || o.evictsNothing(clusterName)
 }
 
-func (o *oracle) nobodyHas(clusterName, id string) bool {
-	return o.lost[id] && o.record(clusterName, id) == nil
+func (o *oracle) isHeldNowhere(clusterName, id string) bool {
+	return o.missing[id] && o.record(clusterName, id) == nil
 }
 
 // evictsNothing reports whether the state directory of a cluster's agent is full.
@@ -124,7 +124,7 @@ func (o *oracle) sharedLeft(clusterName string) bool {
 		return t.sharedMayStay
 	}
 	for id := range t.wanted {
-		if o.nobodyHas(clusterName, id) {
+		if o.isHeldNowhere(clusterName, id) {
 			return true
 		}
 	}
@@ -135,7 +135,7 @@ func (o *oracle) sharedLeft(clusterName string) bool {
 // since. That is not sent to an agent whose state directory went back as far.
 func (o *oracle) withoutAgain(where string, t *truth, id, object string) bool {
 	r := o.record(where, id)
-	if !t.timeless[t.wanted[id].life] || r == nil || r.State != store.Live {
+	if !t.timeless[t.wanted[id].epoch] || r == nil || r.State != store.Live {
 		return false
 	}
 	e, err := codec.Unmarshal(r.Spec)
@@ -163,8 +163,8 @@ func (o *oracle) refused(clusterName string) bool {
 // the hub was restored. What the broker was not told of it by then it never hears.
 func (o *oracle) torn(w *workv1.ManifestWork) {
 	id := string(w.UID)
-	o.lost[id] = true
-	if o.w.bus != nil { // it may be withheld, and only a person ends that
+	o.missing[id] = true
+	if o.w.stateless != nil { // it may be withheld, and only a person ends that
 		o.keeps[w.Namespace], o.clusters[w.Namespace].sharedMayStay = true, true
 	}
 	o.left(w)
@@ -183,7 +183,7 @@ func (o *oracle) overtook(id string) { o.mustStay[id] = false }
 // it was before that, the release leaves it to the agent, which evicts it.
 func (o *oracle) forgetOrphans() {
 	for id := range o.mustStay {
-		if !o.lost[id] && !o.dropped[id] {
+		if !o.missing[id] && !o.dropped[id] {
 			continue
 		}
 		known := false
@@ -198,10 +198,10 @@ func (o *oracle) forgetOrphans() {
 // broughtBack hears that the broker's store is lost. What an older store had brought back to
 // the stock agent, and the hub has deleted for long, nobody knows then.
 func (o *oracle) broughtBack() {
-	for id, w := range o.clusters[o.w.stock.name].wanted {
+	for id, w := range o.clusters[o.w.ocmAgent.name].wanted {
 		if w.live && strings.HasPrefix(id, "hub-") && o.w.hub.byID(id) == nil {
-			o.lost[id] = true
-			o.unknown(o.w.stock.name, root(w.life))
+			o.missing[id] = true
+			o.unknown(o.w.ocmAgent.name, root(w.epoch))
 		}
 	}
 }
@@ -211,7 +211,7 @@ func (o *oracle) broughtBack() {
 // cluster: stock agents keep such a work until somebody cleans up; ours evict it
 // when the cluster is served again.
 func (o *oracle) unknown(clusterName, epoch string) {
-	if clusterName == o.w.stock.name || o.refused(clusterName) {
+	if clusterName == o.w.ocmAgent.name || o.refused(clusterName) {
 		o.mayStay[epoch] = true
 		o.clusters[clusterName].sharedMayStay = true
 	}
@@ -229,7 +229,7 @@ func (o *oracle) deletedAfterLoss(op *store.Op, after *store.Meta) {
 	case after.State == store.Tombstone && orphan:
 		// It was Orphan when the store was copied, and is not since: its objects stay.
 		if w := o.clusters[op.Key.Cluster].wanted[op.Key.ResourceID]; w != nil {
-			o.mayStay[root(w.life)] = true
+			o.mayStay[root(w.epoch)] = true
 			o.clusters[op.Key.Cluster].sharedMayStay = true
 		}
 	default:

@@ -273,7 +273,7 @@ func (c *client) ping(ctx context.Context) {
 		select {
 		case <-tick.C:
 			if !c.left.Load() {
-				_ = c.say(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}}) // run sees the end
+				_ = c.sendPacket(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}}) // run sees the end
 			}
 		case <-ctx.Done():
 			tick.Stop()
@@ -284,7 +284,7 @@ func (c *client) ping(ctx context.Context) {
 
 // run begins the subscription, and reads what comes until the connection ends.
 func (c *client) run(filter string, h transport.Hello) {
-	err := c.say(packets.Packet{
+	err := c.sendPacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Connect},
 		Connect:     packets.ConnectParams{ProtocolName: []byte("MQTT"), Clean: true, Keepalive: 60, ClientIdentifier: c.conn.link.name},
 		Properties:  packets.Properties{ReceiveMaximum: uint16(c.conn.link.window)},
@@ -329,7 +329,7 @@ func (c *client) took(k *packets.Packet, filter string, h transport.Hello) error
 		for _, p := range property.Hello(h, codec.ManifestBundles) {
 			s.Properties.User = append(s.Properties.User, packets.UserProperty{Key: p.Key, Val: p.Value})
 		}
-		return c.say(s)
+		return c.sendPacket(s)
 	case packets.Suback:
 		if refusal.Reason = property.Reason(k.ReasonCodes[0]); refusal.Reason.Failed() {
 			return refusal.Error()
@@ -398,16 +398,16 @@ func (c *client) send(call *call) {
 		call.answers <- answer{err: unavailable("no way"), given: time.Now()}
 		return
 	}
-	_ = c.say(k) // where that fails the connection has ended, and run tells the call
+	_ = c.sendPacket(k) // where that fails the connection has ended, and run tells the call
 }
 
 // acknowledge says that the party has what it was sent, oldest first.
 func (c *client) acknowledge() {
-	_ = c.say(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: <-c.unacked}) // run sees the end
+	_ = c.sendPacket(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: <-c.unacked}) // run sees the end
 }
 
-// say writes a packet.
-func (c *client) say(k packets.Packet) error {
+// sendPacket writes a packet.
+func (c *client) sendPacket(k packets.Packet) error {
 	var b bytes.Buffer
 	k.ProtocolVersion = 5
 	encode := map[byte]func(*bytes.Buffer) error{

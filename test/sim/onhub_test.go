@@ -47,7 +47,7 @@ func (o *oracle) appliedOnHub(work *workv1.ManifestWork) {
 	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != work.Generation || work.DeletionTimestamp != nil {
 		return
 	}
-	if epoch, has := o.w.hub.generations[generation{work.UID, work.Generation}]; has && epoch != o.w.hub.life {
+	if epoch, has := o.w.hub.generations[generation{work.UID, work.Generation}]; has && epoch != o.w.hub.epoch {
 		return
 	}
 	for _, data := range objectsOf(work.Spec.Workload.Manifests) {
@@ -66,7 +66,7 @@ func (o *oracle) appliedOnHub(work *workv1.ManifestWork) {
 // may a restored store have one of which nothing was left, until its source compares.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 	o.ended[string(work.UID)] = true
-	if o.handedOn[string(work.UID)] {
+	if o.forwarded[string(work.UID)] {
 		return
 	}
 	if o.forgot && (o.confirmed[string(work.UID)] || len(work.Status.ResourceStatus.Manifests) == 0 || o.overtaken(work) || o.usurped[work.Namespace]) {
@@ -93,9 +93,9 @@ func (u *unmanned) begun(work *workv1.ManifestWork, before bool) {
 // storeUnknown hears of such a broker.
 func (u *unmanned) storeUnknown() { maps.Copy(u.elsewhere, u.started) }
 
-// answerLost hears that the answer was lost to who gave a work the finalizer. Whose that is can be
+// lostAnswer hears that the answer was lost to who gave a work the finalizer. Whose that is can be
 // told all the same if there was none when this leader had located the hub.
-func (u *unmanned) answerLost(work *workv1.ManifestWork, located int) {
+func (u *unmanned) lostAnswer(work *workv1.ManifestWork, located int) {
 	if rv, err := strconv.Atoi(work.ResourceVersion); located == 0 || err != nil || rv <= located {
 		u.elsewhere[string(work.UID)] = true
 	}

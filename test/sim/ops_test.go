@@ -89,23 +89,23 @@ var operations = []operation{
 		return key
 	}},
 	{"hub delete", 9, onHub(func(w *world, key string, _ uint32) { w.hub.delete(key) })},
-	{"hub make anew", 3, onHub(makeAnew)},
+	{"hub make anew", 3, onHub(recreateWork)},
 	{"hub tear off", 2, onHub(func(w *world, key string, _ uint32) { w.hub.tear(key) })},
 	{"shop create", 7, func(w *world, a, b uint32) string {
 		if s := w.shop.create(clusters[a%3], shopName1(a/3, clusters[a%3]), b); s != nil {
-			return s.life
+			return s.epoch
 		}
 		return ""
 	}},
-	{"shop update", 6, onShop(func(w *world, s *shopWork, b uint32) { w.shop.update(s, b) })},
-	{"shop label", 3, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.label(s) })},
-	{"shop orphan", 2, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.orphan(s) })},
-	{"shop delete", 5, onShop(func(w *world, s *shopWork, _ uint32) { w.shop.delete(s) })},
-	{"shop hurries", 6, onShop(func(w *world, s *shopWork, b uint32) { w.shop.hurry(s, b) })},
-	{"shop makes anew", 4, func(w *world, a, b uint32) string { return w.shop.anew(a, b) }},
+	{"shop update", 6, onOCMSource(func(w *world, s *ocmWork, b uint32) { w.shop.update(s, b) })},
+	{"shop label", 3, onOCMSource(func(w *world, s *ocmWork, _ uint32) { w.shop.label(s) })},
+	{"shop orphan", 2, onOCMSource(func(w *world, s *ocmWork, _ uint32) { w.shop.orphan(s) })},
+	{"shop delete", 5, onOCMSource(func(w *world, s *ocmWork, _ uint32) { w.shop.delete(s) })},
+	{"shop hurries", 6, onOCMSource(func(w *world, s *ocmWork, b uint32) { w.shop.hurry(s, b) })},
+	{"shop makes anew", 4, func(w *world, a, b uint32) string { return w.shop.recreate(a, b) }},
 	{"select", 5, selectCluster},
 
-	{"cut connection", 8, onLink(func(l *link) bool { return l.conn != nil }, func(l *link) { l.lose(unavailable("cut")) })},
+	{"cut connection", 8, onLink(func(l *link) bool { return l.conn != nil }, func(l *link) { l.drop(unavailable("cut")) })},
 	{"leave ghost", 5, onLink(func(l *link) bool { return l.conn != nil }, func(l *link) { l.leave(unavailable("cut")) })},
 	{"reap ghosts", 3, func(w *world, _, _ uint32) string {
 		if len(w.ghosts) == 0 {
@@ -114,25 +114,25 @@ var operations = []operation{
 		w.reap()
 		return "all"
 	}},
-	{"partition", 5, onLink(func(l *link) bool { return !l.cut }, func(l *link) { l.cut = true; l.loseIfAny("partition") })},
+	{"partition", 5, onLink(func(l *link) bool { return !l.cut }, func(l *link) { l.cut = true; l.dropIfAny("partition") })},
 	{"rejoin", 8, onLink(func(l *link) bool { return l.cut }, func(l *link) { l.cut = false })},
 	{"slow reader", 6, onLink(func(l *link) bool { return !l.slow }, func(l *link) { l.slow = true })},
 	{"reads again", 6, onLink(func(l *link) bool { return l.slow }, func(l *link) { l.slow = false })},
 	{"give up on", 6, onCall(func(w *world, c *call) {
 		w.delay(c)
-		c.tell(transport.Receipt{}, unavailable("it takes too long"))
+		c.answer(transport.Receipt{}, unavailable("it takes too long"))
 	}, false)},
 	{"drop", 4, onCall(func(w *world, c *call) {
 		w.forget(c)
-		c.tell(transport.Receipt{}, unavailable("lost on the way"))
+		c.answer(transport.Receipt{}, unavailable("lost on the way"))
 	}, false)},
-	{"lose answer", 6, onCall(func(_ *world, c *call) { c.tell(transport.Receipt{}, unavailable("the answer was lost")) }, true)},
+	{"lose answer", 6, onCall(func(_ *world, c *call) { c.answer(transport.Receipt{}, unavailable("the answer was lost")) }, true)},
 	{"duplicate", 6, onCall(func(w *world, c *call) {
 		again := &call{conn: c.conn, event: c.event, bytes: c.bytes, what: "again " + c.what, answers: make(chan answer, 1)}
 		w.delay(again)
 		w.calls = append(w.calls, again)
 	}, false)},
-	{"lose hub answer", 4, func(w *world, _, _ uint32) string { w.source.deaf = true; return "the next" }},
+	{"lose hub answer", 4, func(w *world, _, _ uint32) string { w.source.unresponsive = true; return "the next" }},
 	{"hub down or up", 4, func(w *world, _, _ uint32) string {
 		w.hub.down = !w.hub.down
 		return fmt.Sprint("down ", w.hub.down)
@@ -160,7 +160,7 @@ var operations = []operation{
 		return fmt.Sprint(n, " changes, has ", len(w.hub.works), " works")
 	}},
 	{"approve", restores, func(w *world, a, _ uint32) string {
-		if w.hub.life == 0 {
+		if w.hub.epoch == 0 {
 			return ""
 		}
 		w.settle(rand.New(rand.NewPCG(uint64(a), 7))) // what is withheld is known then
@@ -192,7 +192,7 @@ var operations = []operation{
 			a.dir.full = !a.dir.full
 		}
 	})},
-	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.stock.restart(); return "c3" }},
+	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.ocmAgent.restart(); return "c3" }},
 	{"restart hub source", 5, func(w *world, a, b uint32) string {
 		s := w.source
 		takesOver := s.standby != nil && a%4 != 0
@@ -203,7 +203,7 @@ var operations = []operation{
 		switch lag := 1 + int(b%16); {
 		case takesOver:
 			s.takeOver()
-			return fmt.Sprint("whose informers show life ", s.life)
+			return fmt.Sprint("whose informers show life ", s.epoch)
 		case a%2 == 0:
 			s.restart(w.hub.informer(0))
 			return "at once"
@@ -265,7 +265,7 @@ const restores = 8
 
 // restoreHub puts a copy of the hub in its place, unless nobody could see that.
 func restoreHub(w *world, b *hubBackup) bool {
-	if w.hub.life == lives || !w.broker.knowsLater(b) && !w.source.sawLater(b) {
+	if w.hub.epoch == epochs || !w.broker.knowsLater(b) && !w.source.sawLater(b) {
 		return false
 	}
 	w.hub.onlySeen = !w.broker.knowsLater(b)
@@ -287,8 +287,8 @@ func otherClock(old time.Duration, b uint32) time.Duration {
 }
 
 var (
-	hubNames  = []string{"a", "b", "c"}
-	shopNames = []string{"p", "q"}
+	hubNames     = []string{"a", "b", "c"}
+	ocmWorkNames = []string{"p", "q"}
 )
 
 // shopName1 is a name for a work of the shop. On the first cluster, which is
@@ -297,7 +297,7 @@ func shopName1(a uint32, cluster string) string {
 	if cluster == clusters[0] && a%4 == 0 {
 		return hubNames[a/4%uint32(len(hubNames))]
 	}
-	return shopNames[a/4%uint32(len(shopNames))]
+	return ocmWorkNames[a/4%uint32(len(ocmWorkNames))]
 }
 
 func wait(w *world, a, _ uint32) string {
@@ -324,7 +324,7 @@ func onHub(do func(w *world, key string, b uint32)) func(*world, uint32, uint32)
 	}
 }
 
-func onShop(do func(w *world, s *shopWork, b uint32)) func(*world, uint32, uint32) string {
+func onOCMSource(do func(w *world, s *ocmWork, b uint32)) func(*world, uint32, uint32) string {
 	return func(w *world, a, b uint32) string {
 		var live []string
 		for _, key := range w.shop.keys() {
@@ -353,9 +353,9 @@ func onLink(can func(*link) bool, do func(*link)) func(*world, uint32, uint32) s
 	}
 }
 
-func (l *link) loseIfAny(why string) {
+func (l *link) dropIfAny(why string) {
 	if l.conn != nil {
-		l.lose(unavailable(why))
+		l.drop(unavailable(why))
 	}
 }
 
@@ -415,7 +415,7 @@ func (w *world) replaceStore(b *mem.Backup) {
 	}
 	for _, l := range slices.Clone(w.late) { // of the store before, so it is heard before that
 		if l.conn.link == w.shop.link {
-			w.tellLate(l)
+			w.deliverLate(l)
 		}
 	}
 	w.shop.repeat()

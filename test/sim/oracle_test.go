@@ -93,15 +93,15 @@ type oracle struct {
 	everGone  map[string]bool
 	dead      map[string]bool // by root of the life, as in the data of objects
 	ended     map[string]bool // ids that left a hub after their clusters had cleaned up
-	lost      map[string]bool // ids that left a hub, because it was restored or somebody took the finalizer off
+	missing   map[string]bool // ids that left a hub, because it was restored or somebody took the finalizer off
 	mayStay   map[string]bool // lives that were Orphan at some time
 	mustStay  map[string]bool // lives that were Orphan when they were deleted
 	released  map[string]bool // clusters that ever left the selection
 	evictable map[string]bool // ids that a hub had lost when their clusters were served again: an eviction may go on when they no longer are
 	dropped   map[string]bool // ids whose record went with a release when the hub had them no longer
 
-	told       map[string]bool   // by cluster and id: its agent was sent the deletion
-	handedOn   map[string]bool   // ids whose names were taken over
+	notified   map[string]bool   // by cluster and id: its agent was sent the deletion
+	forwarded  map[string]bool   // ids whose names were taken over
 	confirmed  map[string]bool   // ids whose clusters said that nothing is left
 	successors map[string]string // by id that was deleted: the one that took over its name
 
@@ -133,7 +133,7 @@ type truth struct {
 	wanted  map[string]*wanted // by id
 	seen    map[string]bool    // "life version" that was delivered
 	made    map[string]bool    // "life version" of which the cluster had an object
-	life    map[string]int     // by "object root": the latest life for which it was made
+	epoch   map[string]int     // by "object root": the latest life for which it was made
 	objects map[string]object
 	highest map[string]int64 // by "object life"
 	// timeless are lives of which older versions may come back.
@@ -145,7 +145,7 @@ type truth struct {
 // wanted is the latest that was delivered of a work.
 type wanted struct {
 	name    string
-	life    string
+	epoch   string
 	live    bool
 	orphan  bool // and the process that received it so still runs
 	objects map[string]map[string]string
@@ -158,8 +158,8 @@ type object struct {
 
 func newOracle(w *world) *oracle {
 	return &oracle{
-		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, lost: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
-		told: map[string]bool{}, successors: map[string]string{}, handedOn: map[string]bool{}, confirmed: map[string]bool{}, released: map[string]bool{}, keeps: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
+		w: w, gone: map[string]bool{}, everGone: map[string]bool{}, dead: map[string]bool{}, ended: map[string]bool{}, missing: map[string]bool{}, mayStay: map[string]bool{}, mustStay: map[string]bool{},
+		notified: map[string]bool{}, successors: map[string]string{}, forwarded: map[string]bool{}, confirmed: map[string]bool{}, released: map[string]bool{}, keeps: map[string]bool{}, evictable: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{}, where: map[string]string{}, clusters: map[string]*truth{},
 		speaker: map[string]string{}, usurped: map[string]bool{}, taken: map[string]bool{}, sequences: map[string]string{}, unmanned: unmanned{started: map[string]bool{}, elsewhere: map[string]bool{}},
 		reports: map[string][]string{}, settled: map[string]int{}, shown: map[string]int{}, answered: map[string]int64{},
 	}
@@ -182,9 +182,9 @@ func root(epoch string) string {
 	return epoch
 }
 
-// lifeOf takes apart what says which life of a work something is of: works that are
+// epochOf takes apart what says which life of a work something is of: works that are
 // made anew under their id, and those of a restored hub, have several.
-func lifeOf(work string) (first string, epoch int) {
+func epochOf(work string) (first string, epoch int) {
 	first, n, _ := strings.Cut(work, "#")
 	epoch, _ = strconv.Atoi(n)
 	return first, epoch
@@ -214,7 +214,7 @@ func (o *oracle) sent(l *link, e codec.Event) {
 	l.spoke, _ = e.Extensions()[codec.ExtSession].(string)
 	switch {
 	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease || env.RawType == codec.TypeAck:
-	case l.id.Role == identity.Source || o.stranger(l):
+	case l.id.Role == identity.Source || o.quarantined(l):
 	default:
 		if r, err := core.ReportOf(e); err == nil {
 			o.reports[env.ResourceID] = append(o.reports[env.ResourceID], statusHash(r.Status))
@@ -245,7 +245,7 @@ func (o *oracle) processEnded(a *agentNode) {
 		w.orphan = false
 	}
 	o.forgetOrphans()
-	if o.speaker[a.name] == a.uid && o.w.bus == nil { // else it may be under way yet
+	if o.speaker[a.name] == a.uid && o.w.stateless == nil { // else it may be under way yet
 		o.forgetReports(a.name)
 	}
 }
@@ -423,13 +423,13 @@ func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 		if !o.everGone[spec.ResourceID] {
 			o.w.fail("I3", "%s was told that work %s is deleted, and it is not", env.Cluster, spec.ResourceID)
 		}
-		o.told[env.Cluster+"/"+spec.ResourceID] = true
+		o.notified[env.Cluster+"/"+spec.ResourceID] = true
 		if w := t.wanted[spec.ResourceID]; w != nil {
 			w.live = false
 		}
 		return
 	}
-	delete(o.told, env.Cluster+"/"+spec.ResourceID) // a restored hub has it again
+	delete(o.notified, env.Cluster+"/"+spec.ResourceID) // a restored hub has it again
 	w := &wanted{name: spec.Name, live: true, orphan: orphans(spec.Work.Spec.DeleteOption), objects: objectsOf(spec.Work.Spec.Workload.Manifests)}
 	for id, other := range t.wanted {
 		if id != spec.ResourceID && other.name == spec.Name {
@@ -439,7 +439,7 @@ func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 	t.wanted[spec.ResourceID] = w
 	for _, data := range w.objects {
 		if data["work"] != "" {
-			w.life = data["work"]
+			w.epoch = data["work"]
 			t.seen[data["work"]+" "+data["version"]] = true
 		}
 	}
@@ -448,7 +448,7 @@ func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 // newCluster makes a cluster whose every change is judged.
 func (w *world) newCluster(name string) *clustertest.Fake {
 	f := clustertest.New()
-	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, made: map[string]bool{}, life: map[string]int{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
+	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, made: map[string]bool{}, epoch: map[string]int{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
 	if before := w.oracle.clusters[name]; before != nil {
 		t.timeless, t.sharedMayStay = before.timeless, before.sharedMayStay
 		w.oracle.former = append(w.oracle.former, before)
@@ -493,11 +493,11 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 		o.w.fail("I2", "%s: %s went from version %d of %s back to %d", where, name, t.highest[key], data["work"], version)
 	}
 	t.highest[key] = max(version, t.highest[key])
-	first, epoch := lifeOf(data["work"])
-	if latest := t.life[name+" "+first]; epoch < latest && !t.timeless[data["work"]] {
+	first, epoch := epochOf(data["work"])
+	if latest := t.epoch[name+" "+first]; epoch < latest && !t.timeless[data["work"]] {
 		o.w.fail("I2", "%s: %s went from life %d of %s back to %d", where, name, latest, first, epoch)
 	}
-	t.life[name+" "+first] = max(epoch, t.life[name+" "+first])
+	t.epoch[name+" "+first] = max(epoch, t.epoch[name+" "+first])
 }
 
 // removed judges that an object was deleted on a cluster.
@@ -514,7 +514,7 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 			continue
 		}
 		// A work that has not got hold of a shared object yet makes it anew.
-		if old.data["work"] != "" || slices.Contains(old.owners, w.name) && !o.w.stock.hasBefore(where, w.name, id) {
+		if old.data["work"] != "" || slices.Contains(old.owners, w.name) && !o.w.ocmAgent.hasBefore(where, w.name, id) {
 			o.w.fail("I3", "%s: %s was deleted, and work %s (%s) wants it", where, name, w.name, id)
 		}
 	}
@@ -525,7 +525,7 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 // one that was being deleted when a hub was restored that has it: its objects go,
 // and are made anew.
 func (o *oracle) abandoned(where, id string) bool {
-	if o.everGone[id] && o.w.hub.life > 0 {
+	if o.everGone[id] && o.w.hub.epoch > 0 {
 		return true
 	}
 	if o.w.hub.byID(id) != nil {
@@ -548,7 +548,7 @@ func (o *oracle) removedOrphan(where string, t *truth, name, epoch string) {
 		return
 	}
 	for id, w := range t.wanted {
-		if root(w.life) == root(epoch) && (!w.live || w.objects[name] != nil) {
+		if root(w.epoch) == root(epoch) && (!w.live || w.objects[name] != nil) {
 			o.w.fail("I3", "%s: %s was deleted with work %s (%s), which is Orphan", where, name, w.name, id)
 		}
 	}

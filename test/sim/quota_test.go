@@ -96,16 +96,16 @@ func (u *used) fills(l identity.Limits) bool {
 	return l.Works > 0 && (u.works >= l.Works || u.records >= quota.RecordsPerWork*l.Works)
 }
 
-// isWithoutRoom reports whether the hub has a work that it shows as over a quota. What its
+// isOverQuota reports whether the hub has a work that it shows as over a quota. What its
 // cluster has of it, from before the broker lost it, stays there until there is room.
-func (o *oracle) isWithoutRoom(id string) bool {
+func (o *oracle) isOverQuota(id string) bool {
 	w := o.w.hub.byID(id)
 	return w != nil && showsOverQuota(w)
 }
 
-// sharesWithoutRoom reports whether there is such a work on a cluster: objects of several works
+// sharesOverQuota reports whether there is such a work on a cluster: objects of several works
 // may be its.
-func (o *oracle) sharesWithoutRoom(clusterName string) bool {
+func (o *oracle) sharesOverQuota(clusterName string) bool {
 	for _, w := range o.w.hub.works {
 		if w.Namespace == clusterName && showsOverQuota(w) {
 			return true

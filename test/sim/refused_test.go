@@ -25,8 +25,8 @@ type refusal struct {
 	last   time.Time // when the hub refused one; zero: never
 }
 
-// askedWithin is how long after a refusal hub-source asks for the status again, at most.
-const askedWithin = 80 * time.Minute
+// requestedWithin is how long after a refusal hub-source asks for the status again, at most.
+const requestedWithin = 80 * time.Minute
 
 // refuseStatus lets the hub refuse the statuses of a work, or no longer.
 func refuseStatus(w *world, a, b uint32) string {
@@ -75,7 +75,7 @@ func (h *hub) allow() bool {
 
 // settles is how long it takes until all was said again that was lost or refused.
 func (w *world) settles() time.Duration {
-	return max(w.shape.settles, time.Until(w.hub.allowed.Add(askedWithin)))
+	return max(w.shape.settles, time.Until(w.hub.allowed.Add(requestedWithin)))
 }
 
 // checkRefused judges what is while the hub refuses a status, and after a restart of hub-source; then the refusal
@@ -103,8 +103,8 @@ func (w *world) checkRefused(order *rand.Rand) {
 	}
 }
 
-// saysRefused reports whether the hub says of a work that it did not take the last status, and that is so.
-func (w *world) saysRefused(o *workv1.ManifestWork, d *metav1.Condition) bool {
+// reportsRefused reports whether the hub says of a work that it did not take the last status, and that is so.
+func (w *world) reportsRefused(o *workv1.ManifestWork, d *metav1.Condition) bool {
 	r, all := w.hub.refuses, w.oracle.reports[string(o.UID)]
 	return r != nil && r.work == o.UID && d.Reason == r.reason && d.ObservedGeneration == o.Generation && len(all) > 0 && all[len(all)-1] != statusHash(o.Status)
 }
@@ -117,7 +117,7 @@ func isDelivered(o *workv1.ManifestWork) bool {
 
 // checkCursor: the cursor of hub-source is where the broker has sent everything. No report of one work holds that up.
 func (w *world) checkCursor() {
-	if at := w.source.core.Hello().Cursor; w.bus == nil && at != w.source.sent {
+	if at := w.source.core.Hello().Cursor; w.stateless == nil && at != w.source.sent {
 		w.fail("I6", "the cursor of the hub source is at %s, the broker sent everything up to %s", at, w.source.sent)
 	}
 }

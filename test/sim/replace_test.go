@@ -23,8 +23,8 @@ func (w *world) everyAgent() []*agentNode { return slices.Concat(w.agents, w.for
 func replaceCluster(w *world, a, b uint32) string {
 	i := int(a) % len(clusters)
 	if i == len(w.agents) {
-		w.stock.replace()
-		return w.stock.name
+		w.ocmAgent.replace()
+		return w.ocmAgent.name
 	}
 	old := w.agents[i]
 	for _, o := range slices.Clone(w.former) {
@@ -74,11 +74,11 @@ func (w *world) replaced(l *link) bool {
 	return slices.ContainsFunc(w.former, func(a *agentNode) bool { return a.link == l })
 }
 
-// strangers are the agents whose names are another cluster's, as far as the
+// quarantined are the agents whose names are another cluster's, as far as the
 // broker knows.
-func (w *world) strangers() (list []*agentNode) {
+func (w *world) quarantined() (list []*agentNode) {
 	for _, a := range w.agents {
-		if w.oracle.stranger(a.link) {
+		if w.oracle.quarantined(a.link) {
 			list = append(list, a)
 		}
 	}
@@ -92,7 +92,7 @@ func (w *world) letIn() string {
 		return ""
 	}
 	var did []string
-	for _, a := range w.strangers() {
+	for _, a := range w.quarantined() {
 		comes := false
 		b := w.broker.broker
 		err := b.ListOrphans(context.Background(), &hawserv1.ListOrphansRequest{Cluster: a.name}, func(o *hawserv1.ListOrphansResponse) error {
@@ -110,16 +110,16 @@ func (w *world) letIn() string {
 	return strings.Join(did, ", ")
 }
 
-// stranger reports whether the name of a party's cluster is another cluster's.
-func (o *oracle) stranger(l *link) bool {
+// quarantined reports whether the name of a party's cluster is another cluster's.
+func (o *oracle) quarantined(l *link) bool {
 	uid, known := o.w.broker.gate.Subscribed(codec.ManifestBundles, l.id.Name)
 	return known && uid != "" && l.uid != "" && uid != l.uid
 }
 
-// heard hears that an agent was let in. A broker that lost its store may let that of
+// noteReport hears that an agent was let in. A broker that lost its store may let that of
 // a cluster in which was replaced, and is told of it by an operator only later. What the one of another cluster said and
 // nobody took is lost: that is not for the broker to take any more.
-func (o *oracle) heard(l *link) {
+func (o *oracle) noteReport(l *link) {
 	if o.forgot && o.w.replaced(l) {
 		o.usurped[l.id.Name] = true
 	}
@@ -138,7 +138,7 @@ func (o *oracle) confirmedByFormer(op *store.Op) {
 		return
 	}
 	if w := o.clusters[where].wanted[op.Key.ResourceID]; w != nil {
-		o.mayStay[root(w.life)] = true
+		o.mayStay[root(w.epoch)] = true
 		o.clusters[where].sharedMayStay = true
 	}
 }
@@ -146,7 +146,7 @@ func (o *oracle) confirmedByFormer(op *store.Op) {
 // arrived hears that a publish comes to the broker.
 func (o *oracle) arrived(c *call) {
 	if c.conn.link.uid != "" {
-		o.taken[c.event.ID()] = o.taken[c.event.ID()] || !o.stranger(c.conn.link)
+		o.taken[c.event.ID()] = o.taken[c.event.ID()] || !o.quarantined(c.conn.link)
 	}
 }
 
@@ -165,7 +165,7 @@ func (o *oracle) speaks(op *store.Op) {
 // checkReplaced: the clusters that there are have their names, and no agent of
 // one that was replaced is connected.
 func (w *world) checkReplaced() {
-	for _, a := range w.strangers() {
+	for _, a := range w.quarantined() {
 		w.fail("I1", "%s has not got its name", a.title)
 	}
 	for _, a := range w.former {

@@ -50,7 +50,7 @@ func (w *world) choose(order *rand.Rand, list []step) step {
 	}
 	first, highest := 0, uint32(0)
 	for i := range list {
-		kind := list[i].who + " " + list[i].what
+		kind := list[i].actor + " " + list[i].what
 		rank, known := w.ranks[kind]
 		if !known {
 			rank = w.ranker.Uint32() | 1

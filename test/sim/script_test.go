@@ -73,8 +73,8 @@ func (k *shape) weights(r *rand.Rand) (list []int, total int) {
 type shape struct {
 	operations []operation
 	themes     [][]string
-	// bus: it is a stock MQTT broker, not ours.
-	bus bool
+	// stateless: it is a stock MQTT broker, not ours.
+	stateless bool
 	// mqtt: many parties speak it to our broker, the others gRPC.
 	mqtt bool
 	// join: clusters join; nothing else happens.
@@ -86,7 +86,7 @@ type shape struct {
 var (
 	brokered = &shape{operations: operations, themes: themes, settles: settleTime}
 	spoken   = &shape{operations: operations, themes: themes, settles: settleTime, mqtt: true}
-	bused    = &shape{operations: busOperations, themes: busThemes, bus: true, settles: busSettleTime}
+	bused    = &shape{operations: statelessOperations, themes: statelessThemes, stateless: true, settles: statelessSettleTime}
 )
 
 // script makes the operations of a seed.
@@ -182,8 +182,8 @@ func (k *shape) minimise(t *testing.T, seed uint64, list []op, invariant string)
 	}
 }
 
-// tell prints a script with what each op did.
-func tell(list []op, r result) string {
+// printList prints a script with what each op did.
+func printList(list []op, r result) string {
 	var b strings.Builder
 	for i, o := range list {
 		did := ""

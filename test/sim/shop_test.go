@@ -21,24 +21,24 @@ import (
 
 const shopName = "shop"
 
-// shop is a small model of a source built with OCM's sdk-go: ids follow from
+// ocmSource is a small model of a source built with OCM's sdk-go: ids follow from
 // names, so that a work that is created again has the id it had before; it
 // repeats what was not accepted, and keeps a deleted work until the cluster
 // said that it is gone. Its memory outlives restarts.
-type shop struct {
-	w     *world
-	link  *link
-	works map[string]*shopWork // by cluster/name
-	gone  map[string]*shopWork // deleted, by cluster/name; the last of each
-	lives map[string]int       // by cluster/name
+type ocmSource struct {
+	w      *world
+	link   *link
+	works  map[string]*ocmWork // by cluster/name
+	gone   map[string]*ocmWork // deleted, by cluster/name; the last of each
+	epochs map[string]int      // by cluster/name
 	// highest is the highest version of any life, by cluster/name.
 	highest map[string]int64
 }
 
-type shopWork struct {
+type ocmWork struct {
 	o        *workv1.ManifestWork // never modified
-	told     *workv1.ManifestWork // as it was accepted last, nil if it never was or nobody knows
-	life     string
+	reported *workv1.ManifestWork // as it was accepted last, nil if it never was or nobody knows
+	epoch    string
 	accepted bool // some version was
 	tried    bool // some version may have been
 	lived    bool // some version was, by whatever store
@@ -51,76 +51,76 @@ type shopWork struct {
 	// before had the name before. After a loss of the broker's store its deletion
 	// is published first, and takes this work's place until it is accepted; after
 	// is that work.
-	before, after *shopWork
+	before, after *ocmWork
 
 	sequence string
 	hash     string
 	status   workv1.ManifestWorkStatus
 }
 
-func newShop(w *world) *shop {
-	s := &shop{w: w, works: map[string]*shopWork{}, gone: map[string]*shopWork{}, lives: map[string]int{}, highest: map[string]int64{}}
+func newShop(w *world) *ocmSource {
+	s := &ocmSource{w: w, works: map[string]*ocmWork{}, gone: map[string]*ocmWork{}, epochs: map[string]int{}, highest: map[string]int64{}}
 	s.link = newLink(w, identity.Identity{Role: identity.Source, Name: shopName}, s)
 	return s
 }
 
-func (s *shop) keys() []string { return slices.Sorted(maps.Keys(s.works)) }
+func (s *ocmSource) keys() []string { return slices.Sorted(maps.Keys(s.works)) }
 
 // create makes a work; nil if there is one that is not being deleted.
-func (s *shop) create(cluster, name string, bits uint32) *shopWork {
+func (s *ocmSource) create(cluster, name string, bits uint32) *ocmWork {
 	key := cluster + "/" + name
 	old := s.works[key]
 	if old != nil && (old.o.DeletionTimestamp == nil || !old.accepted || old.dirty || old.busy) {
 		return nil
 	}
-	s.lives[key]++
+	s.epochs[key]++
 	id := codec.ResourceID(shopName, codec.ManifestBundles.Resource, cluster, name)
-	w := &shopWork{life: fmt.Sprintf("%s#%d", id, s.lives[key]), dirty: true, before: old}
+	w := &ocmWork{epoch: fmt.Sprintf("%s#%d", id, s.epochs[key]), dirty: true, before: old}
 	if old == nil {
 		w.before = s.gone[key]
 	}
 	w.o = &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{
 		Namespace: cluster, Name: name, UID: types.UID(id), Generation: 1, Labels: map[string]string{"l": "0"},
 	}}
-	w.o.Spec.Workload.Manifests = manifests(w.life, "shop-"+name, 1, bits)
+	w.o.Spec.Workload.Manifests = manifests(w.epoch, "shop-"+name, 1, bits)
 	s.works[key] = w
 	s.w.oracle.bornAtSource(id)
 	return w
 }
 
-func (s *shop) change(w *shopWork, f func(*workv1.ManifestWork)) {
+func (s *ocmSource) change(w *ocmWork, f func(*workv1.ManifestWork)) {
 	w.o = w.o.DeepCopy()
 	f(w.o)
 	s.highest[keyOf(w.o)] = max(w.o.Generation, s.highest[keyOf(w.o)])
 	w.dirty, w.tryAt = true, time.Time{}
 }
 
-func (s *shop) update(w *shopWork, bits uint32) {
+func (s *ocmSource) update(w *ocmWork, bits uint32) {
 	s.change(w, func(o *workv1.ManifestWork) {
 		o.Generation++
-		o.Spec.Workload.Manifests = manifests(w.life, "shop-"+o.Name, o.Generation, bits)
+		o.Spec.Workload.Manifests = manifests(w.epoch, "shop-"+o.Name, o.Generation, bits)
 	})
 }
 
-func (s *shop) orphan(w *shopWork) {
+func (s *ocmSource) orphan(w *ocmWork) {
 	s.change(w, func(o *workv1.ManifestWork) {
 		o.Generation++
 		o.Spec.DeleteOption = otherOption(o.Spec.DeleteOption)
-		s.w.oracle.option(w.life, o)
+		s.w.oracle.option(w.epoch, o)
 	})
 }
 
-func (s *shop) label(w *shopWork) {
+func (s *ocmSource) label(w *ocmWork) {
 	s.change(w, func(o *workv1.ManifestWork) {
 		n, _ := strconv.Atoi(o.Labels["l"])
 		o.Labels = map[string]string{"l": strconv.Itoa(n + 1)}
 	})
 }
 
-func (s *shop) delete(w *shopWork) {
-	s.w.oracle.deletedAtSource(w.life, w.o)
-	if w.told == nil || w.busy || !orphans(w.told.Spec.DeleteOption) {
-		s.w.oracle.mustStay[root(w.life)] = false // its deletion carries no data, so nobody was told
+func (s *ocmSource) delete(w *ocmWork) {
+	s.w.oracle.deletedAtSource(w.epoch, w.o)
+	if w.reported == nil || w.busy || !orphans(w.reported.Spec.DeleteOption) {
+		s.w.oracle.mustStay[root(w.epoch)] = false // its deletion carries no data, so nobody was told
 	}
 	s.change(w, func(o *workv1.ManifestWork) {
 		now := metav1.NewTime(time.Now())
@@ -138,7 +138,7 @@ func (s *shop) delete(w *shopWork) {
 
 // hurry changes a work and deletes it before anything else happens, but that another
 // one may change in between: the broker commits, and comes to nothing else.
-func (s *shop) hurry(w *shopWork, b uint32) {
+func (s *ocmSource) hurry(w *ocmWork, b uint32) {
 	s.rush(w)
 	if b%3 == 0 {
 		s.update(w, b/3)
@@ -160,11 +160,11 @@ func (s *shop) hurry(w *shopWork, b uint32) {
 }
 
 // rush publishes a work before anything else happens, if that is possible.
-func (s *shop) rush(w *shopWork) {
+func (s *ocmSource) rush(w *ocmWork) {
 	order := rand.New(rand.NewPCG(s.w.seed, 9))
 	for range 40 {
 		list := slices.DeleteFunc(s.w.steps(), func(p step) bool {
-			return p.who != "shop" && p.who != s.link.name && (p.who != "broker" || p.what != "commit")
+			return p.actor != "shop" && p.actor != s.link.name && (p.actor != "broker" || p.what != "commit")
 		})
 		if len(list) == 0 || !w.dirty && !w.busy || s.w.broken != nil {
 			return
@@ -173,9 +173,9 @@ func (s *shop) rush(w *shopWork) {
 	}
 }
 
-// anew deletes a work, lets a little happen, and creates one of its name that soon has
+// recreate deletes a work, lets a little happen, and creates one of its name that soon has
 // a version as high.
-func (s *shop) anew(a, b uint32) string {
+func (s *ocmSource) recreate(a, b uint32) string {
 	keys := s.keys()
 	if len(keys) == 0 {
 		return ""
@@ -194,14 +194,14 @@ func (s *shop) anew(a, b uint32) string {
 		s.update(now, b)
 	}
 	run(s.w, 23, b)
-	return now.life
+	return now.epoch
 }
 
 // Hello implements session.Handler: it says nothing.
-func (s *shop) Hello() transport.Hello { return transport.Hello{} }
+func (s *ocmSource) Hello() transport.Hello { return transport.Hello{} }
 
 // Subscribed implements session.Handler.
-func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+func (s *ocmSource) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	list := []codec.StatusHash{}
 	for _, key := range s.keys() {
 		list = append(list, codec.StatusHash{ResourceID: string(s.works[key].o.UID), StatusHash: s.works[key].hash})
@@ -213,10 +213,10 @@ func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, e
 }
 
 // Disconnected implements session.Handler.
-func (s *shop) Disconnected(error) {}
+func (s *ocmSource) Disconnected(error) {}
 
 // Handle implements session.Handler.
-func (s *shop) Handle(_ context.Context, e codec.Event) error {
+func (s *ocmSource) Handle(_ context.Context, e codec.Event) error {
 	r, err := manifestwork.DecodeStatus(e)
 	if err != nil {
 		s.w.fail("I4", "the shop was sent a status that it cannot read: %v", err)
@@ -244,7 +244,7 @@ func (s *shop) Handle(_ context.Context, e codec.Event) error {
 }
 
 // tidy forgets a work whose deletion is accepted and confirmed.
-func (s *shop) tidy(key string, w *shopWork) {
+func (s *ocmSource) tidy(key string, w *ocmWork) {
 	if w.confirmed && !w.dirty && !w.busy && s.works[key] == w {
 		delete(s.works, key)
 		s.gone[key] = w
@@ -253,7 +253,7 @@ func (s *shop) tidy(key string, w *shopWork) {
 
 // repeat publishes all again, deletions too: the broker may have forgotten it. Or it has
 // an earlier life again, so a deletion has the highest version that any life had.
-func (s *shop) repeat() {
+func (s *ocmSource) repeat() {
 	for key, w := range s.gone {
 		if s.works[key] == nil {
 			s.works[key] = w
@@ -273,21 +273,21 @@ func (s *shop) repeat() {
 }
 
 // again has a work published again, as if it never had been.
-func (s *shop) again(w *shopWork) {
+func (s *ocmSource) again(w *ocmWork) {
 	// Its deletions carry no spec: what the broker was told of that is lost.
-	w.told = nil
+	w.reported = nil
 	if w.o.DeletionTimestamp != nil {
 		w.o = w.o.DeepCopy()
 		w.o.Generation = max(w.o.Generation, s.highest[keyOf(w.o)])
 	}
-	s.w.oracle.mustStay[root(w.life)] = false
+	s.w.oracle.mustStay[root(w.epoch)] = false
 	w.dirty, w.confirmed, w.tryAt = w.dirty || w.tried, false, time.Time{}
 	if w.o.DeletionTimestamp == nil {
 		w.accepted = false // a create_request
 	}
 }
 
-func (s *shop) steps(list []step) []step {
+func (s *ocmSource) steps(list []step) []step {
 	for _, key := range s.keys() {
 		w := s.works[key]
 		if w.dirty && !w.busy && s.link.conn != nil && !w.tryAt.After(time.Now()) && !s.tooEarly(w) {
@@ -300,12 +300,12 @@ func (s *shop) steps(list []step) []step {
 // tooEarly: after the broker's store was lost, whoever runs a stock source
 // deletes nothing before the agents have come back. A deletion would be taken to
 // concern nobody, and what a stock agent forgot, nobody would know.
-func (s *shop) tooEarly(w *shopWork) bool {
+func (s *ocmSource) tooEarly(w *ocmWork) bool {
 	_, known := s.w.broker.gate.Subscribed(codec.ManifestBundles, w.o.Namespace)
 	return s.w.oracle.forgot && w.o.DeletionTimestamp != nil && !known
 }
 
-func (s *shop) next() (first time.Time) {
+func (s *ocmSource) next() (first time.Time) {
 	for _, w := range s.works {
 		if w.dirty && !w.busy && s.link.conn != nil && !s.tooEarly(w) && (first.IsZero() || w.tryAt.Before(first)) {
 			first = w.tryAt
@@ -314,7 +314,7 @@ func (s *shop) next() (first time.Time) {
 	return first
 }
 
-func (s *shop) publish(key string, w *shopWork) {
+func (s *ocmSource) publish(key string, w *ocmWork) {
 	action := codec.UpdateRequest
 	switch {
 	case w.o.DeletionTimestamp != nil:
@@ -335,14 +335,14 @@ func (s *shop) publish(key string, w *shopWork) {
 		case err == nil:
 			w.accepted, w.lived = true, true
 			if o.DeletionTimestamp == nil {
-				w.told = o
+				w.reported = o
 			}
 			if w.after != nil {
 				s.works[key], w.after = w.after, nil
 			}
 			s.tidy(key, w)
 		case transport.Retryable(err):
-			w.told = nil // nobody knows whether the broker took it
+			w.reported = nil // nobody knows whether the broker took it
 			w.dirty, w.tryAt = true, time.Now().Add(time.Second)
 		case w.lived && (s.w.hub.works[key] == nil || s.w.hub.works[key].DeletionTimestamp != nil):
 			// After a loss of the broker's store: the name will be free again.

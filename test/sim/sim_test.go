@@ -114,7 +114,7 @@ func playSeeds(t *testing.T, k *shape, least uint64, length time.Duration) {
 	}
 	s, began := newSearch(t, least, length), time.Now()
 	s.playAll(t, k, runtime.GOMAXPROCS(0))
-	s.tell(t, began)
+	s.print(t, began)
 }
 
 // playAll plays the seeds.
@@ -144,8 +144,8 @@ func (s *search) playAll(t *testing.T, k *shape, workers int) {
 	})
 }
 
-// tell says what was played.
-func (s *search) tell(t *testing.T, began time.Time) {
+// print says what was played.
+func (s *search) print(t *testing.T, began time.Time) {
 	n := s.played.Load()
 	t.Logf("%d seeds from %d on, %.0f each second", n, s.first, float64(n)/time.Since(began).Seconds())
 	t.Attr("seeds", fmt.Sprintf("from %d to %d", s.first, s.first+max(n, 1)-1))
@@ -155,7 +155,7 @@ func announce(t *testing.T, k *shape, seed uint64, list []op) {
 	r := k.play(t, seed, list)
 	lines := r.lines[max(0, len(r.lines)-shownLines):]
 	t.Errorf("seed %d breaks %s\nthese %d operations are enough:\n%s\nwhat happened at the end:\n%s\nto replay the whole of it: SEED=%d go test -v -run %s ./test/sim",
-		seed, r.broken, len(list), tell(list, r), strings.Join(lines, "\n"), seed, strings.Split(t.Name(), "/")[0])
+		seed, r.broken, len(list), printList(list, r), strings.Join(lines, "\n"), seed, strings.Split(t.Name(), "/")[0])
 }
 
 func replay(t *testing.T, k *shape, seed uint64) {

@@ -26,18 +26,18 @@ type source struct {
 	link     *link
 	selected map[string]bool
 
-	clock   time.Duration
-	process int // counts restarts
-	began   time.Time
-	head    int // of the log when the process began, or listed last
-	queue   [2]map[core.Key]time.Time
-	busy    [2]map[core.Key]bool
-	writes  []write // under way to the hub
-	deaf    bool    // the next answer of the hub is lost
-	located int     // the version of the hub when the present life of the core first learned it
-	blind   bool    // the informer sees nothing new
-	stateRV int     // of the state that it read or wrote last
-	sent    string  // the cursor of the broker's last checkpoint
+	clock        time.Duration
+	process      int // counts restarts
+	began        time.Time
+	head         int // of the log when the process began, or listed last
+	queue        [2]map[core.Key]time.Time
+	busy         [2]map[core.Key]bool
+	writes       []write // under way to the hub
+	unresponsive bool    // the next answer of the hub is lost
+	located      int     // the version of the hub when the present life of the core first learned it
+	blind        bool    // the informer sees nothing new
+	stateRV      int     // of the state that it read or wrote last
+	sent         string  // the cursor of the broker's last checkpoint
 
 	informer           // of the replica that leads
 	standby  *informer // of the one that waits, nil: it shows what the hub has
@@ -46,10 +46,10 @@ type source struct {
 
 // write is a request to the hub, or a computation.
 type write struct {
-	lane   core.Queue
+	queue  core.Queue
 	key    core.Key
 	effect core.Effect
-	life   int   // of the core
+	epoch  int   // of the core
 	conn   *conn // with the broker, when it was made
 	// answer is on its way once it was carried out: informers may be faster. rv is the version
 	// of the hub by then.
@@ -80,14 +80,14 @@ func (s *source) start(read *informer) {
 	})
 	s.inform(read)
 	if s.link == nil {
-		s.link = newLink(s.w, identity.Identity{Role: identity.Source, Name: hubName}, sourceParty{s})
+		s.link = newLink(s.w, identity.Identity{Role: identity.Source, Name: hubName}, sourceHandler{s})
 	}
 }
 
 // inform lets informers show to the present life of the core what they have read.
 func (s *source) inform(read *informer) {
 	s.began, s.head = time.Now(), len(s.hub.log)
-	s.informer = informer{seen: read.seen, life: read.life, has: map[string]*workv1.ManifestWork{}, of: s.core.Epoch()}
+	s.informer = informer{seen: read.seen, epoch: read.epoch, has: map[string]*workv1.ManifestWork{}, of: s.core.Epoch()}
 	s.located = 0
 	for _, c := range slices.Sorted(maps.Keys(s.selected)) {
 		if s.selected[c] {
@@ -99,10 +99,10 @@ func (s *source) inform(read *informer) {
 	}
 }
 
-// beginLife makes the informers anew, by a list that no cache answered.
-func (s *source) beginLife() {
+// beginEpoch makes the informers anew, by a list that no cache answered.
+func (s *source) beginEpoch() {
 	s.w.oracle.sourceForgets()
-	s.link.loseIfAny("another life of the hub begins")
+	s.link.dropIfAny("another life of the hub begins")
 	s.former = s.informer.stop(s.hub)
 	s.inform(s.hub.informer(0))
 }
@@ -115,9 +115,9 @@ func (s *source) late() time.Time {
 	return s.hub.since
 }
 
-// lacks reports whether they lack something that there was since then.
-func (s *source) lacks() bool {
-	return s.life != s.hub.life || len(s.news) > 0 || s.seen < s.head
+// missing reports whether they lack something that there was since then.
+func (s *source) missing() bool {
+	return s.epoch != s.hub.epoch || len(s.news) > 0 || s.seen < s.head
 }
 
 // now is the clock of the hub source's machine.
@@ -129,7 +129,7 @@ func (s *source) restart(read *informer) {
 	process := s.process
 	s.process++ // what is under way is no longer answered
 	if s.link.conn != nil {
-		s.link.lose(unavailable("the process ended"))
+		s.link.drop(unavailable("the process ended"))
 	}
 	s.w.pass(startTime)
 	s.process = process
@@ -147,12 +147,12 @@ func (s *source) Wake(l core.Queue, k core.Key, after time.Duration) {
 // Hurry implements core.Waker. Which of the keys that wait is next is drawn.
 func (*source) Hurry(core.Queue, core.Key) {}
 
-// sourceParty is the session's side.
-type sourceParty struct{ *source }
+// sourceHandler is the session's side.
+type sourceHandler struct{ *source }
 
-func (p sourceParty) Hello() transport.Hello { return p.core.Hello() }
+func (p sourceHandler) Hello() transport.Hello { return p.core.Hello() }
 
-func (p sourceParty) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
+func (p sourceHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	p.w.note("  continues by %s", a.Resync)
 	if a.Resync != codec.ResyncCursor {
 		p.w.oracle.storeUnknown()
@@ -161,9 +161,9 @@ func (p sourceParty) Subscribed(_ context.Context, a transport.Accepted) ([]code
 	return nil, nil
 }
 
-func (p sourceParty) Disconnected(error) { p.core.Disconnected() }
+func (p sourceHandler) Disconnected(error) { p.core.Disconnected() }
 
-func (p sourceParty) Handle(_ context.Context, e codec.Event) error {
+func (p sourceHandler) Handle(_ context.Context, e codec.Event) error {
 	var err error
 	switch e.Type() {
 	case codec.TypeCheckpoint:
@@ -205,7 +205,7 @@ func (s *source) steps(list []step) []step {
 	if !s.blind && s.behind(s.hub) {
 		list = append(list, step{"hub", "watch", "", s.watch})
 	}
-	if !s.blind && s.former != nil && !s.former.toldAll(s.hub) {
+	if !s.blind && s.former != nil && !s.former.sentAll(s.hub) {
 		list = append(list, step{"hub", "watch of the life before", "", s.watchFormer})
 	}
 	now := time.Now()
@@ -259,21 +259,21 @@ func (s *source) serve(c string) {
 	s.selected[c] = true
 	s.w.oracle.servedAgain(c)
 	s.core.ClusterSelected(s.of, c)
-	if ocm := s.w.stock; s.hub.life > 0 && ocm.name == c {
-		ocm.link.loseIfAny("it begins anew")
+	if ocm := s.w.ocmAgent; s.hub.epoch > 0 && ocm.name == c {
+		ocm.link.dropIfAny("it begins anew")
 	}
 }
 
 // begin is a worker that takes a key.
 func (s *source) begin(l core.Queue, k core.Key) {
 	delete(s.queue[l], k)
-	w := write{lane: l, key: k, effect: s.core.Next(l, k), life: s.of, conn: s.link.conn}
+	w := write{queue: l, key: k, effect: s.core.Next(l, k), epoch: s.of, conn: s.link.conn}
 	switch e := w.effect.(type) {
 	case nil:
 		s.feed(l)
 	case core.EndSubscription:
 		if c := s.link.conn; c != nil && c.id == e.ID {
-			s.link.lose(unavailable("its party ends the subscription"))
+			s.link.drop(unavailable("its party ends the subscription"))
 		}
 		s.done(w, core.Result{})
 	case core.Withhold:
@@ -281,7 +281,7 @@ func (s *source) begin(l core.Queue, k core.Key) {
 		s.done(w, core.Result{})
 	case core.BeginHubEpoch:
 		s.w.note("  life %d: %s", e.Epoch, e.Reason)
-		s.beginLife()
+		s.beginEpoch()
 		s.done(w, core.Result{})
 	case core.ForBroker:
 		events, err := e.Events(s.w.newID, s.now(), hubName)
@@ -305,7 +305,7 @@ func (s *source) publish(e write, events []codec.Event, err error) {
 	if err != nil {
 		panic(err) // works of a simulation can be encoded
 	}
-	s.busy[e.lane][e.key] = true
+	s.busy[e.queue][e.key] = true
 	s.publishFrom(e, events, 0)
 }
 
@@ -325,10 +325,10 @@ func (s *source) publishFrom(e write, events []codec.Event, i int) {
 }
 
 func (s *source) done(e write, r core.Result) {
-	delete(s.busy[e.lane], e.key)
-	s.core.Done(e.lane, e.key, r)
-	s.Wake(e.lane, e.key, 0)
-	s.feed(e.lane)
+	delete(s.busy[e.queue], e.key)
+	s.core.Done(e.queue, e.key, r)
+	s.Wake(e.queue, e.key, 0)
+	s.feed(e.queue)
 }
 
 // carryOut carries out a request to the hub, or a computation. The answer comes later, and may
@@ -340,7 +340,7 @@ func (s *source) carryOut(i int) {
 	case core.AddFinalizer:
 		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Finalizers = []string{workv1.ManifestWorkFinalizer} })
 		if r.Err == nil {
-			s.w.oracle.begun(f.Work, e.life != s.of)
+			s.w.oracle.begun(f.Work, e.epoch != s.of)
 		}
 	case core.RemoveFinalizer:
 		r.Work, r.Err = s.hub.write(f.Work, func(o *workv1.ManifestWork) { o.Finalizers = nil })
@@ -357,7 +357,7 @@ func (s *source) carryOut(i int) {
 	case core.Tag:
 		r.Tags = f.Tags()
 	default:
-		s.ask(f, &r)
+		s.request(f, &r)
 	}
 	s.w.note("  error %v", r.Err)
 	e.answer, e.rv = &r, s.hub.rv
@@ -368,25 +368,25 @@ func (s *source) answer(i int) {
 	e := s.writes[i]
 	s.writes = slices.Delete(s.writes, i, i+1)
 	r := *e.answer
-	if s.deaf && r.Err == nil {
-		s.deaf = false
+	if s.unresponsive && r.Err == nil {
+		s.unresponsive = false
 		r = core.Result{Err: unavailableHub()}
 		s.w.note("  is lost")
 		switch f := e.effect.(type) {
 		case core.Save:
 			s.stateRV = stateUnknown
 		case core.AddFinalizer:
-			s.w.oracle.answerLost(f.Work, s.located)
+			s.w.oracle.lostAnswer(f.Work, s.located)
 		}
 	}
-	if _, locates := e.effect.(core.ReadHubPosition); locates && r.Err == nil && s.located == 0 && e.life == s.of && e.conn == s.link.conn {
+	if _, locates := e.effect.(core.ReadHubPosition); locates && r.Err == nil && s.located == 0 && e.epoch == s.of && e.conn == s.link.conn {
 		s.located = e.rv
 	}
 	s.done(e, r)
 }
 
-// ask is a request to the hub that changes no work.
-func (s *source) ask(e core.Effect, r *core.Result) {
+// request is a request to the hub that changes no work.
+func (s *source) request(e core.Effect, r *core.Result) {
 	switch e := e.(type) {
 	case core.Get:
 		r.Work, r.Err = s.hub.get(e.Namespace, e.Name)

@@ -21,10 +21,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// stockAgent is a small model of OCM's work agent: it orders specs by version,
+// ocmAgent is a small model of OCM's work agent: it orders specs by version,
 // lists what it holds after each subscribe, and forgets a deleted work once its
 // last report was accepted. What it applied outlives the process.
-type stockAgent struct {
+type ocmAgent struct {
 	w       *world
 	name    string
 	cluster *clustertest.Fake
@@ -36,14 +36,14 @@ type stockAgent struct {
 	confused bool
 
 	process  int
-	works    map[string]*stockWork // by id
-	busy     map[string]bool       // a report is under way
+	works    map[string]*ocmAgentWork // by id
+	busy     map[string]bool          // a report is under way
 	sequence codec.Sequencer
 
 	applied map[string]*appliedWork // by work name; on the cluster
 }
 
-type stockWork struct {
+type ocmAgentWork struct {
 	manifestwork.Ref
 	source   string
 	version  int64
@@ -61,40 +61,40 @@ type appliedWork struct {
 	objects []string
 }
 
-func newStockAgent(w *world, name string) *stockAgent {
-	a := &stockAgent{w: w, name: name, cluster: w.newCluster(name), applied: map[string]*appliedWork{}}
+func newOCMAgent(w *world, name string) *ocmAgent {
+	a := &ocmAgent{w: w, name: name, cluster: w.newCluster(name), applied: map[string]*appliedWork{}}
 	a.start()
 	a.link = newLink(w, identity.Identity{Role: identity.Agent, Name: name}, a)
 	a.link.truth = w.oracle.clusters[name]
 	return a
 }
 
-func (a *stockAgent) start() {
+func (a *ocmAgent) start() {
 	a.process++
-	a.works, a.busy, a.sequence = map[string]*stockWork{}, map[string]bool{}, codec.Sequencer{}
+	a.works, a.busy, a.sequence = map[string]*ocmAgentWork{}, map[string]bool{}, codec.Sequencer{}
 }
 
-func (a *stockAgent) restart() {
+func (a *ocmAgent) restart() {
 	a.process++
 	if a.link.conn != nil {
-		a.link.lose(unavailable("the process ended"))
+		a.link.drop(unavailable("the process ended"))
 	}
 	a.w.pass(startTime)
 	a.start()
 }
 
 // replace puts an empty cluster in the place of the agent's.
-func (a *stockAgent) replace() {
+func (a *ocmAgent) replace() {
 	a.cluster, a.applied = a.w.newCluster(a.name), map[string]*appliedWork{}
 	a.restart()
 	a.link.truth = a.w.oracle.clusters[a.name]
 }
 
 // Hello implements session.Handler: it says nothing.
-func (a *stockAgent) Hello() transport.Hello { return transport.Hello{} }
+func (a *ocmAgent) Hello() transport.Hello { return transport.Hello{} }
 
 // Subscribed implements session.Handler.
-func (a *stockAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
+func (a *ocmAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	list := []codec.ResourceVersion{}
 	for _, id := range slices.Sorted(maps.Keys(a.works)) {
 		list = append(list, codec.ResourceVersion{ResourceID: id, ResourceVersion: a.works[id].version})
@@ -106,24 +106,24 @@ func (a *stockAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Ev
 }
 
 // Disconnected implements session.Handler.
-func (a *stockAgent) Disconnected(error) {}
+func (a *ocmAgent) Disconnected(error) {}
 
 // Handle implements session.Handler.
-func (a *stockAgent) Handle(_ context.Context, e codec.Event) error {
+func (a *ocmAgent) Handle(_ context.Context, e codec.Event) error {
 	t, err := codec.ParseEventType(e.Type())
 	switch {
 	case err != nil:
 		a.w.fail("I8", "%s was sent an event of type %s", a.name, e.Type())
 	case t.Subresource == codec.Status:
-		a.asked(e)
+		a.requested(e)
 	default:
 		a.take(e)
 	}
 	return nil
 }
 
-// asked answers a status resync request.
-func (a *stockAgent) asked(e codec.Event) {
+// requested answers a status resync request.
+func (a *ocmAgent) requested(e codec.Event) {
 	hashes, err := codec.DecodeHashes(e.Data())
 	if err != nil {
 		a.w.fail("I4", "%s was asked what it cannot read: %v", a.name, err)
@@ -140,7 +140,7 @@ func (a *stockAgent) asked(e codec.Event) {
 	}
 }
 
-func (a *stockAgent) take(e codec.Event) {
+func (a *ocmAgent) take(e codec.Event) {
 	spec, err := manifestwork.DecodeSpec(e)
 	var invalid *manifestwork.InvalidError
 	if err != nil && !errors.As(err, &invalid) {
@@ -150,10 +150,10 @@ func (a *stockAgent) take(e codec.Event) {
 	held := a.works[spec.ResourceID]
 	switch {
 	case held == nil:
-		held = &stockWork{}
+		held = &ocmAgentWork{}
 		a.works[spec.ResourceID] = held
 	case spec.Deleting:
-		if a.w.hub.life > 0 && !held.deleting && held.version >= spec.Version {
+		if a.w.hub.epoch > 0 && !held.deleting && held.version >= spec.Version {
 			a.w.oracle.overtook(spec.ResourceID)
 		}
 		held.deleting, held.dirty, held.version, held.Generation = true, true, spec.Version, spec.Generation
@@ -175,7 +175,7 @@ func (a *stockAgent) take(e codec.Event) {
 	}
 }
 
-func (a *stockAgent) steps(list []step) []step {
+func (a *ocmAgent) steps(list []step) []step {
 	for _, id := range slices.Sorted(maps.Keys(a.works)) {
 		w := a.works[id]
 		if w.dirty {
@@ -188,7 +188,7 @@ func (a *stockAgent) steps(list []step) []step {
 	return list
 }
 
-func (a *stockAgent) next() (first time.Time) {
+func (a *ocmAgent) next() (first time.Time) {
 	for id, w := range a.works {
 		if w.unsent && a.link.conn != nil && !a.busy[id] && (first.IsZero() || w.sendAt.Before(first)) {
 			first = w.sendAt
@@ -198,7 +198,7 @@ func (a *stockAgent) next() (first time.Time) {
 }
 
 // apply brings the cluster in line with one work.
-func (a *stockAgent) apply(id string, w *stockWork) {
+func (a *ocmAgent) apply(id string, w *ocmAgentWork) {
 	w.dirty = false
 	was := a.applied[w.Name]
 	if w.deleting {
@@ -241,12 +241,12 @@ func (a *stockAgent) apply(id string, w *stockWork) {
 // hasBefore reports whether this is the agent's cluster, and what carries the name of a
 // work is still of the one before: the agent gets a deletion and the next work of that
 // name in one list, and may carry out the deletion first.
-func (a *stockAgent) hasBefore(cluster, name, id string) bool {
+func (a *ocmAgent) hasBefore(cluster, name, id string) bool {
 	return cluster == a.name && a.applied[name] != nil && a.applied[name].id != id
 }
 
 // othersOf names the other works that have an object.
-func (a *stockAgent) othersOf(object, work string) (others []string) {
+func (a *ocmAgent) othersOf(object, work string) (others []string) {
 	for _, name := range slices.Sorted(maps.Keys(a.applied)) {
 		if name != work && slices.Contains(a.applied[name].objects, object) {
 			others = append(others, name)
@@ -256,7 +256,7 @@ func (a *stockAgent) othersOf(object, work string) (others []string) {
 }
 
 // prune removes the objects of a work that are not among keep.
-func (a *stockAgent) prune(work string, keep []string) {
+func (a *ocmAgent) prune(work string, keep []string) {
 	for _, name := range a.applied[work].objects {
 		if slices.Contains(keep, name) {
 			continue
@@ -272,9 +272,9 @@ func (a *stockAgent) prune(work string, keep []string) {
 	}
 }
 
-func (a *stockAgent) report(id string, w *stockWork) {
+func (a *ocmAgent) report(id string, w *ocmAgentWork) {
 	ref := w.Ref
-	if a.w.bus != nil { // nobody has told it the version before it says this
+	if a.w.stateless != nil { // nobody has told it the version before it says this
 		ref.Generation = w.version
 	}
 	e, err := manifestwork.EncodeStatus(ref, *w.status, manifestwork.StatusParams{

@@ -33,18 +33,18 @@ type world struct {
 	broken *violation
 	ids    atomic.Int64
 
-	oracle *oracle
-	shape  *shape
-	broker *node
-	bus    *bus  // in its place; nil: there is none
-	join   *join // in the place of everything; nil: there is none
-	hub    *hub
-	source *source
-	shop   *shop
-	agents []*agentNode
-	former []*agentNode // of clusters that were replaced, and still run
-	stock  *stockAgent
-	fakes  map[string]*clustertest.Fake
+	oracle    *oracle
+	shape     *shape
+	broker    *node
+	stateless *statelessBroker // in its place; nil: there is none
+	join      *join            // in the place of everything; nil: there is none
+	hub       *hub
+	source    *source
+	shop      *ocmSource
+	agents    []*agentNode
+	former    []*agentNode // of clusters that were replaced, and still run
+	ocmAgent  *ocmAgent
+	fakes     map[string]*clustertest.Fake
 
 	links        []*link
 	calls        []*call
@@ -69,11 +69,11 @@ func (v *violation) String() string { return v.invariant + ": " + v.what }
 
 // step is something that can happen now.
 type step struct {
-	who, what, about string // its name; put together only when it is done
-	do               func()
+	actor, what, about string // its name; put together only when it is done
+	do                 func()
 }
 
-func (s *step) String() string { return strings.TrimRight(s.who+" "+s.what+" "+s.about, " ") }
+func (s *step) String() string { return strings.TrimRight(s.actor+" "+s.what+" "+s.about, " ") }
 
 // later is what lies between the beginning of time in a bubble and ours:
 // sequence ids know no time before 2010.
@@ -87,8 +87,8 @@ func newWorld(seed uint64, k *shape) *world {
 	w := &world{seed: seed, shape: k, rng: rand.New(rand.NewPCG(seed, 2)), spoken: rand.New(rand.NewPCG(seed, 9)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
 	w.broker = newNode(w) // where there is a bus nobody goes there
-	if k.bus {
-		w.bus = newBus(w)
+	if k.stateless {
+		w.stateless = newStatelessBroker(w)
 	}
 	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100, born: &hubBackup{rv: 100}}
 	w.newCluster(lonely)
@@ -102,7 +102,7 @@ func newWorld(seed uint64, k *shape) *world {
 		w.agents = append(w.agents, a)
 		a.start()
 	}
-	w.stock = newStockAgent(w, "c3")
+	w.ocmAgent = newOCMAgent(w, "c3")
 	return w
 }
 
@@ -136,8 +136,8 @@ func (w *world) fail(invariant, format string, args ...any) {
 // the next one.
 func (w *world) steps() []step {
 	list := w.callSteps(w.broker.steps(w.list[:0]))
-	if w.bus != nil {
-		list = w.bus.steps(list)
+	if w.stateless != nil {
+		list = w.stateless.steps(list)
 	}
 	for _, l := range w.links {
 		list = l.steps(list)
@@ -146,7 +146,7 @@ func (w *world) steps() []step {
 	for _, a := range w.everyAgent() {
 		list = a.steps(list)
 	}
-	w.list = w.stock.steps(list)
+	w.list = w.ocmAgent.steps(list)
 	return w.list
 }
 
@@ -173,18 +173,18 @@ func (w *world) perform(s step) {
 // there was then within a while, whatever else they have stopped doing.
 func (w *world) pass(d time.Duration) {
 	if s := w.source; s != nil && time.Since(s.late())+d > listedWithin {
-		for s.lacks() {
+		for s.missing() {
 			s.watch()
 		}
 	}
-	w.answerStock(time.Now().Add(d))
+	w.answerOCM(time.Now().Add(d))
 	<-time.After(d)
 	synctest.Wait()
 }
 
 // next is when something is due; zero if nothing ever is.
 func (w *world) next() (first time.Time) {
-	times := []time.Time{w.source.next(), w.shop.next(), w.stock.next()}
+	times := []time.Time{w.source.next(), w.shop.next(), w.ocmAgent.next()}
 	for _, a := range w.everyAgent() {
 		times = append(times, a.next())
 	}
@@ -198,8 +198,8 @@ func (w *world) next() (first time.Time) {
 			times = append(times, c.notBefore)
 		}
 	}
-	if w.bus != nil {
-		for _, p := range w.bus.late {
+	if w.stateless != nil {
+		for _, p := range w.stateless.late {
 			times = append(times, p.at)
 		}
 	}
@@ -213,7 +213,7 @@ func (w *world) next() (first time.Time) {
 
 // heal ends all faults.
 func (w *world) heal() {
-	w.hub.down, w.source.deaf, w.source.blind, w.source.standby = false, false, false, nil
+	w.hub.down, w.source.unresponsive, w.source.blind, w.source.standby = false, false, false, nil
 	for _, a := range w.agents {
 		a.down, a.budget = false, -1
 		if a.dir != nil {
@@ -223,8 +223,8 @@ func (w *world) heal() {
 	for _, l := range w.links {
 		l.cut, l.slow = false, false
 	}
-	if w.bus != nil {
-		w.bus.heal()
+	if w.stateless != nil {
+		w.stateless.heal()
 	}
 	w.broker.disk = diskAmple
 	if !w.broker.up {
@@ -239,9 +239,9 @@ func (w *world) heal() {
 const (
 	settleTime  = 20 * time.Minute
 	settleSteps = 20000
-	// busSettleTime: what a stock broker lost is said again within half an hour, and what that
+	// statelessSettleTime: what a stock broker lost is said again within half an hour, and what that
 	// brings to light half an hour later.
-	busSettleTime = 100 * time.Minute
+	statelessSettleTime = 100 * time.Minute
 )
 
 // settle ends the faults and lets everything happen that will.
@@ -312,7 +312,7 @@ func (w *world) settleAround(order *rand.Rand) string {
 	// on a half-open connection, makes the work anew: nobody could tell.
 	w.calls = slices.DeleteFunc(w.calls, func(c *call) bool { return c.done == nil && !c.arrived && c.conn.link == w.shop.link })
 	w.rest(order, aroundTime)
-	if w.broken != nil || w.source.core.Stats().WithheldWorks > 0 || w.stock.confused || len(w.strangers()) > 0 {
+	if w.broken != nil || w.source.core.Stats().WithheldWorks > 0 || w.ocmAgent.confused || len(w.quarantined()) > 0 {
 		return "without a look" // somebody has to decide first
 	}
 	for _, c := range clusters {
@@ -327,10 +327,10 @@ func (w *world) settleAround(order *rand.Rand) string {
 // follows from that.
 func (w *world) settleAll(order *rand.Rand) {
 	w.settle(order)
-	if w.stock.confused {
+	if w.ocmAgent.confused {
 		w.note("> the stock agent begins anew")
-		w.stock.confused = false
-		w.stock.restart()
+		w.ocmAgent.confused = false
+		w.ocmAgent.restart()
 		w.settle(order)
 	}
 	cut := false
@@ -339,9 +339,9 @@ func (w *world) settleAll(order *rand.Rand) {
 			return
 		}
 		did := w.approve() + w.letIn()
-		if did == "" && w.bus == nil && w.source.core.Hello().Cursor != w.source.sent && !cut {
+		if did == "" && w.stateless == nil && w.source.core.Hello().Cursor != w.source.sent && !cut {
 			did, cut = "cut", true // the cursor waits for an answer to a list that was lost, until then
-			w.source.link.loseIfAny("cut")
+			w.source.link.dropIfAny("cut")
 		}
 		if did == "" {
 			return

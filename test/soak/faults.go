@@ -13,11 +13,11 @@ import (
 // faults does what the plan says to every part of the fleet, each on its own, so
 // that faults overlap as chance has it.
 type faults struct {
-	fleet *fleet.Fleet
-	plan  plan
-	seed  uint64
-	since func() time.Duration
-	say   func(format string, args ...any)
+	fleet  *fleet.Fleet
+	plan   plan
+	seed   uint64
+	since  func() time.Duration
+	printf func(format string, args ...any)
 	// victim dies all the time, the other programs only in storms.
 	victim string
 
@@ -105,7 +105,7 @@ func (f *faults) wait(ctx context.Context, d time.Duration) bool {
 }
 
 func (f *faults) note(part string, e event) {
-	f.say("%s: %s for %.1f s", part, e.fault, e.last.Seconds())
+	f.printf("%s: %s for %.1f s", part, e.fault, e.last.Seconds())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count[fmt.Sprintf("%s %s", part, e.fault)]++

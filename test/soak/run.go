@@ -40,7 +40,7 @@ func run(ctx context.Context, length time.Duration, seed uint64) (err error) {
 		return err
 	}
 	s := &soak{plan: p, seed: seed, began: time.Now()}
-	s.say("seed %d: storm until %s, growth is judged from %s to %s, storm until %s", seed, p.storm, p.calm, p.judged, p.end)
+	s.printf("seed %d: storm until %s, growth is judged from %s to %s, storm until %s", seed, p.storm, p.calm, p.judged, p.end)
 	dir, err := os.MkdirTemp("", "hawser-soak-")
 	if err != nil {
 		return err
@@ -59,8 +59,8 @@ func run(ctx context.Context, length time.Duration, seed uint64) (err error) {
 	return s.run(ctx)
 }
 
-// say prints a line with the seconds since the start of the load.
-func (s *soak) say(format string, args ...any) {
+// printf prints a line with the seconds since the start of the load.
+func (s *soak) printf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "soak: %4.0fs %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
@@ -85,7 +85,7 @@ func (s *soak) start(ctx context.Context, dir string) error {
 			fleet.HubSource: {"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"},
 			fleet.Agent:     {"--kube-api-qps=500", "--kube-api-burst=500"},
 		},
-		Printf: s.say,
+		Printf: s.printf,
 	})
 	return s.fleet.Start(ctx)
 }
@@ -100,7 +100,7 @@ func (s *soak) run(ctx context.Context) error {
 	}
 	s.began = time.Now()
 	since := func() time.Duration { return time.Since(s.began) }
-	f := &faults{fleet: s.fleet, plan: s.plan, seed: s.seed, since: since, say: s.say, victim: fleet.AgentOf(cluster2), count: map[string]int{}}
+	f := &faults{fleet: s.fleet, plan: s.plan, seed: s.seed, since: since, printf: s.printf, victim: fleet.AgentOf(cluster2), count: map[string]int{}}
 	samples := &sampler{fleet: s.fleet, since: since, got: map[string]series{}}
 
 	var side sync.WaitGroup
@@ -115,7 +115,7 @@ func (s *soak) run(ctx context.Context) error {
 	side.Go(func() { read, slowErr = slowly(loading, s.fleet.PKI(), s.fleet.BrokerAddr(), cluster2) })
 	side.Go(func() { churnErr = churn.run(loading, s.fleet.PKI(), s.fleet.BrokerAddr()) })
 	err := f.run(ctx)
-	s.say("faults are over")
+	s.printf("faults are over")
 	unload()
 	side.Wait()
 	err = errors.Join(err, samples.write(filepath.Join(s.fleet.LogDir(), "samples.csv")))
@@ -124,9 +124,9 @@ func (s *soak) run(ctx context.Context) error {
 	}
 	settled := s.settle(ctx)
 	for _, what := range slices.Sorted(maps.Keys(f.count)) {
-		s.say("%3d × %s", f.count[what], what)
+		s.printf("%3d × %s", f.count[what], what)
 	}
-	s.say("%d works created, %d updates, %d works deleted; the watches saw %d events, the slow subscriber read %d, the program published %d",
+	s.printf("%d works created, %d updates, %d works deleted; the watches saw %d events, the slow subscriber read %d, the program published %d",
 		s.load.created.Load(), s.load.updated.Load(), s.load.deleted.Load(), s.load.History.Events(), read, churn.done)
 	return errors.Join(settled, s.promises(), s.judge(samples))
 }
@@ -182,7 +182,7 @@ func (s *soak) settle(ctx context.Context) error {
 	for {
 		err := s.load.Converged(ctx)
 		if err == nil {
-			s.say("hub and clusters agree after %.1f s", time.Since(began).Seconds())
+			s.printf("hub and clusters agree after %.1f s", time.Since(began).Seconds())
 			return nil
 		}
 		select {

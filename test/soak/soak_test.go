@@ -107,7 +107,7 @@ func samples(p plan, value func(at time.Duration) sample) series {
 	return s
 }
 
-func TestPlan_JudgesGrowth(t *testing.T) {
+func TestPlan_DetectsGrowth(t *testing.T) {
 	p, err := newPlan(10 * time.Minute)
 	if err != nil {
 		t.Fatal(err)

@@ -53,9 +53,9 @@ type entry struct {
 	// What the cluster has: life is the highest counter of the object that is
 	// there now, seen that of all there were, gone that of
 	// the last one that rightly went.
-	present          bool
-	uid              types.UID
-	life, seen, gone int64
+	present                 bool
+	uid                     types.UID
+	incarnation, seen, gone int64
 
 	history []string
 }
@@ -152,10 +152,10 @@ func (l *History) seen(k Key, uid types.UID, n int64) {
 		l.returns = append(l.returns, Complaint{k, fmt.Sprintf("came back with %d", n), slices.Clone(e.history)})
 	case returned:
 		l.complain(k, e, "came back with %d after it went at %d", n, e.gone)
-	case n < e.life:
-		l.complain(k, e, "fell from %d to %d", e.life, n)
+	case n < e.incarnation:
+		l.complain(k, e, "fell from %d to %d", e.incarnation, n)
 	}
-	e.life, e.seen = max(e.life, n), max(e.seen, n)
+	e.incarnation, e.seen = max(e.incarnation, n), max(e.seen, n)
 }
 
 // Unreadable takes an object whose counter cannot be read.
@@ -174,13 +174,13 @@ func (l *History) Gone(k Key) {
 
 func (l *History) gone(k Key, e *entry) {
 	l.events++
-	l.note(e, "gone at %d", e.life)
-	if e.life > e.ended {
-		l.complain(k, e, "was deleted on the cluster at %d; on the hub it was not", e.life)
+	l.note(e, "gone at %d", e.incarnation)
+	if e.incarnation > e.ended {
+		l.complain(k, e, "was deleted on the cluster at %d; on the hub it was not", e.incarnation)
 	} else {
-		e.gone = e.life
+		e.gone = e.incarnation
 	}
-	e.present, e.life = false, 0
+	e.present, e.incarnation = false, 0
 }
 
 // Listed takes the complete list of a cluster's objects: what is not in it has

@@ -29,7 +29,7 @@ func listedAs(uid types.UID, n int64) step {
 	return func(l *History) { l.Listed(key.Cluster, map[string]Object{key.Name: {UID: uid, Counter: n}}) }
 }
 
-func TestLedger_Judges(t *testing.T) {
+func TestLedger_Checks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		steps []step
 		want  string // part of the one complaint; "" is none
@@ -76,7 +76,7 @@ func TestLedger_Judges(t *testing.T) {
 	}
 }
 
-func TestLedger_TellsTheHistory(t *testing.T) {
+func TestLedger_PrintsTheHistory(t *testing.T) {
 	l := NewHistory(func() time.Time { return time.Date(2000, 1, 1, 12, 0, 0, 0, time.UTC) })
 	write(l)
 	seen(1)(l)

@@ -102,7 +102,7 @@ func TestWatch_ListsWhenItIsTooLateToGoOn(t *testing.T) {
 	})
 }
 
-func TestWatch_TellsDeletionsAndNonsense(t *testing.T) {
+func TestWatch_ReportsDeletionsAndNonsense(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, s := NewHistory(time.Now), newAPIServer()
 		defer watching(t, s, l)()

@@ -42,7 +42,7 @@ type Works struct {
 func (w *Works) Create(ctx context.Context, k Key) error {
 	n := w.History.Next(k)
 	work := w.work(k, n)
-	return w.ask(ctx, k, n, func(ctx context.Context) (bool, error) {
+	return w.query(ctx, k, n, func(ctx context.Context) (bool, error) {
 		_, err := w.Hub.WorkV1().ManifestWorks(k.Cluster).Create(ctx, work, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) {
 			return false, err
@@ -65,7 +65,7 @@ func (w *Works) Update(ctx context.Context, k Key) error {
 	if err != nil {
 		return err
 	}
-	return w.ask(ctx, k, n, func(ctx context.Context) (bool, error) {
+	return w.query(ctx, k, n, func(ctx context.Context) (bool, error) {
 		_, err := w.Hub.WorkV1().ManifestWorks(k.Cluster).Patch(ctx, k.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return false, err
 	})
@@ -74,7 +74,7 @@ func (w *Works) Update(ctx context.Context, k Key) error {
 // Delete deletes a work. It does not wait for its end.
 func (w *Works) Delete(ctx context.Context, k Key) error {
 	w.History.Deleting(k)
-	return w.ask(ctx, k, 0, func(ctx context.Context) (bool, error) {
+	return w.query(ctx, k, 0, func(ctx context.Context) (bool, error) {
 		err := w.Hub.WorkV1().ManifestWorks(k.Cluster).Delete(ctx, k.Name, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil // an earlier attempt was accepted
@@ -83,9 +83,9 @@ func (w *Works) Delete(ctx context.Context, k Key) error {
 	})
 }
 
-// ask repeats a request until it is answered, and notes an accepted counter.
+// query repeats a request until it is answered, and notes an accepted counter.
 // again says that an error goes away by itself.
-func (w *Works) ask(ctx context.Context, k Key, n int64, request func(context.Context) (again bool, err error)) error {
+func (w *Works) query(ctx context.Context, k Key, n int64, request func(context.Context) (again bool, err error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, retryEvery, true, func(ctx context.Context) (bool, error) {
 		again, err := request(ctx)

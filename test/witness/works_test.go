@@ -193,7 +193,7 @@ func (w world) failing(verb string, times int, err error) {
 	})
 }
 
-func TestWorks_AskUntilTheHubAnswers(t *testing.T) {
+func TestWorks_QueryUntilTheHubAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		away := errors.New("connection refused")
@@ -215,7 +215,7 @@ func TestWorks_AskUntilTheHubAnswers(t *testing.T) {
 	})
 }
 
-func TestWorks_GiveUpWhenAskingAgainIsNoUse(t *testing.T) {
+func TestWorks_GiveUpWhenQueryingIsUseless(t *testing.T) {
 	w := newWorld()
 	if err := w.Update(t.Context(), key); !apierrors.IsNotFound(err) {
 		t.Errorf("got %v, want that there is no such work", err)

@@ -399,7 +399,7 @@ func TestNotes_AreTheSectionOfTheVersion(t *testing.T) {
 	}
 }
 
-func TestRun_SaysWhatIsMissing(t *testing.T) {
+func TestRun_ReportsWhatIsMissing(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-platforms=linux/amd64 images", "-version is not set"},
 		{"-version=v1 -platforms=linux images", `"linux" is not OS/ARCH`},

@@ -192,7 +192,7 @@ func TestWebhook_AnswersReviews(t *testing.T) {
 	}
 }
 
-func TestWebhook_SaysWhatIsNoReview(t *testing.T) {
+func TestWebhook_ReportsWhatIsNoReview(t *testing.T) {
 	f := newFixture(t, denied, slog.New(slog.DiscardHandler))
 	for name, tc := range map[string]struct {
 		method, path, contentType, body string
@@ -355,7 +355,7 @@ func TestWebhook_IsNotReadyWithoutACertificate(t *testing.T) {
 	}
 }
 
-func TestWebhook_SaysWhichAddressItCannotUse(t *testing.T) {
+func TestWebhook_ReportsWhichAddressItCannotUse(t *testing.T) {
 	f := newFixture(t, denied, slog.New(slog.DiscardHandler))
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -378,7 +378,7 @@ func TestNew_RefusesLimitsThatAgentsDoNotHave(t *testing.T) {
 
 // Bodies, headers and handshakes that never end, connections that do nothing after an answer, and
 // those that ask without end: a review from another address is answered all the same.
-func TestWebhook_StarvedByNobody(t *testing.T) {
+func TestWebhook_IsNotStarved(t *testing.T) {
 	f := newFixture(t, func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error) { return true, nil }, slog.New(slog.DiscardHandler))
 	f.certify()
 	addr, end := f.start()

@@ -248,9 +248,9 @@ func TestApprove_AllOrNothing(t *testing.T) {
 	}
 }
 
-// TestForgetWork_IsNoWordOfTheSource: what an operator takes away says nothing about what the
+// TestForceDeleteWork_IsNoSourceReport: what an operator takes away says nothing about what the
 // source wants, so that it vouches for nothing there until it has compared again.
-func TestForgetWork_IsNoWordOfTheSource(t *testing.T) {
+func TestForceDeleteWork_IsNoSourceReport(t *testing.T) {
 	for name, do := range map[string]func(d *syncFake) error{
 		"forget": func(d *syncFake) error {
 			_, err := d.ForgetWork(d.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"})
@@ -349,8 +349,8 @@ func (copying) Backup(_ context.Context, send func(string, []byte) error) error 
 	return errors.Join(send("a", []byte("1")), send("b", []byte("2")))
 }
 
-// TestBackup_SaysWhichEndIsBroken: the receiver's, or the store's.
-func TestBackup_SaysWhichEndIsBroken(t *testing.T) {
+// TestBackup_ReportsWhichEndIsBroken: the receiver's, or the store's.
+func TestBackup_ReportsWhichEndIsBroken(t *testing.T) {
 	d := newSyncFake(t)
 	backup := func(ctx context.Context, fails error) (paths []string, err error) {
 		err = d.Backup(ctx, nil, func(r *hawserv1.BackupResponse) error {

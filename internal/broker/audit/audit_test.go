@@ -162,8 +162,8 @@ type stuck struct{}
 
 func (stuck) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// TestNobodyWaits: what finds no room, or cannot be written, is counted.
-func TestNobodyWaits(t *testing.T) {
+// TestLog_NeverBlocksWriters: what finds no room, or cannot be written, is counted.
+func TestLog_NeverBlocksWriters(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	l := New(All, stuck{}, registry, slog.New(slog.DiscardHandler))
 	const more = 10
@@ -213,9 +213,9 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	}
 }
 
-// TestLog_SaysWhoComesAndGoes: also where there is no stream, the log of the program says who came, went
+// TestLog_RecordsConnectsAndDisconnects: also where there is no stream, the log of the program says who came, went
 // and was refused and why, and nothing of what is published. What repeats is counted.
-func TestLog_SaysWhoComesAndGoes(t *testing.T) {
+func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 	var out, log bytes.Buffer
 	l := New(Off, &out, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
 	now := time.Unix(1000, 0)

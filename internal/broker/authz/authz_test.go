@@ -126,7 +126,7 @@ func TestAuthorize_EveryCallByEveryRoleInItsOwnScope(t *testing.T) {
 	}
 }
 
-func TestAuthorize_NobodyLeavesItsScope(t *testing.T) {
+func TestAuthorize_KeepsClientsInTheirScope(t *testing.T) {
 	for name, c := range calls("foreign", "foreign") {
 		for _, id := range everyone {
 			check(t, id, name, c, c.Method != authz.Publish && allowed(name, id))
@@ -192,7 +192,7 @@ func TestAuthorize_UnknownDataType(t *testing.T) {
 	}
 }
 
-func TestClaimed_IsWhoMayMakeTheCall(t *testing.T) {
+func TestClaimed_IsTheAllowedCaller(t *testing.T) {
 	for name, c := range calls("cluster", "src") {
 		id := authz.Claimed(c)
 		switch {

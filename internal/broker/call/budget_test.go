@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// TestBudget_TellsAPartFromTheWhole: who is refused learns whether other parts would be, too.
-func TestBudget_TellsAPartFromTheWhole(t *testing.T) {
+// TestBudget_DistinguishesPartFromWhole: who is refused learns whether other parts would be, too.
+func TestBudget_DistinguishesPartFromWhole(t *testing.T) {
 	b := NewBudget(1000)
 	id := identity.Identity{Role: identity.Source, Name: "a"}
 	for n, c := range []struct {

@@ -14,9 +14,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestStore_SaysWhatToDoNext: a caller learns from the code what to do, and nothing of what the
+// TestErrors_NameTheNextStep: a caller learns from the code what to do, and nothing of what the
 // disk said.
-func TestStore_SaysWhatToDoNext(t *testing.T) {
+func TestErrors_NameTheNextStep(t *testing.T) {
 	boom := errors.New("/var/lib/hawser/000017.sst: boom")
 	for name, c := range map[string]struct {
 		err  error
@@ -43,9 +43,9 @@ func TestStore_SaysWhatToDoNext(t *testing.T) {
 	}
 }
 
-// TestStore_LowOnRoom: a publish that is refused for that holds back no other of its source,
+// TestStore_LowOnSpace: a publish that is refused for that holds back no other of its source,
 // which may be a deletion.
-func TestStore_LowOnRoom(t *testing.T) {
+func TestStore_LowOnSpace(t *testing.T) {
 	e := Store(fmt.Errorf("%w: 3 MiB are free", store.ErrLow))
 	if e.Code != transport.CodeOverloaded || !e.Full || e.Delay != 0 || !transport.Retryable(e) {
 		t.Errorf("%+v", e)

@@ -95,9 +95,9 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestSources_WhatIsSaidMeanwhile: a statement that something else was said or revoked behind
+// TestSources_ReportsDuringProcessing: a statement that something else was said or revoked behind
 // counts no more.
-func TestSources_WhatIsSaidMeanwhile(t *testing.T) {
+func TestSources_ReportsDuringProcessing(t *testing.T) {
 	s := newSources()
 	st := &syncReport{owner: owned("s"), clusters: compares("c1")}
 	before := s.now(st.owner)

@@ -74,9 +74,9 @@ func TestSubscription_NoCheckpointWhileAListWaits(t *testing.T) {
 	}
 }
 
-// TestSubscription_SilenceIsNoList: an agent that said nothing in time has a
+// TestSubscription_TimeoutIsNoList: an agent that said nothing in time has a
 // base, but its orphans are not known.
-func TestSubscription_SilenceIsNoList(t *testing.T) {
+func TestSubscription_TimeoutIsNoList(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.graceEnd = at(30)
 	st := s.nextFrom(30, 9)
@@ -137,7 +137,7 @@ func TestSubscription_WhatRestsWasNotSent(t *testing.T) {
 	}
 }
 
-func TestSubscription_PagesAndDeliveriesTakeTurns(t *testing.T) {
+func TestSubscription_AlternatesPagesAndDeliveries(t *testing.T) {
 	s := newHawser(codec.Status)
 	s.sub.begin(at(0))
 	freed := 0
@@ -192,8 +192,8 @@ func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 	}
 }
 
-// TestSubscription_StockPartiesAreToldNothing, whatever happens.
-func TestSubscription_StockPartiesAreToldNothing(t *testing.T) {
+// TestSubscription_OCMClientsGetNoCheckpoints, whatever happens.
+func TestSubscription_OCMClientsGetNoCheckpoints(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.sub.complete(at(0), &list{})
 	s.sub.recheck()

@@ -30,8 +30,8 @@ func TestPhase_Transitions(t *testing.T) {
 	}
 }
 
-// TestPhase_NothingIsToldWhileSomethingIsMissing.
-func TestPhase_NothingIsToldWhileSomethingIsMissing(t *testing.T) {
+// TestPhase_SendsNoCheckpointWhileSomethingIsMissing.
+func TestPhase_SendsNoCheckpointWhileSomethingIsMissing(t *testing.T) {
 	for p := awaitingClient; p < phases; p++ {
 		if want := p == awaitingClient || p == caughtUp; p.idle() != want {
 			t.Errorf("phase %d: idle %t", p, p.idle())

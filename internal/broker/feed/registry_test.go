@@ -62,9 +62,9 @@ func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 	})
 }
 
-// TestRegistry_CostIsThatOfWhoSubscribed: finding who gets an event costs the same
+// TestRegistry_ChargesTheSubscriber: finding who gets an event costs the same
 // however many others are subscribed, and so do coming and going.
-func TestRegistry_CostIsThatOfWhoSubscribed(t *testing.T) {
+func TestRegistry_ChargesTheSubscriber(t *testing.T) {
 	cost.Linear(t, func(n int) func() {
 		all := make([]*subscription, n)
 		for i := range all {

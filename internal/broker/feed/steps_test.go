@@ -77,7 +77,7 @@ func TestSubscription_HeartbeatBeforeBacklog(t *testing.T) {
 	}
 }
 
-func TestSubscription_SilenceCountsAsHoldingNothing(t *testing.T) {
+func TestSubscription_TimeoutCountsAsEmptyList(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.nextBeat = at(1000)
 	if st := s.nextAt(29); st.kind != idle || !st.until.Equal(at(30)) {
@@ -136,7 +136,7 @@ func TestSubscription_ListsOfASourceAddUpWithinBounds(t *testing.T) {
 	}
 }
 
-func TestSubscription_ComparisonsLeaveRoomAndRest(t *testing.T) {
+func TestSubscription_ComparisonsArePaced(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.sub.post(workKey(1), 1, 0)
 	s.calm = at(5)
@@ -157,7 +157,7 @@ func TestSubscription_ComparisonsLeaveRoomAndRest(t *testing.T) {
 	}
 }
 
-func TestSubscription_HashesAndDeliveriesTakeTurns(t *testing.T) {
+func TestSubscription_AlternatesHashesAndDeliveries(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.hashes = [][]codec.StatusHash{{{ResourceID: "a"}}, {{ResourceID: "b"}}}
 	for i := range 3 {

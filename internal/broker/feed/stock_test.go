@@ -6,7 +6,7 @@ import "testing"
 // ends: what is sent is the record as it is, the last spec and its deletion. t3 The router comes
 // to the deletion. Therefore it is known until then that the agent has both: the spec, sent once
 // more, would bring the work back while the agent reports that it is gone.
-func TestStock_RemembersADeletionUntilTheRouterIsThere(t *testing.T) {
+func TestOCMAgent_RemembersADeletionUntilTheRouterCatchesUp(t *testing.T) {
 	k := ocmAgentState{answered: 3, deleted: map[string]uint64{"w": 7}, early: map[string]bool{"w": true}}
 	k.routed(2)
 	if !k.early["w"] {

@@ -112,8 +112,8 @@ func TestFences_EndWithTheSubscription(t *testing.T) {
 	}
 }
 
-// TestFences_FindOnlyThoseOfTheParty: an id of another one's subscription names none.
-func TestFences_FindOnlyThoseOfTheParty(t *testing.T) {
+// TestFences_FindOnlyThoseOfTheClient: an id of another one's subscription names none.
+func TestFences_FindOnlyThoseOfTheClient(t *testing.T) {
 	x := newFences()
 	opened(t, x)
 	if x.Find("1", identity.Identity{Role: identity.Source, Name: "other"}) != nil || x.Find("2", src) != nil {

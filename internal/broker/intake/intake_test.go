@@ -47,9 +47,9 @@ func (a accepting) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, e
 	return []store.Outcome{{Result: store.Accepted, Head: 7}}[:len(ops)], a.err
 }
 
-// TestPut_WitnessesAroundTheCommit: each sees the op before it is queued, and its end before the
+// TestPut_CallsHooksAroundCommit: each sees the op before it is queued, and its end before the
 // publisher is told, whatever that is.
-func TestPut_WitnessesAroundTheCommit(t *testing.T) {
+func TestPut_CallsHooksAroundCommit(t *testing.T) {
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
 		commit, look error

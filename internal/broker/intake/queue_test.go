@@ -25,7 +25,7 @@ func publishOf(name string, size int) *pending {
 	return &pending{from: clientNamed(name), size: size, ops: make([]store.Op, 1), done: make(chan answer, 1)}
 }
 
-func TestQueue_PartiesTakeTurns(t *testing.T) {
+func TestQueue_AlternatesClients(t *testing.T) {
 	q := newQueue(1 << 20)
 	for i := range 100 {
 		if err := q.put(t.Context(), publishOf("flood", 1000+i)); err != nil {
@@ -87,9 +87,9 @@ func put(t *testing.T, q *queue, list ...*pending) {
 	}
 }
 
-// TestQueue_ClustersOfOnePartyTakeTurns: a source that floods one of its clusters is heard of the
+// TestQueue_AlternatesClustersOfOneClient: a source that floods one of its clusters is heard of the
 // others; deletions are first in theirs, never before what is about the same work.
-func TestQueue_ClustersOfOnePartyTakeTurns(t *testing.T) {
+func TestQueue_AlternatesClustersOfOneClient(t *testing.T) {
 	q := newQueue(64 << 20)
 	put(t, q, sent("flood", "w", 1), sent("flood", "w", 2), sent("flood", "x", 3))
 	put(t, q, sent("quiet", "w", 4), sent("flood", "y", 5, deletes), sent("flood", "w", 6, deletes))
@@ -99,8 +99,8 @@ func TestQueue_ClustersOfOnePartyTakeTurns(t *testing.T) {
 	}
 }
 
-// TestQueue_BarrierWaitsForAllOfItsParty, of every cluster, and for nothing that came later.
-func TestQueue_BarrierWaitsForAllOfItsParty(t *testing.T) {
+// TestQueue_BarrierWaitsForAllOfItsClient, of every cluster, and for nothing that came later.
+func TestQueue_BarrierWaitsForAllOfItsClient(t *testing.T) {
 	q := newQueue(64 << 20)
 	barrier := func() *pending { return newPending(clientNamed("hub"), nil) }
 	put(t, q, sent("a", "w", 1), sent("b", "w", 2), sent("a", "x", 3), barrier(), sent("c", "w", 4), sent("c", "x", 5, deletes))
@@ -126,9 +126,9 @@ func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
 	}
 }
 
-// TestQueue_PartyFillsAShareOfACommit: what comes while a commit is written waits for that, not
+// TestQueue_ClientFillsAShareOfACommit: what comes while a commit is written waits for that, not
 // for all that a flood has queued.
-func TestQueue_PartyFillsAShareOfACommit(t *testing.T) {
+func TestQueue_ClientFillsAShareOfACommit(t *testing.T) {
 	q := newQueue(64 << 20)
 	for n := range 40 {
 		put(t, q, sent("flood", "w", n))
@@ -143,8 +143,8 @@ func TestQueue_PartyFillsAShareOfACommit(t *testing.T) {
 	}
 }
 
-// TestQueue_ClusterLeavesRoomForTheOthersOfItsSource.
-func TestQueue_ClusterLeavesRoomForTheOthersOfItsSource(t *testing.T) {
+// TestQueue_ClusterLeavesCapacityForTheOthersOfItsSource.
+func TestQueue_ClusterLeavesCapacityForTheOthersOfItsSource(t *testing.T) {
 	q := newQueue(16 << 20)
 	fill := func(cluster string) (bytes int) {
 		for {
@@ -173,7 +173,7 @@ func isFull(t *testing.T, refused *transport.Error, clusterOnly bool) bool {
 	return refused != nil
 }
 
-func TestQueue_FloodLeavesRoomForOthers(t *testing.T) {
+func TestQueue_FloodLeavesCapacityForOthers(t *testing.T) {
 	q := newQueue(64 << 10)
 	const size = 1 << 10
 	fill := func(name string) (n int) {

@@ -59,8 +59,8 @@ func (c *Connection) becomeViewer(g *limiter) error {
 	return g.identify(c, &s, c.port.metrics)
 }
 
-// TestGate_Identify: what a stranger began counts for its party, and is given back to that.
-func TestGate_Identify(t *testing.T) {
+// TestLimiter_Identify: what a stranger began counts for its party, and is given back to that.
+func TestLimiter_Identify(t *testing.T) {
 	l := smallLimits
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
 	g, enter := bearing(t, l, unknownToken)
@@ -106,8 +106,8 @@ func TestGate_Identify(t *testing.T) {
 	}
 }
 
-// TestGate_Suspended: a stranger that sends more than may wait is ended, and gives back what it held.
-func TestGate_Suspended(t *testing.T) {
+// TestLimiter_Suspended: a stranger that sends more than may wait is ended, and gives back what it held.
+func TestLimiter_Suspended(t *testing.T) {
 	l := smallLimits
 	l.unidentified = 2
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
@@ -132,8 +132,8 @@ func TestGate_Suspended(t *testing.T) {
 	}
 }
 
-// TestGate_IdentifyTooMany: a token is no way around what its identity may have.
-func TestGate_IdentifyTooMany(t *testing.T) {
+// TestLimiter_IdentifyTooMany: a token is no way around what its identity may have.
+func TestLimiter_IdentifyTooMany(t *testing.T) {
 	l := smallLimits
 	l.unidentified = 3
 	g, enter := bearing(t, l, unknownToken)
@@ -145,9 +145,9 @@ func TestGate_IdentifyTooMany(t *testing.T) {
 	}
 }
 
-// TestGate_Strangers: where there is no room for one more, the one goes that has said nothing for
+// TestLimiter_Unidentified: where there is no room for one more, the one goes that has said nothing for
 // the longest; and who goes without having said anything counts as a handshake that failed.
-func TestGate_Strangers(t *testing.T) {
+func TestLimiter_Unidentified(t *testing.T) {
 	l := smallLimits
 	l.unidentified, l.connections = 2, 20
 	l.failures = per(1, 3)
@@ -179,9 +179,9 @@ func TestGate_Strangers(t *testing.T) {
 	}
 }
 
-// TestGate_Failures: a bad token counts once, and also where who showed it does not wait; one that
+// TestLimiter_Failures: a bad token counts once, and also where who showed it does not wait; one that
 // nobody can judge counts for nothing, or an outage of the hub would keep out who has a certificate.
-func TestGate_Failures(t *testing.T) {
+func TestLimiter_Failures(t *testing.T) {
 	l := smallLimits
 	l.connections, l.failures = 20, per(1, 3)
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2}, per(10, 10), 500)

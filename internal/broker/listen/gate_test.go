@@ -110,10 +110,10 @@ func enters(t *testing.T, g *limiter, raw net.Conn, id identity.Identity) *Conne
 	return c
 }
 
-// TestGate_Handshakes: one address has few under way, those that fail are counted
+// TestLimiter_Handshakes: one address has few under way, those that fail are counted
 // for a while, and where all places are taken the address that has the most
 // loses its oldest.
-func TestGate_Handshakes(t *testing.T) {
+func TestLimiter_Handshakes(t *testing.T) {
 	g, now, _ := limiterOf(smallLimits)
 	first := arrives(t, g, "192.0.2.1")
 	second := arrives(t, g, "192.0.2.1")
@@ -144,8 +144,8 @@ func TestGate_Handshakes(t *testing.T) {
 	}
 }
 
-// TestGate_Proxied: the address is told later, and counts then.
-func TestGate_Proxied(t *testing.T) {
+// TestLimiter_Proxied: the address is told later, and counts then.
+func TestLimiter_Proxied(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
 	for n := range 4 {
 		c := &fromConn{addr: "192.0.2.1"}
@@ -162,9 +162,9 @@ func TestGate_Proxied(t *testing.T) {
 	}
 }
 
-// TestGate_ConnectionsOfOneIdentity: whoever has all it may have gets in to be
+// TestLimiter_ConnectionsOfOneIdentity: whoever has all it may have gets in to be
 // told so, as long as there is room for that.
-func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
+func TestLimiter_ConnectionsOfOneIdentity(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
 	id := identity.Identity{Role: identity.Agent, Name: "c1"}
 	first := enters(t, g, arrives(t, g, "192.0.2.1"), id)
@@ -191,9 +191,9 @@ func TestGate_ConnectionsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// TestGate_Calls of each kind are counted for themselves and given back; lists
+// TestLimiter_Calls of each kind are counted for themselves and given back; lists
 // are bounded for all together.
-func TestGate_Calls(t *testing.T) {
+func TestLimiter_Calls(t *testing.T) {
 	g, now, _ := limiterOf(smallLimits)
 	agent := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Agent, Name: "c1"})
 	bodies := []*Body{{of: agent, stream: 1}, {of: agent, stream: 3}, {of: agent, stream: 5}, {of: agent, stream: 7}}
@@ -235,8 +235,8 @@ func TestGate_Calls(t *testing.T) {
 	}
 }
 
-// TestGate_ListsOfOneIdentity: each has as many lists as are left over, and no two have all.
-func TestGate_ListsOfOneIdentity(t *testing.T) {
+// TestLimiter_ListsOfOneIdentity: each has as many lists as are left over, and no two have all.
+func TestLimiter_ListsOfOneIdentity(t *testing.T) {
 	l := limitsFor(resources{memory: 4 << 30, files: 1024}, mib, 64)
 	g, _, _ := limiterOf(l)
 	var all []*Body
@@ -258,9 +258,9 @@ func TestGate_ListsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// TestGate_Bodies: over the budget whoever has the most that is unfinished goes,
+// TestLimiter_Bodies: over the budget whoever has the most that is unfinished goes,
 // and what it had is given back at once.
-func TestGate_Bodies(t *testing.T) {
+func TestLimiter_Bodies(t *testing.T) {
 	g, _, ended := limiterOf(smallLimits)
 	conn := func(role identity.Role, name string) (*Connection, *fromConn) {
 		raw := arrives(t, g, "192.0.2.1")
@@ -309,9 +309,9 @@ func TestGate_Bodies(t *testing.T) {
 	}
 }
 
-// TestGate_Forgets whom nothing is known of, so that it does not grow with
+// TestLimiter_Forgets whom nothing is known of, so that it does not grow with
 // everybody who ever came.
-func TestGate_Forgets(t *testing.T) {
+func TestLimiter_Forgets(t *testing.T) {
 	l := smallLimits
 	l.connections = 10
 	g, now, _ := limiterOf(l)
@@ -325,9 +325,9 @@ func TestGate_Forgets(t *testing.T) {
 	}
 }
 
-// TestGate_Ahead: what is read of an agent, on all of its connections, and of a stranger has
+// TestLimiter_Ahead: what is read of an agent, on all of its connections, and of a stranger has
 // its time; a source is not held up, and nobody owes for ever.
-func TestGate_Ahead(t *testing.T) {
+func TestLimiter_Ahead(t *testing.T) {
 	l := smallLimits
 	l.roles = maps.Clone(l.roles)
 	l.roles[identity.Agent] = l.roles[identity.Agent].atMost(per(100, 400))
@@ -360,9 +360,9 @@ func TestGate_Ahead(t *testing.T) {
 	}
 }
 
-// TestGate_NearestEnd: the certificate of an agent that joined is renewed with a fifth of its life
+// TestLimiter_NearestEnd: the certificate of an agent that joined is renewed with a fifth of its life
 // left, six days of a month. Nobody is to be alarmed by that.
-func TestGate_NearestEnd(t *testing.T) {
+func TestLimiter_NearestEnd(t *testing.T) {
 	const day = 24 * time.Hour
 	g, now, _ := limiterOf(limitsFor(resources{1 << 30, 1024}, 16<<20, 64))
 	for i, ends := range []time.Duration{30 * day, 33 * day} {

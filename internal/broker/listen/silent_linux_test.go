@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestListen_SilentConnections: one on which nothing came is not accepted, however long it has
+// TestListen_ConnectionsWithoutData: one on which nothing came is not accepted, however long it has
 // been there; it is when something comes.
-func TestListen_SilentConnections(t *testing.T) {
+func TestListen_ConnectionsWithoutData(t *testing.T) {
 	p, _, err := New(Config{Addr: "127.0.0.1:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)

@@ -123,8 +123,8 @@ func (w *world) want(what string, want map[string]int) {
 	}
 }
 
-// TestPeers_SaysWhyNoneIsThere: an agent that was refused, or whose certificate has ended, is told as such.
-func TestPeers_SaysWhyNoneIsThere(t *testing.T) {
+// TestAgents_ReportsWhyNoneIsConnected: an agent that was refused, or whose certificate has ended, is told as such.
+func TestAgents_ReportsWhyNoneIsConnected(t *testing.T) {
 	w := newWorld(t)
 	w.put("c1")
 	why := func(want string) {
@@ -142,8 +142,8 @@ func TestPeers_SaysWhyNoneIsThere(t *testing.T) {
 	why("not you")
 }
 
-// TestPeers_CountsStates: the count follows every change, without anybody who looks.
-func TestPeers_CountsStates(t *testing.T) {
+// TestAgents_CountsStates: the count follows every change, without anybody who looks.
+func TestAgents_CountsStates(t *testing.T) {
 	w := newWorld(t)
 	w.want("nothing is there", map[string]int{})
 	w.Refused("c1", "not you")
@@ -194,9 +194,9 @@ func TestPeers_CountsStates(t *testing.T) {
 	}
 }
 
-// TestPeers_KnowsWhoWasThere: also after it is gone, in a bounded form. What was before a restart is
+// TestAgents_KeepsLastSeen: also after it is gone, in a bounded form. What was before a restart is
 // unknown, not never: that an agent came is in the store.
-func TestPeers_KnowsWhoWasThere(t *testing.T) {
+func TestAgents_KeepsLastSeen(t *testing.T) {
 	w := newWorld(t)
 	w.come("c1", Facts{Address: "192.0.2.1:7", Version: "v1\x1b[2J" + strings.Repeat("9", 1<<20), Transport: "grpc", CertificateEnds: w.now.Add(time.Hour)})
 	w.Acknowledged(at("c1"), time.Second)

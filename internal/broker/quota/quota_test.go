@@ -58,8 +58,8 @@ func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 	}
 }
 
-// TestBook_IsTheSumOfItsChanges, whatever is drafted and not kept.
-func TestBook_IsTheSumOfItsChanges(t *testing.T) {
+// TestUsage_IsTheSumOfItsChanges, whatever is drafted and not kept.
+func TestUsage_IsTheSumOfItsChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
 		works := map[[2]string]quota.Use{} // by source and cluster: what is there

@@ -6,9 +6,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestCompare_TellsWhatIsGone: who lists what the hub has lost meanwhile hears that, also who is
+// TestCompare_ReportsWhatIsGone: who lists what the hub has lost meanwhile hears that, also who is
 // shown a part only; of what is there for others nothing is said.
-func TestCompare_TellsWhatIsGone(t *testing.T) {
+func TestCompare_ReportsWhatIsGone(t *testing.T) {
 	shown := []*object{{name: "mine", uid: "u1", version: "5", requester: "me"}, {name: "others", uid: "u2", version: "6", requester: "you"}}
 	reported := map[string]sent{"mine": {uid: "u1", version: "5", sequence: 3}}
 	gone := compare(reported, shown, []codec.ResourceVersion{{ResourceID: "u1", ResourceVersion: 5}, {ResourceID: "u2"}, {ResourceID: "lost", ResourceVersion: 4}})

@@ -7,8 +7,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/cost"
 )
 
-// TestMailbox_CostGrowsWithTheWorks that change, not with those that wait.
-func TestMailbox_CostGrowsWithTheWorks(t *testing.T) {
+// TestQueue_CostGrowsWithTheWorks that change, not with those that wait.
+func TestQueue_CostGrowsWithTheWorks(t *testing.T) {
 	cost.Linear(t, func(n int) func() {
 		keys := make([]route.Key, n)
 		for i := range keys {

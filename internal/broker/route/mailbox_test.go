@@ -20,7 +20,7 @@ func drain(m *route.Queue) (names []string) {
 	return names
 }
 
-func TestMailbox_PostedAgainKeepsItsPlace(t *testing.T) {
+func TestQueue_PostedAgainKeepsItsPosition(t *testing.T) {
 	var m route.Queue
 	for i := range 3 {
 		m.Post(key(i), uint64(i+1), 0)
@@ -34,7 +34,7 @@ func TestMailbox_PostedAgainKeepsItsPlace(t *testing.T) {
 	}
 }
 
-func TestMailbox_QueuesTakeTurns(t *testing.T) {
+func TestQueue_AlternatesSpecsAndStatuses(t *testing.T) {
 	var m route.Queue
 	for i := range 3 {
 		m.Post(key(i), uint64(i+1), 0)
@@ -47,7 +47,7 @@ func TestMailbox_QueuesTakeTurns(t *testing.T) {
 	}
 }
 
-func TestMailbox_DeletionOverUnsentSpecAsksForBoth(t *testing.T) {
+func TestQueue_DeletionOverUnsentSpecRequestsBoth(t *testing.T) {
 	var m route.Queue
 	m.Post(key(0), 1, 0)
 	m.Post(key(0), 2, route.Deletion)
@@ -63,7 +63,7 @@ func TestMailbox_DeletionOverUnsentSpecAsksForBoth(t *testing.T) {
 	}
 }
 
-func TestMailbox_FreshChangeLeavesTheAnswer(t *testing.T) {
+func TestQueue_FreshChangeLeavesTheAnswer(t *testing.T) {
 	var m route.Queue
 	for i := range 5 {
 		m.Answer(key(i), 1, 0)
@@ -75,9 +75,9 @@ func TestMailbox_FreshChangeLeavesTheAnswer(t *testing.T) {
 	}
 }
 
-// TestMailbox_ClustersTakeTurns: a cluster with many records, or with large ones that are posted
+// TestQueue_AlternatesClusters: a cluster with many records, or with large ones that are posted
 // again as soon as they were sent, delays those of another one by a turn each.
-func TestMailbox_ClustersTakeTurns(t *testing.T) {
+func TestQueue_AlternatesClusters(t *testing.T) {
 	m := route.Shared()
 	flood := func(n int) route.Key { return route.Key{Cluster: "flood", ResourceID: fmt.Sprint("w", n)} }
 	for i := range 100 {
@@ -118,9 +118,9 @@ func TestMailbox_ClustersTakeTurns(t *testing.T) {
 	}
 }
 
-// TestMailbox_SharedEqualsOneForEachCluster: what a cluster's entries are, and in which order,
+// TestQueue_SharedEqualsOneForEachCluster: what a cluster's entries are, and in which order,
 // does not depend on the others.
-func TestMailbox_SharedEqualsOneForEachCluster(t *testing.T) {
+func TestQueue_SharedEqualsOneForEachCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := route.Shared()
 		apart := map[string]*route.Queue{"a": {}, "b": {}, "c": {}}
@@ -282,7 +282,7 @@ func (n *naive) oldest() (rev uint64) {
 	return rev
 }
 
-func TestMailbox_EqualsTheNaiveOne(t *testing.T) {
+func TestQueue_EqualsTheNaiveOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m route.Queue
 		var n naive
@@ -368,7 +368,7 @@ func TestMailbox_EqualsTheNaiveOne(t *testing.T) {
 	})
 }
 
-func TestMailbox_MemoryIsBoundByWorks(t *testing.T) {
+func TestQueue_MemoryIsBoundByWorks(t *testing.T) {
 	var m route.Queue
 	const works = 100
 	allocs := testing.AllocsPerRun(10, func() {

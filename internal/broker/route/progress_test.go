@@ -11,7 +11,7 @@ import (
 
 func at(seconds int) time.Time { return time.Unix(1_000_000+int64(seconds), 0) }
 
-func TestProgress_TellsNothingBeforeThereIsABase(t *testing.T) {
+func TestProgress_ReportsNothingBeforeThereIsABase(t *testing.T) {
 	var p route.Progress
 	p.Touch()
 	if _, ok := p.Complete(at(100), 7); ok {
@@ -29,7 +29,7 @@ func TestProgress_TellsNothingBeforeThereIsABase(t *testing.T) {
 	}
 }
 
-func TestProgress_TellsOnceAndNotTooOften(t *testing.T) {
+func TestProgress_ReportsOnceAndNotTooOften(t *testing.T) {
 	var p route.Progress
 	p.Begin(0, at(5))
 	report := func(second int, position uint64) {

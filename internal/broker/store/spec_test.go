@@ -271,7 +271,7 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 	})
 }
 
-func TestDecide_SpecOfGrave(t *testing.T) {
+func TestDecide_SpecOfConfirmedTombstone(t *testing.T) {
 	t.Parallel()
 	confirmed := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5), deleted("u1", 5, 1)}
 	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, confirmed...), ops...) }

@@ -98,8 +98,8 @@ func TestTakesOver(t *testing.T) {
 	}
 }
 
-// TestUnheard_Deleted: a chain of deletions of one work, of which nobody heard.
-func TestUnheard_Deleted(t *testing.T) {
+// TestUnsentDeletion_Deleted: a chain of deletions of one work, of which nobody heard.
+func TestUnsentDeletion_Deleted(t *testing.T) {
 	t.Parallel()
 	first := store.UnsentDeletion{Spec: 10, First: 20, Last: 20}
 	took := func(revision, replaced uint64) store.Outcome {

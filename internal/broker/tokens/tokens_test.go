@@ -413,8 +413,8 @@ func TestAuthenticate_GaveUp(t *testing.T) {
 	})
 }
 
-// TestRun_AsksAgain: as long as somebody is connected by a token, its account has to be there.
-func TestRun_AsksAgain(t *testing.T) {
+// TestRun_ReviewsAgain: as long as somebody is connected by a token, its account has to be there.
+func TestRun_ReviewsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		text := r.account("hub", "source", nil)

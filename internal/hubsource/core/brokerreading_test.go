@@ -8,14 +8,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestBrokerReading_BelievesWhatIsLater: whatever the order in which they come, what the
+// TestBrokerObservation_TrustsWhatIsLater: whatever the order in which they come, what the
 // broker said at the higher revision counts, and on another subscription nothing does.
 //
 // A listing that overrides a later answer breaks no invariant of the simulator: what is
 // taken for missing or older then is published once more, and the broker answers that
 // nothing changed. So it is looked for here, and by
-// TestCore_PublishesAgainWhatLostItsName.
-func TestBrokerReading_BelievesWhatIsLater(t *testing.T) {
+// TestCore_PublishesAgainAfterNameConflict.
+func TestBrokerObservation_TrustsWhatIsLater(t *testing.T) {
 	live, deleting := specFingerprint{generation: 1}, specFingerprint{generation: 2, deleting: true}
 	row := func(revision uint64) *codec.InventoryRecord { return &codec.InventoryRecord{Revision: revision} }
 	answer := func(what knowledge, m specFingerprint, revision uint64) func(b *brokerObservation) {
@@ -58,7 +58,7 @@ func TestBrokerReading_BelievesWhatIsLater(t *testing.T) {
 // end of t1. t4 the broker takes the deletion for a new one: the cluster may have the
 // work once more. Therefore the end of t1 says nothing, whether it comes before the
 // answer to the deletion or behind it.
-func TestCore_TakesTheEndOfAnEarlierDeletionForNone(t *testing.T) {
+func TestCore_IgnoresConfirmationOfEarlierDeletion(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		w := newWork("w", 2, deleting)
 		f := comparingFixture(t, SavedState{}, w)
@@ -126,7 +126,7 @@ func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 // t1 a hub goes back in time and lacks a work. t2 the broker sends its status, and the
 // cursor passes it. t3 the hub is replaced by a later copy, which has the work as it was
 // before its status. t4 the broker continues from the cursor. Therefore the source asks.
-func TestCore_AsksAboutAWorkThatComesBack(t *testing.T) {
+func TestCore_QueriesAWorkThatComesBack(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 	f.core.Disconnected()
 	f.seen(newWork("w", 1))
@@ -138,7 +138,7 @@ func TestCore_AsksAboutAWorkThatComesBack(t *testing.T) {
 
 // As above, but the copy is from before the finalizer. That the broker has the work it
 // says in a listing, or when the work is published.
-func TestCore_AsksAboutAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
+func TestCore_QueriesAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 		f.seen(newWork("w", 1, withoutFinalizer, version("100")))
@@ -163,7 +163,7 @@ func TestCore_AsksAboutAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 // broker behind a deletion; that cannot be replaced as long as its cluster is away.
 // t3 another cluster has a work that the hub lacks. Therefore a person is asked about
 // that one at once.
-func TestCore_AsksAPersonAlthoughAWorkStaysBehind(t *testing.T) {
+func TestCore_WithholdsAlthoughAWorkStaysBehind(t *testing.T) {
 	f := behindOf(t, SavedState{Withheld: []string{everywhere}},
 		codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
 	f.clusterIdle("cluster2")
@@ -204,7 +204,7 @@ func TestCore_DeletesNothingBeforeItIsKnownWhetherTheHubWentBack(t *testing.T) {
 
 // The doubt stays as long as a work is older than its record: else each look at it would
 // end another life.
-func TestCore_GoesOnDoubtingWhileAWorkIsBehind(t *testing.T) {
+func TestCore_KeepsSuspicionWhileAWorkIsBehind(t *testing.T) {
 	f := behindOf(t, SavedState{Withheld: []string{everywhere}})
 	f.now = f.now.Add(time.Minute)
 	f.clusterIdle("cluster2")

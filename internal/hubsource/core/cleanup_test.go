@@ -62,7 +62,7 @@ func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 }
 
 // A process that has just begun does not believe its clock that the time of a work is over: it may be a year ahead.
-func TestCore_DeletesNoCompletedWorkOnTheWordOfItsClock(t *testing.T) {
+func TestCore_DeletesNoCompletedWorkByItsOwnClock(t *testing.T) {
 	for seconds, wait := range map[int64]time.Duration{24 * 3600: trustClock, 60: time.Minute} {
 		w := newWork("w", 1, ttl(seconds), completed("True", -365*24*time.Hour))
 		f := cleaning(t, w)

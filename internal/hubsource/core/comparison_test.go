@@ -167,7 +167,7 @@ func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
 	}
 }
 
-func TestCore_AsksAgainForAPageThatIsLost(t *testing.T) {
+func TestCore_RequestsMissingPageAgain(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	first := nextOf[RequestInventory](f, BrokerQueue, Key{})
 	f.done(first, Result{})
@@ -188,7 +188,7 @@ func TestCore_AsksAgainForAPageThatIsLost(t *testing.T) {
 	f.deliver("uid-w") // the broker has nothing
 }
 
-func TestCore_PublishesEverythingAtABrokerThatTellsNothing(t *testing.T) {
+func TestCore_PublishesEverythingAtABrokerThatReportsNothing(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.done(nextOf[RequestInventory](f, BrokerQueue, Key{}), Result{Err: &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop}})
 	f.deliver("uid-w")
@@ -262,7 +262,7 @@ func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
 	}
 }
 
-func TestCore_BelievesTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
+func TestCore_TrustsTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 2))
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 	f.tag()
@@ -296,7 +296,7 @@ func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
 
 // A deletion was confirmed, the hub did not answer when the finalizer was to go, and
 // the broker went on with an older store, in which the work lives.
-func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
+func TestCore_DeletesAgainWhatIsLiveInAnOlderStore(t *testing.T) {
 	w := newWork("w", 2, deleting, withStatus(applied(1)))
 	alive := codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 1, Revision: 3}
 	for name, c := range map[string]struct {
@@ -336,7 +336,7 @@ func TestCore_DeletesAgainWhatLivesInAnOlderStore(t *testing.T) {
 // A publish of a work that is not on the hub any more came late, and took the name of
 // one that the broker had accepted. Revisions tell: t1 the work is accepted, t2 the
 // late one is; or t1 the late one, t2 the work, which has the name since.
-func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
+func TestCore_PublishesAgainAfterNameConflict(t *testing.T) {
 	w := newWork("w", 1)
 	for _, c := range []struct{ accepted, late, listed uint64 }{{4, 7, 8}, {7, 4, 8}, {7, 4, 6}} {
 		f := comparingFixture(t, SavedState{}, w)
@@ -364,7 +364,7 @@ func TestCore_PublishesAgainWhatLostItsName(t *testing.T) {
 
 // The broker's own clock orders what it says: a receipt that was decided after a
 // listing counts, whichever comes first; what another subscription said does not.
-func TestCore_OrdersWhatTheBrokerSays(t *testing.T) {
+func TestCore_OrdersWhatTheBrokerReports(t *testing.T) {
 	accepted := func(f *fixture, revision uint64) {
 		f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: revision}})
 	}

@@ -125,7 +125,7 @@ func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
 	f.at(3)
 }
 
-func TestCore_TakesNoCursorWhereTheBrokerRefusedToBeAsked(t *testing.T) {
+func TestCore_TakesNoCursorWithoutStatusRequests(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
@@ -163,7 +163,7 @@ func TestCore_KeepsFewCheckpointsWhileTheHubIsAway(t *testing.T) {
 	f.at(10 * maxSegments)
 }
 
-func TestCore_DoesNotWaitForAGenerationThatTheHubLost(t *testing.T) {
+func TestCore_DoesNotWaitForARolledBackGeneration(t *testing.T) {
 	w := newWork("w", 3)
 	f := comparingFixture(t, SavedState{}, w)
 	future := report(newWork("w", 7), 1, applied(7))
@@ -221,7 +221,7 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 // t1 the hub went back before this process began, and what was missing is still doubted,
 // t2 somebody makes a work. It has no status to be asked for, and did not lose one, so the
 // cursor does not wait for an answer.
-func TestCore_AsksForNoStatusOfWhatIsNewOnAHubThatWentBackBefore(t *testing.T) {
+func TestCore_RequestsNoStatusOfNewWorksAfterRollback(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
 	if e, requests := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); requests {
@@ -255,7 +255,7 @@ func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
 
 // That works are older than their records is no news of a hub that was doubted
 // before; that it goes back meanwhile takes statuses away all the same.
-func TestCore_AsksForStatusesOfAHubThatItDoubtedBefore(t *testing.T) {
+func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.locate("900")
 	w, other := newWork("w", 1), newWork("other", 1)

@@ -89,8 +89,8 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestCore_AStatusThatTheHubHasNoRoomFor: what informers do not show counts on the hub; its answer says so.
-func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
+// TestCore_StatusTooLargeForTheHub: what informers do not show counts on the hub; its answer says so.
+func TestCore_StatusTooLargeForTheHub(t *testing.T) {
 	for name, err := range map[string]error{
 		"by its store":      errStore("etcdserver: request is too large"),
 		"by its client":     errStore("rpc error: code = ResourceExhausted desc = trying to send message larger than max (2100000 vs. 2097152)"),
@@ -114,8 +114,8 @@ func TestCore_AStatusThatTheHubHasNoRoomFor(t *testing.T) {
 	}
 }
 
-// TestCore_NoRoomForDeliveredEither: it is not tried again before something changes.
-func TestCore_NoRoomForDeliveredEither(t *testing.T) {
+// TestCore_DeliveredTooLargeForTheHub: it is not tried again before something changes.
+func TestCore_DeliveredTooLargeForTheHub(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	f.core.Report(large(w, 1, 1_700_000))

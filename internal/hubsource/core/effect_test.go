@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestPublish_DeletionSaysThatTheClusterReported: a broker that lost its store
+// TestPublish_DeletionKnowsThatTheClusterReported: a broker that lost its store
 // would else take it that no cluster ever had the work.
-func TestPublish_DeletionSaysThatTheClusterReported(t *testing.T) {
+func TestPublish_DeletionKnowsThatTheClusterReported(t *testing.T) {
 	manifest := workv1.ManifestWorkStatus{ResourceStatus: workv1.ManifestResourceStatus{Manifests: []workv1.ManifestCondition{{}}}}
 	ours := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{Type: ConditionDelivered, Status: metav1.ConditionFalse}}}
 	for name, c := range map[string]struct {

@@ -12,7 +12,7 @@ import (
 
 // A broker that lost its store, and an agent that lost its memory with it, begin
 // the sequence ids anew.
-func TestCore_TakesReportsAnewOfWhatTheBrokerNeverHeardOf(t *testing.T) {
+func TestCore_TakesReportsAgainOfUnpublishedWorks(t *testing.T) {
 	known, unknown := newWork("known", 1), newWork("unknown", 1)
 	for name, c := range map[string]struct {
 		digests []codec.ClusterDigest
@@ -99,7 +99,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 
 // An informer may lag behind a deletion that an earlier leader saw to its end:
 // the broker has no record any more, or only the memory of one.
-func TestCore_AsksTheHubWhetherAWorkLivesThatTheBrokerKnowsAsDeleted(t *testing.T) {
+func TestCore_QueriesTheHubForWorksDeletedAtTheBroker(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{}, w)
 	f.lags = true
@@ -153,7 +153,7 @@ func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 // broker, asked for statuses, repeats the end, which waits for the informer, t4 the work
 // is published anew, t5 it is deleted again. The end of t3 says nothing of the life that
 // began with t4: the finalizer stays until the cluster reports the end of that.
-func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.T) {
+func TestCore_ForgetsEarlierDeletionWhenTheWorkIsPublishedAgain(t *testing.T) {
 	w := newWork("w", 1, version("100"))
 	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
@@ -175,7 +175,7 @@ func TestCore_ForgetsTheEndOfAnEarlierLifeWhenTheWorkIsPublishedAnew(t *testing.
 // its name is published, and takes its place. t3 the answer is lost. t4 the new work is
 // deleted. Therefore what the broker was known to have under that name counts no more:
 // the deletion waited for the end of the former, which the broker no longer has.
-func TestCore_DeletesWhatMayHaveItsNameAfterALostAnswer(t *testing.T) {
+func TestCore_DeletesPossibleNameOwnerAfterMissingAnswer(t *testing.T) {
 	made := newWork("m000", 1, withoutFinalizer, version("201"), func(o *workv1.ManifestWork) { o.UID = "another" })
 	owned := func(o *workv1.ManifestWork) { o.UID, o.Finalizers = "another", []string{workv1.ManifestWorkFinalizer} }
 	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)

@@ -26,7 +26,7 @@ func written(t *testing.T) *fixture {
 }
 
 // A slow informer is no evidence: the hub is asked, and what it says is no news.
-func TestCore_AsksTheHubWhenTheInformerStaysBehind(t *testing.T) {
+func TestCore_QueriesTheHubWhenTheInformerLags(t *testing.T) {
 	f := written(t)
 	f.wakes = nil
 	f.seen(newWork("w", 1, version("150")))
@@ -61,7 +61,7 @@ func TestCore_NoticesAHubThatWentBackToWhatItsInformerShows(t *testing.T) {
 // t1 a status is written to the hub; t2 the hub is restored from a backup; t3 the
 // informer shows the work as it is there. Therefore what was read before t2 says
 // nothing, and a new life begins, in which everything is compared again.
-func TestCore_EndsTheLifeOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
+func TestCore_EndsTheEpochOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
 	f := written(t)
 	restored := newWork("w", 2, version("150"))
 	f.seen(restored)
@@ -83,7 +83,7 @@ func TestCore_EndsTheLifeOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
 }
 
 // An informer may be slow, but in one life of a hub it does not go back.
-func TestCore_EndsTheLifeInWhichAnInformerGoesBack(t *testing.T) {
+func TestCore_EndsTheEpochWhenAnInformerGoesBack(t *testing.T) {
 	for name, o := range map[string]*workv1.ManifestWork{
 		"an older state than it showed":        newWork("w", 1, version("90")),
 		"a lower generation, in a later state": newWork("w", 1, version("300")),

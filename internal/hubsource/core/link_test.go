@@ -62,7 +62,7 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 // A release whose answer is lost may be carried out yet, and would drop what is
 // published of the cluster from then on. Therefore the subscription ends, and on the
 // next one the release goes first, or is no longer needed; ends are backed off.
-func TestCore_EndsTheSubscriptionWhenTheAnswerToAReleaseIsLost(t *testing.T) {
+func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 	lost := Result{Err: &transport.Error{Code: transport.CodeDeadline}}
 	for _, again := range []bool{false, true} {
 		f := comparingCore(t, Config{State: SavedState{Cursor: cursorAt(5).String()}})
@@ -151,8 +151,8 @@ func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
 	}
 }
 
-// TestCore_NumbersNothingForAStockBroker, which would pass it on.
-func TestCore_NumbersNothingForAStockBroker(t *testing.T) {
+// TestCore_NumbersNothingForAnOCMBroker, which would pass it on.
+func TestCore_NumbersNothingForAnOCMBroker(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{})
@@ -161,9 +161,9 @@ func TestCore_NumbersNothingForAStockBroker(t *testing.T) {
 	}
 }
 
-// TestCore_ReleasesNothingWhileItTellsWhatItCompared, so that the answer is about the
+// TestCore_ReleasesNothingWhileItReportsWhatItCompared, so that the answer is about the
 // clusters as they are then.
-func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
+func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
 	for name, err := range map[string]error{"told": nil, "not told": &transport.Error{Code: transport.CodeUnavailable}} {
 		t.Run(name, func(t *testing.T) {
 			f := comparingCore(t, Config{})
@@ -200,7 +200,7 @@ func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 	}
 }
 
-// TestCore_TellsNothingWhileTheHubDoesNotAnswer:
+// TestCore_ReportsNothingWhileTheHubDoesNotAnswer:
 //
 //	t1 The broker has lost its store, and hub-source starts with informers that lag.
 //	t2 It has compared: neither side has a work of the cluster.
@@ -208,7 +208,7 @@ func TestCore_ReleasesNothingWhileItTellsWhatItCompared(t *testing.T) {
 //	t4 The informers show a work. The hub does not answer, so it is not published.
 //
 // Therefore nobody is told before the hub has answered.
-func TestCore_TellsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
+func TestCore_ReportsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
@@ -264,9 +264,9 @@ func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
 	}
 }
 
-// TestCore_ServesAClusterWhoseReleaseWasRefused: it was selected again meanwhile, and is
+// TestCore_ServesAClusterAfterRejectedRelease: it was selected again meanwhile, and is
 // compared although nothing was released.
-func TestCore_ServesAClusterWhoseReleaseWasRefused(t *testing.T) {
+func TestCore_ServesAClusterAfterRejectedRelease(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
@@ -300,7 +300,7 @@ func TestCore_ReleasesWhatLeftTheSelectionWhileItWasDown(t *testing.T) {
 	nextRelease(f, "cluster1")
 }
 
-func TestCore_ReleasesNothingAtAStockBroker(t *testing.T) {
+func TestCore_ReleasesNothingAtAnOCMBroker(t *testing.T) {
 	f := newFixture(t, false)
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{})
@@ -328,7 +328,7 @@ func TestCore_LeavesWorksOfAReleasedClusterAlone(t *testing.T) {
 	f.idle(BrokerQueue, "uid-w") // nothing is deleted on a cluster that is not served
 }
 
-func TestCore_TakesAReportAgainThatItLostWithTheCluster(t *testing.T) {
+func TestCore_TakesADroppedReportAgain(t *testing.T) {
 	w := newWork("w", 1)
 	f := newFixture(t, false)
 	f.selected("cluster1")
@@ -374,7 +374,7 @@ func nextRequest(f *fixture) RequestStatuses {
 	return e
 }
 
-func TestCore_AsksForMissedStatusesInPortions(t *testing.T) {
+func TestCore_RequestsMissedStatusesInChunks(t *testing.T) {
 	f := newFixture(t, true)
 	for i := range maxListed + 1 {
 		f.seen(newWork(fmt.Sprintf("w%04d", i), 1))
@@ -398,7 +398,7 @@ func TestCore_AsksForMissedStatusesInPortions(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestCore_NeverAsksForEverything(t *testing.T) {
+func TestCore_NeverRequestsAllStatuses(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -406,14 +406,14 @@ func TestCore_NeverAsksForEverything(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestCore_AsksForNothingWhereTheBrokerContinues(t *testing.T) {
+func TestCore_RequestsNothingWhenTheBrokerContinues(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{Protocol: 1, Resync: "cursor"})
 	f.clusterIdle("cluster1")
 }
 
-func TestCore_AsksAboutAWorkOfAnEarlierLeader(t *testing.T) {
+func TestCore_QueriesAWorkOfAnEarlierLeader(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
 	f.seen(newWork("new", 1, withoutFinalizer))
@@ -429,7 +429,7 @@ func TestCore_AsksAboutAWorkOfAnEarlierLeader(t *testing.T) {
 // its informer shows the work as it was before t1. t5 it asks for the statuses of what
 // had the finalizer, as it knows. t6 the informer shows t1. Therefore it has to ask for
 // the status of that work then: the broker has its spec, and sends no status unasked.
-func TestCore_AsksAboutAWorkThatAnEarlierLeaderPublished_ShownLate(t *testing.T) {
+func TestCore_QueriesAWorkPublishedByAnEarlierLeader_ShownLate(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
 	f.seen(newWork("w", 1, withoutFinalizer, version("100")))
@@ -442,7 +442,7 @@ func TestCore_AsksAboutAWorkThatAnEarlierLeaderPublished_ShownLate(t *testing.T)
 }
 
 // A finalizer that this process put on says nothing of an earlier one.
-func TestCore_AsksNothingAboutAWorkThatItPublishedFirst(t *testing.T) {
+func TestCore_QueriesNoWorkThatItPublishedFirst(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
 	f.seen(newWork("w", 1, withoutFinalizer, version("100")))

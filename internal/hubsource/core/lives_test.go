@@ -11,7 +11,7 @@ import (
 // An answer that is older than what came while the hub was asked may be older,
 // or the hub went back: it is asked again, but not for ever on a hub on which
 // much happens.
-func TestCore_AsksAgainWhatIsOlderThanWhatCameMeanwhile(t *testing.T) {
+func TestCore_QueriesAgainWhenTheAnswerIsOlder(t *testing.T) {
 	f := comparingFixture(t, SavedState{})
 	answer := func(e ReadHubPosition, version string) {
 		f.done(e, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: version}})
@@ -49,7 +49,7 @@ func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 
 // A new list lacks a work whose last publish is under way, for longer than a
 // comparison takes. The hub is not to be believed before that work was looked for.
-func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
+func TestCore_SuspectsRollbackUntilMissingWorksAreChecked(t *testing.T) {
 	w := newWork("w", 2)
 	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, w)
 	f.page(codec.Inventory{})
@@ -81,7 +81,7 @@ func TestCore_DoubtsTheHubUntilWhatIsMissingWasLookedFor(t *testing.T) {
 // the next life begins, also where a save of t1 is answered only after t2: else another
 // process knows of none, and the position that is told when the doubt ends may be one that
 // a broker's store knew before.
-func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
+func TestCore_SavesASuspicionAgainAfterRollback(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		f := comparingFixture(t, SavedState{})
 		f.locate("900")
@@ -117,7 +117,7 @@ func TestCore_SavesADoubtAgainThatWentBackWithItsHub(t *testing.T) {
 // list only now, contradict nothing; nor does its position say anything new. Therefore what
 // the hub keeps for the source tells, also where there is nothing to save: the statuses that
 // went with the hub are asked for.
-func TestCore_EndsTheLifeOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
+func TestCore_EndsTheEpochOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 	against := &codec.HubPosition{UID: "hub", ResourceVersion: "900"}
 	for kept, ends := range map[string]bool{"": true, "300": true, "500": false, "501": false} {
 		f := comparingFixture(t, SavedState{Cursor: "e/t/7", Withheld: []string{everywhere}, Against: against, Version: "500"}, newWork("w", 1))
@@ -135,7 +135,7 @@ func TestCore_EndsTheLifeOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 // t1 a state is saved, and nobody hears that it was. t2 the hub goes back to before the
 // save that was answered. t3 the next one goes by what it finds, and is taken.
 // Therefore its resource version tells, and what is not to be found has the hub asked.
-func TestCore_EndsTheLifeOfAHubOnWhichASaveTakesOlderPlace(t *testing.T) {
+func TestCore_EndsTheEpochWhenASaveReplacesAnOlderState(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: "e/t/7", Version: "500"}, newWork("w", 1))
 	f.page(codec.Inventory{})
 	f.locateKeeping("510", "500")

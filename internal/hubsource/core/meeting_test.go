@@ -22,9 +22,9 @@ func (f *fixture) meets(agent *plain.Tracker, m plain.Stamp, has Present) {
 	f.clusterIdle("cluster1")
 }
 
-// TestPlain_PublishesAtOnceAgainWhatItsAgentDrops: the agent's list is answered while the spec
+// TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops: the agent's list is answered while the spec
 // that it dropped is still on its way to the broker, whose word says nothing then.
-func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
+func TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 	for action, a := range map[codec.Action]*workv1.ManifestWork{
 		codec.CreateRequest: newWork("a", 3),
 		codec.DeleteRequest: newWork("a", 4, deleting, withStatus(applied(4))),
@@ -44,9 +44,9 @@ func TestPlain_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 	}
 }
 
-// TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime: each of them has what is on its way
+// TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime: each of them has what is on its way
 // dropped.
-func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
+func TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	f.requested("cluster1")
@@ -65,9 +65,9 @@ func TestPlain_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 	}
 }
 
-// TestPlain_AsksAgainForStatusesThatWereAskedOfNobody: an agent drops a request that does not name
+// TestStatelessBroker_RepeatsUnansweredStatusRequests: an agent drops a request that does not name
 // its session, and says so with a list.
-func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
+func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	requests := f.requested("cluster1")
@@ -85,9 +85,9 @@ func TestPlain_AsksAgainForStatusesThatWereAskedOfNobody(t *testing.T) {
 	}
 }
 
-// TestPlain_RepeatsWhatAnAgentMayHaveMissed: hub-source published and asked before the agent had
+// TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed: hub-source published and asked before the agent had
 // subscribed, to a broker that keeps nothing for who is away.
-func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
+func TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	agent := f.ours("cluster1")
@@ -104,8 +104,8 @@ func TestPlain_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	f.idle(BrokerQueue, "uid-a")
 }
 
-// TestPlain_GreetsAnAgentWithoutWorks: it has to hear of the session all the same.
-func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
+// TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks: it has to hear of the session all the same.
+func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 	f := plainly(t)
 	agent := plain.NewTracker(5, "agent")
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
@@ -120,8 +120,8 @@ func TestPlain_GreetsAnAgentWithoutWorks(t *testing.T) {
 	}
 }
 
-// TestPlain_OwesAGreeting to an agent that was restarted soon after the last.
-func TestPlain_OwesAGreeting(t *testing.T) {
+// TestStatelessBroker_SendsDelayedSessionNotice to an agent that was restarted soon after the last.
+func TestStatelessBroker_SendsDelayedSessionNotice(t *testing.T) {
 	for _, works := range []int{0, 1} {
 		f := plainly(t)
 		if works == 1 {
@@ -143,9 +143,9 @@ func TestPlain_OwesAGreeting(t *testing.T) {
 	}
 }
 
-// TestPlain_AsksAgainForWhatTheHubLacks: the status of a work that only a stock agent has may be
+// TestStatelessBroker_RepeatsStatusRequestsForOrphans: the status of a work that only a stock agent has may be
 // lost, and nothing else tells whose it is.
-func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
+func TestStatelessBroker_RepeatsStatusRequestsForOrphans(t *testing.T) {
 	f, r := oneOrphan(t)
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(32 * time.Minute)
@@ -162,9 +162,9 @@ func TestPlain_AsksAgainForWhatTheHubLacks(t *testing.T) {
 	}
 }
 
-// TestPlain_AStatusShowsThatTheHubWentBack: a restored hub lacks one work and has an older version of
+// TestStatelessBroker_AStatusShowsThatTheHubWentBack: a restored hub lacks one work and has an older version of
 // another. A stock agent does not list again before it connects.
-func TestPlain_AStatusShowsThatTheHubWentBack(t *testing.T) {
+func TestStatelessBroker_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	f.requested("cluster1")
@@ -189,8 +189,8 @@ func TestPlain_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	}
 }
 
-// TestPlain_DeletesNothingBeforeOursHasListed: what is missing tells less than what the agent has.
-func TestPlain_DeletesNothingBeforeOursHasListed(t *testing.T) {
+// TestStatelessBroker_DeletesNothingBeforeOursHasListed: what is missing tells less than what the agent has.
+func TestStatelessBroker_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	a, cluster := newWork("a", 3), Key{Cluster: "cluster1"}
 	f := plainly(t, a)
 	agent := f.ours("cluster1")

@@ -26,7 +26,7 @@ func (f *fixture) compare(last *codec.HubPosition, n int) {
 	f.page(codec.Inventory{Records: records})
 }
 
-func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
+func TestCore_DeletesOrphansConditionally(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 2)
 	f.clusterIdle("cluster1") // which hub it is, is not known
@@ -51,7 +51,7 @@ func TestCore_DeletesWhatTheHubLacksOnACondition(t *testing.T) {
 
 // The hub is restored from a backup after it was asked where it is, and before it is
 // asked for a work.
-func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
+func TestCore_DeletesNothingAfterRollback(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
 	f.locate("200")
@@ -66,7 +66,7 @@ func TestCore_DeletesNothingThatAHubLacksWhichWentBackMeanwhile(t *testing.T) {
 	f.beginEpoch()
 }
 
-func TestCore_DeletesNothingThatOnlyTheInformerLacks(t *testing.T) {
+func TestCore_DeletesNothingMissingOnlyInTheInformer(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{}, nil, 1)
 	f.locate("200")
 	w := newWork("m000", 1)
@@ -81,7 +81,7 @@ func TestCore_DeletesNothingThatOnlyTheInformerLacks(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
+func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 	last := &codec.HubPosition{UID: "hub", ResourceVersion: "200"}
 	for name, c := range map[string]struct {
 		state  SavedState
@@ -128,10 +128,10 @@ func TestCore_WithholdsDeletionsOfAHubThatIsNotToBeBelieved(t *testing.T) {
 	}
 }
 
-// TestCore_AsksNobodyAboutWhatIsThereAfterAll: the informer shows a work, or one
+// TestCore_WithholdsNothingForWorksThatReappear: the informer shows a work, or one
 // that takes its name, after the records were compared, and before or after it
 // was told that a person is to decide whether it may be deleted.
-func TestCore_AsksNobodyAboutWhatIsThereAfterAll(t *testing.T) {
+func TestCore_WithholdsNothingForWorksThatReappear(t *testing.T) {
 	itself := newWork("m000", 1)
 	other := newWork("m000", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
 	for name, c := range map[string]struct {
@@ -232,7 +232,7 @@ func TestCore_ComparesAgainWhatIsMissingFromANewList(t *testing.T) {
 // t1 the deletion of a work is left to a person, because the hub is in doubt and the
 // informer does not show the work. t2 its cluster reports, so the hub is asked, and has
 // it. t3 the informer shows what is known by then. Therefore nobody is asked any more.
-func TestCore_AsksNobodyAboutWhatTheHubSaysIsThere(t *testing.T) {
+func TestCore_WithholdsNothingForWorksOnTheHub(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
 	f.clusterIdle("cluster1")
@@ -249,7 +249,7 @@ func TestCore_AsksNobodyAboutWhatTheHubSaysIsThere(t *testing.T) {
 // t1 a hub goes back, lacks a work, and is doubted. t2 another work of its name is made there,
 // and is to take the place of the record. t3 it is deleted before that. Therefore the record is
 // missing after all, and the doubt has not ended at t2.
-func TestCore_DoubtsAsLongAsARecordIsToBeReplaced(t *testing.T) {
+func TestCore_SuspectsRollbackWhileARecordIsReplaced(t *testing.T) {
 	made := newWork("m000", 1, withoutFinalizer, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
 	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, made)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})

@@ -60,7 +60,7 @@ func TestCore_KnowsItsOwnFinalizer(t *testing.T) {
 }
 
 // Whose informer has shown what came of a write before the answer was there, has nothing to wait for.
-func TestCore_AsksNothingWhereTheInformerIsFaster(t *testing.T) {
+func TestCore_QueriesNothingWhenTheInformerIsFaster(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
 	w := newWork("w", 1)

@@ -68,9 +68,9 @@ func present(works ...*workv1.ManifestWork) Present {
 	return p
 }
 
-// TestPlain_PublishesAgain: after one and five minutes, then every thirty, until a status of
+// TestStatelessBroker_PublishesAgain: after one and five minutes, then every thirty, until a status of
 // that version came.
-func TestPlain_PublishesAgain(t *testing.T) {
+func TestStatelessBroker_PublishesAgain(t *testing.T) {
 	w := newWork("a", 3)
 	f := plainly(t, w)
 	for _, after := range []time.Duration{time.Minute, 4 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
@@ -90,7 +90,7 @@ func TestPlain_PublishesAgain(t *testing.T) {
 	f.idle(BrokerQueue, w.UID)
 }
 
-func TestPlain_DeletesAgainUntilItIsGone(t *testing.T) {
+func TestStatelessBroker_DeletesAgainUntilItIsGone(t *testing.T) {
 	w := newWork("a", 4, deleting, withStatus(applied(3)))
 	f := plainly(t, w)
 	for range 3 {
@@ -107,9 +107,9 @@ func TestPlain_DeletesAgainUntilItIsGone(t *testing.T) {
 	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
-// TestPlain_LastSpecBeforeADeletion: an agent of OCM takes nothing from a deletion but that it
+// TestStatelessBroker_LastSpecBeforeADeletion: an agent of OCM takes nothing from a deletion but that it
 // is one, so it has to have what deletion means before.
-func TestPlain_LastSpecBeforeADeletion(t *testing.T) {
+func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 	orphan := func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	}
@@ -143,7 +143,7 @@ func TestPlain_LastSpecBeforeADeletion(t *testing.T) {
 	}
 }
 
-func TestPlain_AnswersAList(t *testing.T) {
+func TestStatelessBroker_AnswersAList(t *testing.T) {
 	a, b, c := newWork("a", 3), newWork("b", 3), newWork("c", 3)
 	f := plainly(t, a, b, c)
 	for _, w := range []*workv1.ManifestWork{a, b, c} {
@@ -158,8 +158,8 @@ func TestPlain_AnswersAList(t *testing.T) {
 	f.idle(BrokerQueue, "uid-a") // it arrived
 }
 
-// TestPlain_AnswersNoListBeforeInformersHaveShownAll: what they have not shown is not missing.
-func TestPlain_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
+// TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll: what they have not shown is not missing.
+func TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
 	a, b := newWork("a", 3), newWork("b", 3)
 	f := plainly(t, a)
 	f.deliver("uid-a")
@@ -178,7 +178,7 @@ func TestPlain_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
 	f.deliver("uid-a")
 }
 
-func TestPlain_AsksTheHubAboutWhatItDoesNotListAnyMore(t *testing.T) {
+func TestStatelessBroker_QueriesTheHubForUnlistedWorks(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	f.deliver("uid-a")
@@ -202,8 +202,8 @@ func oneOrphan(t *testing.T) (*fixture, *Report) {
 	return f, report(newWork("x", 7), 1, applied(7))
 }
 
-// TestPlain_DeletesWhatTheHubLacks: never for the absence alone.
-func TestPlain_DeletesWhatTheHubLacks(t *testing.T) {
+// TestStatelessBroker_DeletesOrphans: never for the absence alone.
+func TestStatelessBroker_DeletesOrphans(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f, r := oneOrphan(t)
 	f.clusterIdle("cluster1")
@@ -234,7 +234,7 @@ func TestPlain_DeletesWhatTheHubLacks(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestPlain_DeletesNothingThatIsThereAfterAll(t *testing.T) {
+func TestStatelessBroker_DeletesNothingThatIsThereAfterAll(t *testing.T) {
 	f, r := oneOrphan(t)
 	f.core.Report(r)
 	f.done(next[Get](f, HubQueue, "uid-x"), Result{Err: errNotFound()})
@@ -246,7 +246,7 @@ func TestPlain_DeletesNothingThatIsThereAfterAll(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestPlain_DeletesNothingOfAnotherSource(t *testing.T) {
+func TestStatelessBroker_DeletesNothingOfAnotherSource(t *testing.T) {
 	f, r := oneOrphan(t)
 	r.Source = "somebody"
 	if v := f.core.Report(r); v != Foreign {
@@ -261,8 +261,8 @@ func TestPlain_DeletesNothingOfAnotherSource(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-// TestPlain_WithholdsMany: more than the bound, and nothing at all of a hub in doubt.
-func TestPlain_WithholdsMany(t *testing.T) {
+// TestStatelessBroker_WithholdsMany: more than the bound, and nothing at all of a hub in doubt.
+func TestStatelessBroker_WithholdsMany(t *testing.T) {
 	for name, suspicion := range map[string]bool{"many": false, "doubt": true} {
 		f := plainly(t, newWork("a", 1))
 		n := 11
@@ -297,8 +297,8 @@ func TestPlain_WithholdsMany(t *testing.T) {
 	}
 }
 
-// TestPlain_ManyOneByOneAreMany: reports of works that a hub lost come in no hurry.
-func TestPlain_ManyOneByOneAreMany(t *testing.T) {
+// TestStatelessBroker_ManyOneByOneAreMany: reports of works that a hub lost come in no hurry.
+func TestStatelessBroker_ManyOneByOneAreMany(t *testing.T) {
 	f := plainly(t, newWork("a", 1))
 	f.requested("cluster1")
 	deleted := 0
@@ -324,8 +324,8 @@ func TestPlain_ManyOneByOneAreMany(t *testing.T) {
 	}
 }
 
-// TestPlain_HubThatWentBack: an agent lists something later than the hub has.
-func TestPlain_HubThatWentBack(t *testing.T) {
+// TestStatelessBroker_HubThatWentBack: an agent lists something later than the hub has.
+func TestStatelessBroker_HubThatWentBack(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	f.deliver("uid-a")
@@ -356,7 +356,7 @@ func TestPlain_HubThatWentBack(t *testing.T) {
 	}
 }
 
-func TestPlain_AsksForStatusesEveryHalfHour(t *testing.T) {
+func TestStatelessBroker_RequestsStatusesEveryHalfHour(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	for range 3 {
@@ -369,8 +369,8 @@ func TestPlain_AsksForStatusesEveryHalfHour(t *testing.T) {
 	}
 }
 
-// TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor: it may be older than what the hub shows.
-func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
+// TestStatelessBroker_RequestsStatusesOfEarlierSession: it may be older than what the hub shows.
+func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
 	f.requested("cluster1")
@@ -399,8 +399,8 @@ func TestPlain_WhatWasSaidToAnEarlierSessionIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestPlain_SequencesBeginAnewWithAnAgent: its clock may have gone back.
-func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
+// TestStatelessBroker_SequencesRestartWithAgent: its clock may have gone back.
+func TestStatelessBroker_SequencesRestartWithAgent(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
 	agent := f.ours("cluster1")
@@ -424,8 +424,8 @@ func TestPlain_SequencesBeginAnewWithAnAgent(t *testing.T) {
 	}
 }
 
-// TestPlain_RepairsArePaced, and a change on the hub waits for none.
-func TestPlain_RepairsArePaced(t *testing.T) {
+// TestStatelessBroker_RepairsArePaced, and a change on the hub waits for none.
+func TestStatelessBroker_RepairsArePaced(t *testing.T) {
 	var works []*workv1.ManifestWork
 	for i := range 300 {
 		works = append(works, newWork(fmt.Sprintf("w%03d", i), 1))
@@ -461,7 +461,7 @@ func TestPlain_RepairsArePaced(t *testing.T) {
 	f.deliver("uid-fresh")
 }
 
-func TestPlain_AWorkThatLeftTheHubIsDeletedUntilItIsGone(t *testing.T) {
+func TestStatelessBroker_RepeatsDeletionUntilConfirmed(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
 	f.deliver("uid-a")
@@ -512,9 +512,9 @@ func TestListedOf_NamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestPlain_FindsByDigestsWhatWasLost: labels that changed are of the same version, so no status
+// TestStatelessBroker_FindsMissingWorksByDigest: labels that changed are of the same version, so no status
 // tells whether they arrived.
-func TestPlain_FindsByDigestsWhatWasLost(t *testing.T) {
+func TestStatelessBroker_FindsMissingWorksByDigest(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
 	agent := f.ours("cluster1")

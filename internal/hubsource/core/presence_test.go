@@ -24,7 +24,7 @@ func (f *fixture) wantDisconnected(when string, want int) {
 	}
 }
 
-func TestPlain_CountsSilentClusters(t *testing.T) {
+func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
 	f.now = f.now.Add(plain.DisconnectedAfter - 1)
@@ -41,8 +41,8 @@ func TestPlain_CountsSilentClusters(t *testing.T) {
 	f.wantDisconnected("an event of a session before", 1)
 }
 
-// TestPlain_AFarewellIsAHint: of the session that was heard of last, until the next word.
-func TestPlain_AFarewellIsAHint(t *testing.T) {
+// TestStatelessBroker_AGoodbyeIsAHint: of the session that was heard of last, until the next word.
+func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
 	goodbye := func(l *plain.Tracker) {
@@ -70,7 +70,7 @@ func TestPlain_AFarewellIsAHint(t *testing.T) {
 	f.wantDisconnected("as it says nothing", 1)
 }
 
-func TestPlain_CountsAgentsByWhenTheyWereHeard(t *testing.T) {
+func TestStatelessBroker_CountsAgentsByLastSeen(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	want := func(a plain.Agent) {
 		t.Helper()
@@ -118,8 +118,8 @@ func (f *fixture) wantDisconnectedProblem(uid types.UID, since time.Time, genera
 	}
 }
 
-// TestPlain_WorksSayThatTheirAgentIsNotHeard: those whose present version is not confirmed.
-func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
+// TestStatelessBroker_ReportsDisconnectedAgentOnWorks: those whose present version is not confirmed.
+func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
 	f := plainly(t, waiting, done)
 	f.deliver("uid-waiting")
@@ -172,8 +172,8 @@ func TestPlain_WorksSayThatTheirAgentIsNotHeard(t *testing.T) {
 	}
 }
 
-// TestPlain_SilenceOfOthersIsNotTheAgents: a source that was away hears nobody.
-func TestPlain_SilenceOfOthersIsNotTheAgents(t *testing.T) {
+// TestStatelessBroker_IgnoresTimeWithoutOwnConnection: a source that was away hears nobody.
+func TestStatelessBroker_IgnoresTimeWithoutOwnConnection(t *testing.T) {
 	w := newWork("a", 3)
 	f := plainly(t, w)
 	f.ours("cluster1")
@@ -192,8 +192,8 @@ func TestPlain_SilenceOfOthersIsNotTheAgents(t *testing.T) {
 	f.wantDisconnectedProblem("uid-a", back, 3)
 }
 
-// TestPlain_WhatAnEarlierProcessHadAWorkSay stays until somebody can tell.
-func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
+// TestStatelessBroker_KeepsConditionOfEarlierProcess stays until somebody can tell.
+func TestStatelessBroker_KeepsConditionOfEarlierProcess(t *testing.T) {
 	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
 	f := plainly(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}})))
 	f.idle(HubQueue, "uid-a")
@@ -208,9 +208,9 @@ func TestPlain_WhatAnEarlierProcessHadAWorkSay(t *testing.T) {
 	}
 }
 
-// TestPlain_WhatAnEarlierProcessHadAWorkSayEnds also where the agent has the work by then, and nothing is
+// TestStatelessBroker_ClearsConditionOfEarlierProcess also where the agent has the work by then, and nothing is
 // published.
-func TestPlain_WhatAnEarlierProcessHadAWorkSayEnds(t *testing.T) {
+func TestStatelessBroker_ClearsConditionOfEarlierProcess(t *testing.T) {
 	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
 	a := newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}}))
 	for _, listed := range []bool{true, false} {
@@ -229,8 +229,8 @@ func TestPlain_WhatAnEarlierProcessHadAWorkSayEnds(t *testing.T) {
 	}
 }
 
-// TestPlain_StockAgentsNeedNotSpeak before they have something to say.
-func TestPlain_StockAgentsNeedNotSpeak(t *testing.T) {
+// TestStatelessBroker_OCMAgentsSendNoKeepalives before they have something to say.
+func TestStatelessBroker_OCMAgentsSendNoKeepalives(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	f.deliver("uid-a")
 	f.core.Report(report(newWork("a", 3), 1, applied(3)))
@@ -251,8 +251,8 @@ func TestPlain_StockAgentsNeedNotSpeak(t *testing.T) {
 	}
 }
 
-// TestPlain_TellsWorksOfTheirAgentInTurn: twenty a second at most.
-func TestPlain_TellsWorksOfTheirAgentInTurn(t *testing.T) {
+// TestStatelessBroker_ReportsAgentToWorksInOrder: twenty a second at most.
+func TestStatelessBroker_ReportsAgentToWorksInOrder(t *testing.T) {
 	const count = 100
 	var works []*workv1.ManifestWork
 	for n := range count {
@@ -302,9 +302,9 @@ func (f *fixture) absent(more string, all ...codec.AbsentCluster) {
 	}
 }
 
-// TestCore_WorksSayThatTheirClusterIsOffline: as a broker tells that keeps works, those whose present
+// TestCore_ReportsDisconnectedClusterOnWorks: as a broker tells that keeps works, those whose present
 // version is not confirmed; one that nobody knows is told as such, and a deletion how it ends.
-func TestCore_WorksSayThatTheirClusterIsOffline(t *testing.T) {
+func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	since := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
 	going := newWork("going", 3, deleting, withStatus(applied(3)))

@@ -45,9 +45,9 @@ func (f *fixture) answer(uid types.UID, r Result) {
 	f.done(next[Get](f, HubQueue, uid), r)
 }
 
-// TestCore_AsksTheHubAboutWhatTheBrokerLacks before it publishes what an earlier
+// TestCore_QueriesTheHubForWorksMissingAtTheBroker before it publishes what an earlier
 // process may have seen to its end.
-func TestCore_AsksTheHubAboutWhatTheBrokerLacks(t *testing.T) {
+func TestCore_QueriesTheHubForWorksMissingAtTheBroker(t *testing.T) {
 	live, dead, fresh := newWork("lives", 1), newWork("dead", 1), newWork("fresh", 1, withoutFinalizer)
 	f := lagging(t, nil, live, dead, fresh)
 	for _, w := range []*workv1.ManifestWork{live, dead} {
@@ -111,9 +111,9 @@ func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
 	f.idle(BrokerQueue, works[0].UID)
 }
 
-// TestCore_AsksAgainOnTheNextSubscription: what the hub said before the broker was
+// TestCore_QueriesAgainOnTheNextSubscription: what the hub said before the broker was
 // heard says nothing of what has been since.
-func TestCore_AsksAgainOnTheNextSubscription(t *testing.T) {
+func TestCore_QueriesAgainOnTheNextSubscription(t *testing.T) {
 	w := newWork("w", 1)
 	f := lagging(t, nil, w)
 	f.idle(BrokerQueue, w.UID)
@@ -129,8 +129,8 @@ func TestCore_AsksAgainOnTheNextSubscription(t *testing.T) {
 	f.deliver(w.UID)
 }
 
-// TestCore_AsksNobodyAboutWhatTheBrokerHas: a record is enough.
-func TestCore_AsksNobodyAboutWhatTheBrokerHas(t *testing.T) {
+// TestCore_QueriesNothingForWorksAtTheBroker: a record is enough.
+func TestCore_QueriesNothingForWorksAtTheBroker(t *testing.T) {
 	f := lagging(t, []codec.InventoryRecord{recordOf(t, newWork("w", 1), 7)}, newWork("w", 2))
 	f.deliver("uid-w")
 }
@@ -138,7 +138,7 @@ func TestCore_AsksNobodyAboutWhatTheBrokerHas(t *testing.T) {
 // t1 the informer stops; t2 the work ends on the hub, which an earlier process saw to;
 // t3 the informer shows a change from before t2. Therefore a change that the informer
 // shows is no evidence either.
-func TestCore_AsksTheHubAboutAChangeOfWhatItNeverHeardOf(t *testing.T) {
+func TestCore_QueriesTheHubForAnUnknownChange(t *testing.T) {
 	f := lagging(t, nil)
 	f.seen(newWork("w", 1))
 	f.seen(newWork("w", 2))
@@ -149,7 +149,7 @@ func TestCore_AsksTheHubAboutAChangeOfWhatItNeverHeardOf(t *testing.T) {
 
 // t1 the informer shows a deletion; t2 the hub has the work: it went back in time.
 // Therefore its life ends, and what the informers of before show is dropped.
-func TestCore_EndsALifeInWhichAGoneWorkIsBack(t *testing.T) {
+func TestCore_EndsTheEpochWhenADeletedWorkReturns(t *testing.T) {
 	w := newWork("w", 1)
 	f := lagging(t, []codec.InventoryRecord{recordOf(t, w, 7)}, w)
 	f.deleted(w.UID)
@@ -180,7 +180,7 @@ func TestCore_EndsALifeInWhichAGoneWorkIsBack(t *testing.T) {
 // process saw to. t3 the end is reported to this one, and acknowledged, so that the broker
 // forgets the work. t4 the informer, which lags, shows a later state of it. Therefore what
 // was known at t1 counts no more: published, the work would live on its cluster once more.
-func TestCore_AsksTheHubAgainAboutWhatIsNoMore(t *testing.T) {
+func TestCore_QueriesTheHubAgainForDeletedWorks(t *testing.T) {
 	w := newWork("w", 2)
 	end := func(version int64) *Report {
 		return &Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: version, Sequence: sequence(1), Revision: 200, Deleted: true}

@@ -94,7 +94,7 @@ func TestCore_PublishesEverythingAgainOnEachConnection(t *testing.T) {
 	}
 }
 
-func TestCore_RetriesWithTheDelayTheBrokerAsksFor(t *testing.T) {
+func TestCore_RetriesWithTheDelayOfTheBroker(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.seen(newWork("v", 1))
@@ -260,9 +260,9 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	}
 }
 
-// TestCore_SaysThatTheBrokerHasNoRoom: a broker that has no room until a person makes some names no time, as one of
+// TestCore_ReportsThatTheBrokerIsOutOfSpace: a broker that has no room until a person makes some names no time, as one of
 // before Full, and stock ones. Works say so until it takes them; of a queue that is full for a moment they say nothing.
-func TestCore_SaysThatTheBrokerHasNoRoom(t *testing.T) {
+func TestCore_ReportsThatTheBrokerIsOutOfSpace(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -283,9 +283,9 @@ func TestCore_SaysThatTheBrokerHasNoRoom(t *testing.T) {
 	}
 }
 
-// TestCore_SaysThatTheBrokerIsFull: t1 the disk of the broker is nearly full, t2 it is full, and takes no deletion
+// TestCore_ReportsThatTheBrokerIsFull: t1 the disk of the broker is nearly full, t2 it is full, and takes no deletion
 // either, t3 nearly full again, t4 there is room. A work says so once, whatever the broker says in between.
-func TestCore_SaysThatTheBrokerIsFull(t *testing.T) {
+func TestCore_ReportsThatTheBrokerIsFull(t *testing.T) {
 	low := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Message: "nearly full"}
 	none := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Delay: time.Second, Message: "full"}
 	for name, order := range map[string][]error{"nearly full first": {low, none, low}, "full at once": {none, none, low}} {
@@ -326,7 +326,7 @@ func TestCore_SaysThatTheBrokerIsFull(t *testing.T) {
 	}
 }
 
-func TestCore_KeepsConditionsReadableWhateverABrokerSays(t *testing.T) {
+func TestCore_KeepsConditionsReadableWhateverABrokerReports(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -467,7 +467,7 @@ func TestCore_RemovesTheFinalizerWhenNothingEverReachedTheCluster(t *testing.T) 
 	}
 }
 
-func TestCore_DeletesAWorkThatWasTornOffTheHub(t *testing.T) {
+func TestCore_DeletesWorkRemovedWithoutFinalizer(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -487,7 +487,7 @@ func TestCore_DeletesAWorkThatWasTornOffTheHub(t *testing.T) {
 	}
 }
 
-func TestCore_DeletesAWorkThatLostItsFinalizerFirst(t *testing.T) {
+func TestCore_DeletesAWorkWithoutFinalizer(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -502,7 +502,7 @@ func TestCore_DeletesAWorkThatLostItsFinalizerFirst(t *testing.T) {
 	}
 }
 
-func TestCore_BelievesTheHubNotTheInformer(t *testing.T) {
+func TestCore_TrustsTheHubNotTheInformer(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -525,10 +525,10 @@ func TestCore_ForgetsWhatNeverLeftTheHub(t *testing.T) {
 	}
 }
 
-// TestCore_DeletionAfterALostStore: what was published before the broker forgot
+// TestCore_DeletionAfterStoreReplacement: what was published before the broker forgot
 // our cursor may be on its cluster, whatever the broker knows; what came after
 // is in its store, or nowhere.
-func TestCore_DeletionAfterALostStore(t *testing.T) {
+func TestCore_DeletionAfterStoreReplacement(t *testing.T) {
 	before, after := newWork("before", 1), newWork("after", 1)
 	after.Finalizers = nil
 	for name, c := range map[string]struct {

@@ -56,9 +56,9 @@ func answeredAt(now time.Time, generation int64, s workv1.ManifestWorkStatus) wo
 	return s
 }
 
-// TestCore_SaysForWhichVersionTheClusterHasAnswered: Delivered is True of that one, also while a later one is under way or is
+// TestCore_ReportsForWhichVersionTheClusterHasAnswered: Delivered is True of that one, also while a later one is under way or is
 // refused; it comes with a write that there is anyway.
-func TestCore_SaysForWhichVersionTheClusterHasAnswered(t *testing.T) {
+func TestCore_ReportsForWhichVersionTheClusterHasAnswered(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	began := f.now
@@ -337,7 +337,7 @@ func TestCore_IgnoresADeletionTheHubDoesNotWant(t *testing.T) {
 	f.idle(HubQueue, "uid-w")
 }
 
-func TestCore_TakesTheBrokersWordForADeletion(t *testing.T) {
+func TestCore_AcceptsDeletionConfirmedByTheBroker(t *testing.T) {
 	for _, last := range []string{"0", sequence(7)} { // what the broker gives to a word of its own
 		f := served(t, newWork("w", 3))
 		f.core.Report(report(newWork("w", 3), 7, applied(3)))
@@ -362,7 +362,7 @@ func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 
 // t1 a deletion is published, t2 the broker takes it, the cluster carries it out and says
 // so, t3 the receipt of t2 comes. It is no news: the finalizer goes.
-func TestCore_LetsAWorkGoWhoseEndCameBeforeTheReceipt(t *testing.T) {
+func TestCore_ReleasesWorkConfirmedBeforeTheReceipt(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{}, w)
 	p := next[Publish](f, BrokerQueue, w.UID)

@@ -229,8 +229,8 @@ func signer(t *testing.T) Signer {
 	return s
 }
 
-// TestController_LifeOfACluster: from the first CSR to the end, with a person who accepts it.
-func TestController_LifeOfACluster(t *testing.T) {
+// TestController_ClusterLifecycle: from the first CSR to the end, with a person who accepts it.
+func TestController_ClusterLifecycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, Config{Mode: On, Signer: signer(t)}, clusterNamed("east"))
 		w.shows("east", "unreachable")
@@ -389,9 +389,9 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 	})
 }
 
-// TestController_CountsSilenceFromItsBeginning: a Lease that is old when hub-source begins is no
+// TestController_CountsDisconnectionFromItsStart: a Lease that is old when hub-source begins is no
 // proof: nobody wrote renewals meanwhile.
-func TestController_CountsSilenceFromItsBeginning(t *testing.T) {
+func TestController_CountsDisconnectionFromItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: LeaseName}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}}
 		w := begin(t, Config{Mode: On}, clusterNamed("east", accepts, finalized, isAccepted, isAvailable), old)
@@ -451,9 +451,9 @@ func TestController_RestsWhereOthersWork(t *testing.T) {
 	})
 }
 
-// TestController_SaysWhyItRests: a hub that does not say whether others look after its members is
+// TestController_ReportsWhyItIsIdle: a hub that does not say whether others look after its members is
 // asked again and again, and nothing is done meanwhile.
-func TestController_SaysWhyItRests(t *testing.T) {
+func TestController_ReportsWhyItIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := signer(t)
 		w := begin(t, Config{Mode: Off, Signer: s}, clusterNamed("east"))

@@ -12,9 +12,9 @@ import (
 	"github.com/hawser-io/hawser/internal/earliest"
 )
 
-// TestIssue_SaysWhen: a certificate begins before its issue, and says when that was; where the clock here is
+// TestIssue_ReportsWhen: a certificate begins before its issue, and says when that was; where the clock here is
 // behind the earliest issue time of its cluster it is not from before that.
-func TestIssue_SaysWhen(t *testing.T) {
+func TestIssue_ReportsWhen(t *testing.T) {
 	now := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	a := signerOf(t, now.Add(-time.Hour), now.Add(1000*time.Hour))
 	for name, c := range map[string]struct{ from, want time.Time }{

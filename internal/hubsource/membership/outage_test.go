@@ -13,9 +13,9 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// TestOutage_Judge: silence says nothing without the broker, nor of many agents at once; and for five
+// TestOutage_Decide: silence says nothing without the broker, nor of many agents at once; and for five
 // periods after that it counts from the end of it.
-func TestOutage_Judge(t *testing.T) {
+func TestOutage_Decide(t *testing.T) {
 	began := start.Add(-time.Hour)
 	up, down := ConnectionState{Connected: true, Since: began}, ConnectionState{Since: began}
 	for _, c := range []struct {
@@ -139,9 +139,9 @@ func TestController_BrokerIsDown(t *testing.T) {
 	})
 }
 
-// TestController_ManyAgentsAreSilent: what is more than 55 % is no fault of the agents. Who stays silent
+// TestController_ManyAgentsAreDisconnected: what is more than 55 % is no fault of the agents. Who stays silent
 // when most are back is judged five periods later.
-func TestController_ManyAgentsAreSilent(t *testing.T) {
+func TestController_ManyAgentsAreDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := outageFleet(t, 10)
 		for range 10 { // four agents go on

@@ -74,9 +74,9 @@ func caExtension(t *testing.T) pkix.Extension {
 	return pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Critical: true, Value: value}
 }
 
-// TestIssue_DropsWhatWasNotAskedForByAnAgent: CA bits, names and extensions of a request are in no
+// TestIssue_DropsUnrequestedUsages: CA bits, names and extensions of a request are in no
 // certificate. Subject and key are those of the request, byte by byte.
-func TestIssue_DropsWhatWasNotAskedForByAnAgent(t *testing.T) {
+func TestIssue_DropsUnrequestedUsages(t *testing.T) {
 	a := signerOf(t, start.Add(-time.Hour), start.Add(10*365*24*time.Hour))
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -163,9 +163,9 @@ func TestIssue_Lifetimes(t *testing.T) {
 	}
 }
 
-// TestToSign_RefusesWhatNoAgentAsksFor: a person may approve anything. What is not the request of
+// TestToSign_RejectsUnrequestedUsages: a person may approve anything. What is not the request of
 // an agent of the cluster that its label names has no certificate, and says why.
-func TestToSign_RefusesWhatNoAgentAsksFor(t *testing.T) {
+func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 	key := newKey(t)
 	with := func(change func(*x509.CertificateRequest)) func(*certificatesv1.CertificateSigningRequest) {
 		template := &x509.CertificateRequest{Subject: subject("east", "agent")}

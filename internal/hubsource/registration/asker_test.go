@@ -27,7 +27,7 @@ func undecidedOf(n int) counts { return counts{undecided: n, csrs: n} }
 
 // Nobody's undecided CSRs take another's room: not those that somebody makes in the name of a cluster
 // with a bootstrap token, nor those of add-ons that nobody decides about.
-func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
+func TestCount_KeepsCapacityPerRequester(t *testing.T) {
 	const agent, boot = identityPrefix + "c1:agent", "system:serviceaccount:ocm:boot"
 	for name, c := range map[string]struct {
 		username, requester string
@@ -75,7 +75,7 @@ func TestCount_NobodyTakesAnothersRoom(t *testing.T) {
 }
 
 // How many undecided CSRs there may be.
-func TestRoom_Takes(t *testing.T) {
+func TestCSRCapacity_Takes(t *testing.T) {
 	const most = 50
 	agent, boot := agentRequest{cluster: "c1", user: identityPrefix + "c1:agent"}, agentRequest{cluster: "c1", user: "boot", bootstrap: true}
 	agent.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}

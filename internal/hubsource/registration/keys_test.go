@@ -67,7 +67,7 @@ func TestServer_KnowsTheHubsAudiences(t *testing.T) {
 // The broker is told who signs for clusters where Open Cluster Management's controllers do, and that
 // nobody does where there are none. Where hub-source does not know, nothing is said of it, the keys of
 // tokens are sent all the same, and the log says once what to do.
-func TestServer_TellsWhoSignsForClusters(t *testing.T) {
+func TestServer_PublishesClusterSigner(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	newAuthority := func(valid pki.Period) []byte {

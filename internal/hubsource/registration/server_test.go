@@ -105,7 +105,7 @@ func (b *bench) joined(cluster string) {
 
 // The broker is told everything that the hub has, then each change, and everything again on each
 // subscription. What is none of the clusters' business is not among it.
-func TestServer_TellsWhatTheHubHas(t *testing.T) {
+func TestServer_PublishesHubObjects(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
 		b.hub.put(hubLeases, "kube-system", "kube-scheduler", obj{})
@@ -169,7 +169,7 @@ func TestServer_TellsWhatTheHubHas(t *testing.T) {
 
 // Each object reaches the broker in the order of its changes, and what the broker does not take
 // keeps nothing else from it.
-func TestServer_TellsInOrder(t *testing.T) {
+func TestServer_PublishesInOrder(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) { b.broker.refuses = "bad" }, func(b *bench) {
 		b.hub.put(hubClusters, "", "bad", obj{})
 		for i := range 200 {
@@ -264,7 +264,7 @@ func TestServer_AClusterJoins(t *testing.T) {
 
 // Tokens are those of labelled accounts in the namespace of the cluster. hub-source has the right
 // to ask for them only there, and as long as the cluster is accepted.
-func TestServer_AsksForTokens(t *testing.T) {
+func TestServer_ChecksTokenAccess(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
 		b.hub.put("serviceaccounts", cluster1, "a-agent", obj{"metadata": obj{"labels": obj{tokenLabel: "true"}}})
@@ -301,7 +301,7 @@ func TestServer_AsksForTokens(t *testing.T) {
 }
 
 // The hub is asked about rights where that is wanted, and not again for ten seconds.
-func TestServer_AsksForRights(t *testing.T) {
+func TestServer_ChecksRights(t *testing.T) {
 	inBubble(t, func(b *bench, c *Config) {
 		c.AccessReviews = Always
 		b.joined(cluster1)
@@ -324,7 +324,7 @@ func TestServer_AsksForRights(t *testing.T) {
 }
 
 // By itself the hub is asked where OCM's controllers run, and as long as nobody can tell.
-func TestServer_FindsOutWhetherToAsk(t *testing.T) {
+func TestServer_DetectsTokenAccess(t *testing.T) {
 	var mu sync.Mutex
 	shownBy, failure := "", errors.New("not now")
 	inBubble(t, func(b *bench, c *Config) {

@@ -23,7 +23,7 @@ func numbers(n int) (list []int) {
 	return list
 }
 
-func TestLinear_TellsALineFromASquare(t *testing.T) {
+func TestLinear_DistinguishesLinearFromQuadratic(t *testing.T) {
 	Linear(t, func(n int) func() {
 		list := numbers(n)
 		return func() {

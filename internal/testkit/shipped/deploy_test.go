@@ -55,7 +55,7 @@ type kustomization struct {
 }
 
 // One file names the images of all programs: one registry, one version.
-func TestImages_AreNamedInOnePlace(t *testing.T) {
+func TestImages_AreNamedOnce(t *testing.T) {
 	var images kustomization
 	read(t, &images, "images", "kustomization.yaml")
 	registries, tags := map[string]bool{}, map[string]bool{}
@@ -171,7 +171,7 @@ func TestDisruptionBudgets_LetNodesBeDrained(t *testing.T) {
 // Liveness says that the process answers and asks for nothing else, since a restart
 // helps nobody whose peer is away. What reads a disk before it answers has ten
 // minutes for it, and is not killed meanwhile.
-func TestProbes_KillNobodyWhoReads(t *testing.T) {
+func TestProbes_KillNoReadingProgram(t *testing.T) {
 	for _, base := range bases {
 		c := container(t, base)
 		live, started := c.LivenessProbe, c.StartupProbe
@@ -238,7 +238,7 @@ func TestBroker_HasNoAccountOfTheHub(t *testing.T) {
 }
 
 // On OpenShift the accounts of all pods may have what the constraint nonroot-v2 allows, and no pod asks for more.
-func TestOpenShift_BindsWhatPodsAskFor(t *testing.T) {
+func TestOpenShift_BindsWhatPodsNeed(t *testing.T) {
 	var b rbacv1.RoleBinding
 	read(t, &b, "openshift", "scc.yaml")
 	var bound []string

@@ -98,9 +98,9 @@ func readable(t *testing.T, events []byte) string {
 	return goroutines.ReplaceAllString(seconds.ReplaceAllString(out.String(), "SECONDS"), "GOROUTINES\nFAIL\t")
 }
 
-// TestPrint_SaysWhatGoTestSays with the real go command, so that another form
+// TestPrint_ReportsWhatGoTestPrints with the real go command, so that another form
 // of its events is noticed.
-func TestPrint_SaysWhatGoTestSays(t *testing.T) {
+func TestPrint_ReportsWhatGoTestPrints(t *testing.T) {
 	t.Parallel()
 	dir := write(t)
 	for pattern, want := range map[string]string{
@@ -244,7 +244,7 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-func TestOutcome_HasAWord(t *testing.T) {
+func TestOutcome_HasAName(t *testing.T) {
 	t.Parallel()
 	for o, want := range map[testlog.Outcome]string{
 		testlog.Passed: "passed", testlog.Skipped: "skipped", testlog.Failed: "failed", 0: "outcome(0)",

@@ -359,7 +359,7 @@ func TestApplier_WholeObjectIsWrittenOnlyOnDrift(t *testing.T) {
 	}
 }
 
-func TestApplier_WholeObjectLosesWhatTheManifestLacks(t *testing.T) {
+func TestApplier_WholeObjectDropsFieldsMissingInManifest(t *testing.T) {
 	b := newBench(t)
 	b.f.Put(object(t, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"},"paused":true,"replicas":7}}`))
 	o := b.must(Update, b.apply(deployment))
@@ -382,7 +382,7 @@ func TestApplier_RefusalOfTheServerIsTheError(t *testing.T) {
 	}
 }
 
-func TestApplier_RefusedManifestStillTellsPresence(t *testing.T) {
+func TestApplier_RefusedManifestStillReportsPresence(t *testing.T) {
 	b := newBench(t)
 	b.spec.Executor = &workv1.ManifestWorkExecutor{}
 	if r := b.apply(simpleConfigMap); r.Action != Refuse || r.Presence != conditions.Absent || r.Err == nil {

@@ -59,7 +59,7 @@ work-agent/Update {"f:data":{"f:m":{}},"f:metadata":{"f:ownerReferences":{".":{}
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"2"}`))), map[string]string{"k": "2", "m": "1"})
 }
 
-func TestHandOver_EqualManifestMovesTheBooks(t *testing.T) {
+func TestHandOver_EqualManifestMovesManagedFields(t *testing.T) {
 	b := serverSide(t)
 	b.updated(updatedFields, owner)
 	b.must(Update, b.apply(config(`{"k":"1","l":"1","m":"1"}`)))

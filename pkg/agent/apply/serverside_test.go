@@ -244,7 +244,7 @@ func TestServerSideApply_FieldManagerIsChecked(t *testing.T) {
 	}
 }
 
-func TestServerSideApply_TerminatingObjectIsKeptInLine(t *testing.T) {
+func TestServerSideApply_KeepsTerminatingObjectInSync(t *testing.T) {
 	b := serverSide(t)
 	held := clustertest.Object("v1", "ConfigMap", "default", "a", "data", map[string]any{"theirs": "1"})
 	held.SetFinalizers([]string{"example.com/hold"})
@@ -277,7 +277,7 @@ func TestServerSideApply_JobWithoutSelector(t *testing.T) {
 }
 
 // Objects in a version other than the one in the books are applied once more.
-func TestServerSideApply_BooksOfAnotherVersionDoNotCount(t *testing.T) {
+func TestServerSideApply_IgnoresManagedFieldsOfOtherVersion(t *testing.T) {
 	b := serverSide(t)
 	o := b.must(Create, b.apply(config(`{"k":"v"}`)))
 	entries := o.GetManagedFields()

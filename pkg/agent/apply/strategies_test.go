@@ -254,7 +254,7 @@ func TestStrategies_Terminating(t *testing.T) {
 	})
 }
 
-func TestStrategies_OrphansLoseTheReference(t *testing.T) {
+func TestStrategies_OrphansDropTheReference(t *testing.T) {
 	eachStage(t, func(t *testing.T, s *stage) {
 		s.put(s.sample.manifest, strings.TrimPrefix(ownedByWork, ","))
 		s.orphan()

@@ -8,7 +8,7 @@ import (
 
 // Fields that no library knows, as those of a newer cluster, arrive there, for
 // kinds with a rule of their own as for others.
-func TestApplier_FieldsThatNobodyKnowsAreSent(t *testing.T) {
+func TestApplier_SendsUnknownFields(t *testing.T) {
 	for _, manifest := range []string{
 		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"default"},"spec":{"novelty":{"since":"next year"}}}`,
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"default"},"spec":{"novelty":{"since":"next year"}}}`,

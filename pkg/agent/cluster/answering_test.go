@@ -15,7 +15,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestAnswering_SaysSinceWhenThereIsNoAnswer(t *testing.T) {
+func TestAnswering_ReportsSinceWhenThereIsNoAnswer(t *testing.T) {
 	at := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	answer := func(code int, header ...string) (*http.Response, error) {
 		r := &http.Response{StatusCode: code, Status: http.StatusText(code), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}

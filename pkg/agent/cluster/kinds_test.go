@@ -73,7 +73,7 @@ var ropeList = metav1.APIResourceList{APIResources: []metav1.APIResource{
 	{Name: "knots", Kind: "Knot"},
 }}
 
-func TestKinds_AskedOncePerVersionAndAgainOnlyForWhatIsMissing(t *testing.T) {
+func TestDiscoveryCache_QueriesEachVersionOnce(t *testing.T) {
 	k, d, now := newTestKinds()
 	gv := schema.GroupVersion{Group: "example.com", Version: "v1"}
 	missing := func(kind string) {
@@ -106,7 +106,7 @@ func TestKinds_AskedOncePerVersionAndAgainOnlyForWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestKinds_InventedGroupsDoNotFillTheMemory(t *testing.T) {
+func TestDiscoveryCache_InventedGroupsDoNotFillTheMemory(t *testing.T) {
 	k, _, now := newTestKinds()
 	for i := range 100 {
 		gv := schema.GroupVersion{Group: fmt.Sprintf("g%d.example.com", i), Version: "v1"}
@@ -120,7 +120,7 @@ func TestKinds_InventedGroupsDoNotFillTheMemory(t *testing.T) {
 	}
 }
 
-func TestKinds_OneQuestionForAllWhoAskAtOnce(t *testing.T) {
+func TestDiscoveryCache_SharesConcurrentQueries(t *testing.T) {
 	k, d, _ := newTestKinds()
 	d.set("/api/v1", metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "pods", Kind: "Pod", Namespaced: true}}})
 	d.block = make(chan struct{})
@@ -149,7 +149,7 @@ func TestKinds_OneQuestionForAllWhoAskAtOnce(t *testing.T) {
 	}
 }
 
-func TestKinds_LocatePrefersTheServersVersion(t *testing.T) {
+func TestDiscoveryCache_LocatePrefersTheServersVersion(t *testing.T) {
 	k, d, _ := newTestKinds()
 	d.set("/apis/example.com", metav1.APIGroup{
 		Name:             "example.com",

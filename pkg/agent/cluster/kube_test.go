@@ -90,7 +90,7 @@ func TestKube_ServerThatCannotBeReached(t *testing.T) {
 }
 
 // Some servers do not say what is missing; their list of resources tells.
-func TestKube_NamelessNotFound(t *testing.T) {
+func TestKube_NotFoundWithoutName(t *testing.T) {
 	unnamed := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"the server could not find the requested resource","details":{}}`
 	k, _ := server(t, map[string]string{
 		"/apis/example.com/v1":              `{"kind":"APIResourceList","groupVersion":"example.com/v1","resources":[{"name":"ropes","kind":"Rope"}]}`,
@@ -129,7 +129,7 @@ func TestKube_RequestsAreConditionalAndNamed(t *testing.T) {
 	}
 }
 
-func TestKube_RehearsesInTheNameOfSomebodyElse(t *testing.T) {
+func TestKube_DryRunsAsAnotherUser(t *testing.T) {
 	const path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
 	k, seen := server(t, map[string]string{path: `{"kind":"Role","apiVersion":"rbac.authorization.k8s.io/v1"}`})
 	roles := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}

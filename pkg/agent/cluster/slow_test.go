@@ -65,7 +65,7 @@ func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
-func TestBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
+func TestCircuitBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{free: make(chan struct{}), status: http.StatusGatewayTimeout}
 		b := newBreaker(s)
@@ -143,7 +143,7 @@ func (slowly) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // Where answers are slow but come, requests wait their turn, are called in order, and are soon
 // through. Other verbs do not wait for them.
-func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
+func TestCircuitBreaker_SlowAnswersAlternate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const works, workers = 150, 10
 		b := newBreaker(slowly{})
@@ -200,7 +200,7 @@ func TestBreaker_SlowAnswersTakeTurns(t *testing.T) {
 }
 
 // Only those that were called go before others that wait, and a place in line stays.
-func TestAnswers_Line(t *testing.T) {
+func TestAnswers_Queue(t *testing.T) {
 	now := time.Now()
 	wait := func(key string) *Progress { return &Progress{Key: key, Wait: func() {}} }
 	old := &http.Request{}
@@ -235,7 +235,7 @@ var errWaits = errors.New("it waits")
 
 // A group whose kinds are not told holds up nobody for longer than kindsPatience, and those who
 // come later not at all.
-func TestKinds_AGroupThatIsNotToldHoldsUpNobody(t *testing.T) {
+func TestDiscoveryCache_UnansweredGroupBlocksNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, d, _ := newTestKinds()
 		k.now = time.Now

@@ -171,7 +171,7 @@ func TestNext_WorkConditions(t *testing.T) {
 	}
 }
 
-func TestNext_SameGenerationKeepsPlaceAndTransitionTime(t *testing.T) {
+func TestNext_SameGenerationKeepsPositionAndTransitionTime(t *testing.T) {
 	first := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(configMap(0, "a"))}, t0)
 	t1, s1 := later(time.Minute)
 

@@ -13,7 +13,7 @@ import (
 
 // What a work says of the first manifest that failed: the reason, the object, the text with its advice, and
 // last how many.
-func TestNext_SaysTheReasonFirst(t *testing.T) {
+func TestNext_ReportsTheReasonFirst(t *testing.T) {
 	boom := errors.New("boom")
 	role := workv1.ManifestResourceMeta{Ordinal: 1, Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole", Resource: "clusterroles", Name: "r"}
 	unnamed := workv1.ManifestResourceMeta{Ordinal: 1}
@@ -121,7 +121,7 @@ func TestNext_SaysTheReasonFirst(t *testing.T) {
 
 // An endless text of a manifest is one line of its work, from the reason to the advice, also for an object with the
 // longest names.
-func TestNext_WhatAWorkSaysIsShort(t *testing.T) {
+func TestNext_StatusTextIsShort(t *testing.T) {
 	const advice = "(this does not pass by itself: correct the manifest)"
 	m := workv1.ManifestResourceMeta{Version: "v1", Kind: strings.Repeat("K", 63), Namespace: strings.Repeat("n", 63), Name: strings.Repeat("m", 253)}
 	failing := conditions.Manifest{Meta: m, Presence: conditions.Absent, ApplyErr: errors.New("spec is immutable: " + strings.Repeat("é", 5000) + advice)}

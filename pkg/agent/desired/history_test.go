@@ -184,7 +184,7 @@ func TestSet_LoadedWorks(t *testing.T) {
 // A deletion that was loaded may be older than the life of the work that the broker has,
 // whose versions began anew: it says nothing against that one. What came in this process,
 // and a work that was loaded, do.
-func TestSet_LoadedDeletionOfAnEarlierLife(t *testing.T) {
+func TestSet_LoadedDeletionOfAnEarlierRecord(t *testing.T) {
 	for name, c := range map[string]struct {
 		loaded, deleting bool
 		version          int64
@@ -218,7 +218,7 @@ func TestSet_LoadedDeletionOfAnEarlierLife(t *testing.T) {
 // A stock broker sends what its hub has now. What an earlier process held says
 // nothing against that: the hub may have gone back in time, the work may have been
 // made anew under its id, or have another source there. Deletions obey their owner.
-func TestSet_LoadedWorksOfAStockBroker(t *testing.T) {
+func TestSet_LoadedWorksOfAnOCMBroker(t *testing.T) {
 	const yes, dup, stale, foreign = desired.Accepted, desired.Duplicate, desired.Stale, desired.Foreign
 	live := spec{id: "1", version: 5, content: "a"}
 	for name, c := range map[string]struct {
@@ -259,7 +259,7 @@ func TestSet_LoadedWorksOfAStockBroker(t *testing.T) {
 	}
 }
 
-func TestSet_WorksThatAListLacks(t *testing.T) {
+func TestSet_WorksMissingInAList(t *testing.T) {
 	s := desired.New()
 	s.Subscribed(true)
 	for i, id := range []string{"1", "2", "3"} {

@@ -403,7 +403,7 @@ func TestWatcher_NumberOfWatchesIsBounded(t *testing.T) {
 }
 
 // Before something is left without a watch, kinds get one for all namespaces.
-func TestWatcher_RoomIsMadeByWatchingAllNamespacesAtOnce(t *testing.T) {
+func TestWatcher_FreesWatchesByWatchingAllNamespaces(t *testing.T) {
 	atWork(t, 3, everywhere(4), func(s *station) {
 		for i := range 3 {
 			s.trackOne(i)
@@ -420,7 +420,7 @@ func TestWatcher_RoomIsMadeByWatchingAllNamespacesAtOnce(t *testing.T) {
 }
 
 // Where neither is possible owners look for themselves, and are told so.
-func TestWatcher_NoRoomAndNotAllNamespaces(t *testing.T) {
+func TestWatcher_WatchLimitWithoutAllNamespaces(t *testing.T) {
 	all := Scope{GroupVersionResource: configMaps}
 	atWork(t, 3, func(a *api) { everywhere(5)(a); a.forbid(all, true) }, func(s *station) {
 		for i := range 5 {

@@ -299,7 +299,7 @@ func TestWatcher_WakesOwnersOfWhatTheyDidNotExpect(t *testing.T) {
 	})
 }
 
-func TestWatcher_OwnWritesWakeNobodyOnceExpected(t *testing.T) {
+func TestWatcher_ExpectedOwnWritesWakeNoWork(t *testing.T) {
 	s := newServer()
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Absent})) }, func(r *rig) {
 		r.expectWoken()
@@ -309,7 +309,7 @@ func TestWatcher_OwnWritesWakeNobodyOnceExpected(t *testing.T) {
 	})
 }
 
-func TestWatcher_EndsWatchesNobodyNeeds(t *testing.T) {
+func TestWatcher_EndsUnneededWatches(t *testing.T) {
 	s := newServer()
 	inBubble(t, s, nil, func(r *rig) {
 		base := s.open()
@@ -348,7 +348,7 @@ func TestWatcher_MissedChangesAreFoundByTheNextList(t *testing.T) {
 	})
 }
 
-func TestWatcher_SaysWhenChangesOfTheStandingMayHaveBeenMissed(t *testing.T) {
+func TestWatcher_ReportsMissedChangesOfPermanentWatches(t *testing.T) {
 	s := newServer()
 	inBubble(t, s, nil, func(r *rig) {
 		expect := func(when string, want int64) {
@@ -460,7 +460,7 @@ func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
 	})
 }
 
-func TestWatcher_ServerThatDoesNotAnswerIsAskedLessAndLess(t *testing.T) {
+func TestWatcher_BacksOffFromUnansweringServer(t *testing.T) {
 	s := newServer()
 	s.fail = errors.New("connection refused")
 	inBubble(t, s, nil, func(*rig) { // only the standing watch
@@ -500,7 +500,7 @@ func TestWatcher_ListInPages(t *testing.T) {
 	})
 }
 
-func TestWatcher_StandingWatchTellsOfObjectsNobodyTracks(t *testing.T) {
+func TestWatcher_PermanentWatchReportsUntrackedObjects(t *testing.T) {
 	s := newServer()
 	s.namespace = ""
 	s.put("deleting")
@@ -525,7 +525,7 @@ func TestWatcher_StandingWatchTellsOfObjectsNobodyTracks(t *testing.T) {
 
 // Whoever wants to know the status is woken by every change, whoever wants the
 // content by those of it only.
-func TestWatcher_StatusWakesWhoeverExpectsTheExactState(t *testing.T) {
+func TestWatcher_StatusWakesWorksThatExpectExactState(t *testing.T) {
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	web := cluster.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}
 	s := newServer()

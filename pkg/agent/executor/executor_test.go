@@ -87,7 +87,7 @@ func yes(reason string) authorizationv1.SubjectAccessReviewStatus {
 	return authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: reason}
 }
 
-func TestChecker_AsksExactly(t *testing.T) {
+func TestChecker_ReviewsExactly(t *testing.T) {
 	ref := cluster.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
 	for _, owned := range []bool{true, false} { // one is applied, the other is not
 		a := &requested{answer: func(string) (authorizationv1.SubjectAccessReviewStatus, error) { return yes("RBAC: allowed by x"), nil }}
@@ -183,7 +183,7 @@ func (o other) Create(context.Context, schema.GroupVersionResource, *unstructure
 	return nil, o.err
 }
 
-func TestWriter_WhatTheServerSaysCounts(t *testing.T) {
+func TestWriter_WhatTheServerReportsCounts(t *testing.T) {
 	refused := func(why string) error { return apierrors.NewForbidden(roles.GroupResource(), "r", errors.New(why)) }
 	const (
 		requesting = "find out whether the executor has the rights that the object gives away: "

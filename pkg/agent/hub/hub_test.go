@@ -21,7 +21,7 @@ func claimsFixture() Claims {
 	return Claims{inventory.HubHash("hub1"): {Identity: "hub1", Since: now, BrokerRef: through("a:8090", "e1", "ca1")}}
 }
 
-func TestBook_Decide(t *testing.T) {
+func TestClaims_Decide(t *testing.T) {
 	for name, c := range map[string]struct {
 		claims   Claims
 		identity string
@@ -90,7 +90,7 @@ func TestBook_Decide(t *testing.T) {
 func ptr(t BrokerRef) *BrokerRef { return &t }
 
 // A CA is replaced in three steps, and the claim goes with them.
-func TestBook_CAIsReplaced(t *testing.T) {
+func TestClaims_CAIsReplaced(t *testing.T) {
 	b := claimsFixture()
 	for _, step := range []struct {
 		root    string
@@ -106,7 +106,7 @@ func TestBook_CAIsReplaced(t *testing.T) {
 	}
 }
 
-func TestBook_RefusedAreBounded(t *testing.T) {
+func TestClaims_RefusedAreBounded(t *testing.T) {
 	b := claimsFixture()
 	for i := range 3 * maxRefused {
 		b, _, _ = b.Decide("hub1", through("b:8090", strings.Repeat("e", i+2), "ca1"), nil, now)
@@ -116,7 +116,7 @@ func TestBook_RefusedAreBounded(t *testing.T) {
 	}
 }
 
-func TestBook_Identify(t *testing.T) {
+func TestClaims_Identify(t *testing.T) {
 	own, other := inventory.HubHash("a:8090"), inventory.HubHash("gone:8090")
 	two := claimsFixture().with(inventory.HubHash("hub2"), Claim{Identity: "hub2", BrokerRef: through("b:8090", "e2", "ca2")})
 	foreign := BrokerRef{Cluster: "cluster9", Broker: "a:8090"}
@@ -160,7 +160,7 @@ func TestSplit(t *testing.T) {
 }
 
 // Whatever stands in the ConfigMap is refused, or is written as it was read.
-func FuzzBook(f *testing.F) {
+func FuzzClaims(f *testing.F) {
 	data, err := claimsFixture().data()
 	if err != nil {
 		f.Fatal(err)

@@ -175,7 +175,7 @@ func (w *world) wantMoved(uids map[string]types.UID) {
 	}
 }
 
-func TestMove_RepairsTheTrap(t *testing.T) {
+func TestMigration_RepairsDuplicateOwners(t *testing.T) {
 	w := newWorld(t)
 	w.duplicateOwners()
 	uids := w.uids()
@@ -194,7 +194,7 @@ func TestMove_RepairsTheTrap(t *testing.T) {
 
 // Whatever write fails, and whenever it is interrupted: running it again
 // completes it, and no object is lost meanwhile.
-func TestMove_AnyInterruption(t *testing.T) {
+func TestMigration_AnyInterruption(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t)
 		w.duplicateOwners()

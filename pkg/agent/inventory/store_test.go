@@ -401,7 +401,7 @@ func TestRemover_VersionThatGoesMeanwhile(t *testing.T) {
 	}
 }
 
-func TestRemover_OrphanAndObjectMadeAnewBetweenReadAndDelete(t *testing.T) {
+func TestRemover_OrphanAndObjectRecreatedBetweenReadAndDelete(t *testing.T) {
 	f := clustertest.New()
 	o := f.Put(owned(clustertest.Object("v1", "ConfigMap", "default", "a"), owner))
 	ref := f.Ref("v1", "ConfigMap", "default", "a")

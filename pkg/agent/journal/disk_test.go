@@ -156,7 +156,7 @@ func TestJournal_FullAndBroken(t *testing.T) {
 }
 
 // Without room for a second log the first one serves as before.
-func TestRenew_NoRoom(t *testing.T) {
+func TestCompact_NoSpace(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
 	j, _, _ := open(t, Config{Dir: "state", disk: d})
@@ -185,7 +185,7 @@ func TestRenew_NoRoom(t *testing.T) {
 }
 
 // A work that has no bytes ends Renew, and costs no other.
-func TestRenew_WorkThatCannotBeWritten(t *testing.T) {
+func TestCompact_WorkThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
 	j, _, _ := open(t, Config{Dir: "state", disk: d})
@@ -328,7 +328,7 @@ func TestCheckpoint_OrderOfOperations(t *testing.T) {
 }
 
 // What is in a work appears neither in a log nor in an error.
-func TestJournal_TellsNoSecret(t *testing.T) {
+func TestJournal_LogsNoSecret(t *testing.T) {
 	t.Parallel()
 	const secret = "c2VjcmV0LXZhbHVl"
 	dir := t.TempDir()

@@ -108,7 +108,7 @@ func TestLoad_DamageCostsOneRecord(t *testing.T) {
 }
 
 // What cannot be read is told once, and gone after Renew.
-func TestLoad_DamageIsToldAndGoes(t *testing.T) {
+func TestLoad_DamageIsReportedAndGoes(t *testing.T) {
 	t.Parallel()
 	dir := aged(t)
 	log := filepath.Join(dir, logFile)
@@ -389,7 +389,7 @@ func TestLoad_FormerVersionDamaged(t *testing.T) {
 	}
 }
 
-func TestLoad_FormerVersionLeavesStrangersAlone(t *testing.T) {
+func TestLoad_LegacyVersionLeavesUnknownFilesAlone(t *testing.T) {
 	t.Parallel()
 	dir := former(t)
 	quarantined := filepath.Join(dir, formerWorks, "lost+found")

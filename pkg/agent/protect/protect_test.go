@@ -127,7 +127,7 @@ hubs:
     - namespaces: [kube-*, default]
 `
 
-func TestPolicy_SaysWhatAHubMayHave(t *testing.T) {
+func TestPolicy_DescribesAllowedObjects(t *testing.T) {
 	p, err := protect.ParsePolicy([]byte(policy))
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestPolicy_SaysWhatAHubMayHave(t *testing.T) {
 	}
 }
 
-func TestParsePolicy_SaysWhatIsWrong(t *testing.T) {
+func TestParsePolicy_ReportsWhatIsWrong(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "the file has no value",
 		"hub: {}":                             "line 1: hub: there is no such field; there are hubs",

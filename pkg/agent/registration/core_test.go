@@ -299,8 +299,8 @@ func TestCore_Renewal(t *testing.T) {
 	}
 }
 
-// TestCore_RenewalOfALongLife: no life is too long to be reckoned with.
-func TestCore_RenewalOfALongLife(t *testing.T) {
+// TestCore_RenewalOfALongLifetime: no life is too long to be reckoned with.
+func TestCore_RenewalOfALongLifetime(t *testing.T) {
 	for years := range 100 {
 		r := newRig(t)
 		r.hub.approving, r.hub.lifetime = true, time.Duration(years+1)*365*24*time.Hour

@@ -174,7 +174,7 @@ func TestOutbox_RefusedForGood(t *testing.T) {
 	b.done(b.take("1"), nil, false)
 }
 
-func TestOutbox_AnswersWhoAsks(t *testing.T) {
+func TestOutbox_AnswersRequests(t *testing.T) {
 	b := newBench(t)
 	if b.Request("1", codec.ResyncResponse) {
 		t.Fatal("there is nothing to tell yet")
@@ -318,7 +318,7 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	}
 }
 
-func TestOutbox_StatusesThatTheBrokerLost(t *testing.T) {
+func TestOutbox_RepeatsStatusesMissingAtTheBroker(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(true)
 	var ids []string

@@ -158,7 +158,7 @@ func TestEncodeSpec_DeletesOnTheActionAlone(t *testing.T) {
 	}
 }
 
-func TestEncodeSpec_SaysInADeletionThatTheClusterReported(t *testing.T) {
+func TestEncodeSpec_MarksDeletionAfterAReport(t *testing.T) {
 	for action, want := range map[codec.Action]string{codec.DeleteRequest: "true", codec.UpdateRequest: ""} {
 		p := params(action)
 		p.Reported = true

@@ -227,7 +227,7 @@ func TestSubscribe_Header(t *testing.T) {
 	}
 }
 
-func TestSubscribe_StockAnswer(t *testing.T) {
+func TestSubscribe_OCMAnswer(t *testing.T) {
 	for name, header := range map[string]metadata.MD{
 		"stock":         nil,
 		"other version": metadata.Pairs(codec.HeaderProtocol, "2", codec.HeaderMaxEventBytes, "many"),
@@ -244,9 +244,9 @@ func TestSubscribe_StockAnswer(t *testing.T) {
 	}
 }
 
-// TestSubscribe_StockPartySaysNothing: what a stock client would not send stays
+// TestSubscribe_OCMClientSendsNoProtocol: what a stock client would not send stays
 // away from a stock broker.
-func TestSubscribe_StockPartySaysNothing(t *testing.T) {
+func TestSubscribe_OCMClientSendsNoProtocol(t *testing.T) {
 	seen := make(chan metadata.MD, 1)
 	c := dial(t, &service{subscribe: func(_ *cloudeventsv1.SubscriptionRequest, out stream) error {
 		md, _ := metadata.FromIncomingContext(out.Context())
@@ -269,7 +269,7 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 	wantCode(t, err, transport.CodeDeadline, "within 30ms")
 }
 
-func TestSubscribe_SilentBroker(t *testing.T) {
+func TestSubscribe_UnresponsiveBroker(t *testing.T) {
 	c := dial(t, accepting(nil, hang), grpc.Options{HealthTimeout: 30 * time.Millisecond})
 	_, err := subscribe(t.Context(), c, nil)
 	wantCode(t, err, transport.CodeUnavailable, "heartbeat")

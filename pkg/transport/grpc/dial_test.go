@@ -77,7 +77,7 @@ func wantRefresh(t *testing.T, err error) {
 	}
 }
 
-func TestDial_TellsWhyItFailed(t *testing.T) {
+func TestDial_ReportsWhyItFailed(t *testing.T) {
 	ca, unknownCA := newAuthority(t), newAuthority(t)
 	mtls := func(t *testing.T, hosts ...string) string {
 		t.Helper()
@@ -297,7 +297,7 @@ func newEvent() codec.Event {
 
 // A party is told which store is behind the broker, and by what the broker's
 // certificate was verified: that is how it knows a broker again at another address.
-func TestSubscribe_TellsWhoseBrokerItIs(t *testing.T) {
+func TestSubscribe_ReportsBrokerIdentity(t *testing.T) {
 	ca := newAuthority(t)
 	l := freePort(t)
 	serve(t, l, accepting(metadata.Pairs(codec.HeaderProtocol, "1", codec.HeaderStoreID, "e1"), func(stream) error { return nil }),

@@ -51,7 +51,7 @@ func TestStatus_RoundTrip(t *testing.T) {
 	}
 }
 
-func TestStatus_TellsOnlyWhatIsMeantForThePeer(t *testing.T) {
+func TestStatus_SendsOnlyPeerDetails(t *testing.T) {
 	secret := errors.New("open /var/lib/broker/secret")
 	for name, tc := range map[string]struct {
 		err  error

@@ -178,8 +178,8 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestClose_SaysWhatBecomesOfTheWill: a stock broker keeps it, a Hawser broker has none.
-func TestClose_SaysWhatBecomesOfTheWill(t *testing.T) {
+// TestClose_DecidesAboutTheWill: a stock broker keeps it, a Hawser broker has none.
+func TestClose_DecidesAboutTheWill(t *testing.T) {
 	reasons := make(chan byte, 1)
 	hawser := make(chan bool, 1)
 	f := newFake(t, func(p *peer) {
@@ -397,9 +397,9 @@ func TestPublish_SizeLimits(t *testing.T) {
 	wantCode(t, err, transport.CodeInvalid, "must name a cluster")
 }
 
-// TestPublish_TooLargeForABrokerThatDidNotSay: the one event at fault is told, so that it is not
+// TestPublish_TooLargeForABrokerWithoutAnnouncedLimit: the one event at fault is told, so that it is not
 // published again on each later connection; the connection itself may come again.
-func TestPublish_TooLargeForABrokerThatDidNotSay(t *testing.T) {
+func TestPublish_TooLargeForABrokerWithoutAnnouncedLimit(t *testing.T) {
 	f := newFake(t, func(p *peer) {
 		p.welcome(false)
 		p.expect(packets.SUBSCRIBE)
@@ -562,9 +562,9 @@ func TestPublish_NothingIsAcknowledged(t *testing.T) {
 	wantCode(t, err, transport.CodeUnavailable, "acknowledges nothing")
 }
 
-// TestPublish_AnswersOfNobody: a broker that acknowledges what nobody published, or with the wrong
+// TestPublish_UnansweredRequests: a broker that acknowledges what nobody published, or with the wrong
 // packet.
-func TestPublish_AnswersOfNobody(t *testing.T) {
+func TestPublish_UnansweredRequests(t *testing.T) {
 	f := newFake(t, func(p *peer) {
 		p.welcome(false)
 		p.puback(77, property.Success, "", nil)

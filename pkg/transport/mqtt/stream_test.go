@@ -30,9 +30,9 @@ func (l *slowConn) Write(p []byte) (int, error) {
 
 func (l *slowConn) Read(p []byte) (int, error) { return l.in.Read(p[:1]) }
 
-// TestStream_SlowLine: the deadline is about progress, and pieces of a large packet are a sign of
+// TestStream_SlowConnection: the deadline is about progress, and pieces of a large packet are a sign of
 // life; else a large work would never arrive on a slow line, and be begun again for ever.
-func TestStream_SlowLine(t *testing.T) {
+func TestStream_SlowConnection(t *testing.T) {
 	line := &slowConn{}
 	s := newStream(line, 1<<20, nil)
 	if _, err := publishPacket(1, specTopic, codec.Message{Payload: make([]byte, 10*writePiece)}).WriteTo(s); err != nil {

@@ -67,7 +67,7 @@ func TestServiceAccount_TokenProvesItsName(t *testing.T) {
 	}
 }
 
-func TestKubectl_TellsTheVersionsAndWorks(t *testing.T) {
+func TestKubectl_ReportsTheVersionsAndWorks(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t)
 	kubectl := func(args ...string) string {

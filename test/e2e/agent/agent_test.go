@@ -36,11 +36,11 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 	}{
 		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
 		{"RepairsDrift", repairsDrift},
-		{"AtRestAsksNothing", atRestAsksNothing},
+		{"AtRestAsksNothing", idleSendsNothing},
 		{"ExecutorsAtRest", executorsAtRest},
 		{"WaitsForWhatIsHeld", waitsForWhatIsHeld},
 		{"LeavesWhatIsShared", leavesWhatIsShared},
-		{"SaysWhatIsWrong", saysWhatIsWrong},
+		{"SaysWhatIsWrong", reportsWhatIsWrong},
 		{"DefinitionAndItsResource", definitionAndItsResource},
 		{"EveryKindWithARule", everyKindWithARule},
 		{"MissingNamespacesRest", missingNamespacesRest},
@@ -171,7 +171,7 @@ func repairsDrift(s *spoke) {
 	s.deleted(w)
 }
 
-func atRestAsksNothing(s *spoke) {
+func idleSendsNothing(s *spoke) {
 	w := work("rest", 1, deployment("rest", 2), configMap("rest", "1"), `{"apiVersion":"v1","kind":"Service","metadata":{"name":"rest","namespace":"default"},"spec":{"ports":[{"port":80}],"selector":{"app":"rest"}}}`)
 	s.applied(w)
 	s.Eventually(func() error { // its controllers are done with it
@@ -246,7 +246,7 @@ func leavesWhatIsShared(s *spoke) {
 	}
 }
 
-func saysWhatIsWrong(s *spoke) {
+func reportsWhatIsWrong(s *spoke) {
 	w := work("wrong", 1,
 		configMap("right", "1"),
 		`{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`,

@@ -61,7 +61,7 @@ func newSpoke(t *testing.T) *spoke {
 		Dialer: s.broker.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Filter: transport.Filter{Source: "hub", DataType: codec.ManifestBundles}, Handler: s.source, Log: slog.New(slog.DiscardHandler),
 	})
-	s.Party(s.source.session.Run)
+	s.Client(s.source.session.Run)
 	s.Eventually(s.source.session.Err)
 	return s
 }
@@ -87,7 +87,7 @@ func (s *spoke) agent() (stop func()) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	ended := s.Party(a.Run)
+	ended := s.Client(a.Run)
 	s.Eventually(func() error { return errors.Join(a.ClusterReady(), a.BrokerReady()) })
 	return func() { _ = ended() } // the end of the test says how
 }

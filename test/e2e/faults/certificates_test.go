@@ -16,8 +16,8 @@ func TestOperatorCertificateExpired(t *testing.T) {
 	o.issueExpired(pki.Operator, "olga")
 	o.trust(o.BrokerAddr(), "", pki.Operator, "olga")
 	looks := []look{
-		{command: "hawser get clusters " + cluster, says: `expired`},
-		{command: "hawser doctor", says: `expired`},
+		{command: "hawser get clusters " + cluster, output: `expired`},
+		{command: "hawser doctor", output: `expired`},
 	}
 	o.sees("operator certificate expired", looks...)
 	o.trust(o.BrokerAddr(), "", pki.Operator, "operator")

@@ -19,7 +19,7 @@ import (
 // TestDay is a day of an operator: sixteen faults, of which each shows its cause and the next step on
 // the screen of one kubectl and of one hawser command, as docs/troubleshooting.md prints them.
 func TestDay(t *testing.T) {
-	quiet := silence(t)
+	quiet := disconnect(t)
 	for _, f := range []struct {
 		fault string
 		play  func(*testing.T)
@@ -116,8 +116,8 @@ func finalizerHangs(t *testing.T) {
 	o.DeleteWork(t, cluster, "data")
 	const held, next = `waits for finalizers: ConfigMap shop/data: example\.org/backup`, `see that it runs on the cluster, or take them off the object`
 	looks := []look{
-		{command: "kubectl events --for manifestwork/data -n " + cluster, says: held, next: next, past: true},
-		{command: "hawser get works data --cluster " + cluster, says: held, next: next},
+		{command: "kubectl events --for manifestwork/data -n " + cluster, output: held, next: next, past: true},
+		{command: "hawser get works data --cluster " + cluster, output: held, next: next},
 	}
 	o.sees("finalizer", looks...)
 	letGo()
@@ -133,8 +133,8 @@ func twoWorks(t *testing.T) {
 	// One of the two says it, or both.
 	const names, next = `ConfigMap shop/shared: .* is changed by .*(first|second)`, `Take the object out of all works but one`
 	looks := []look{
-		{command: "kubectl events -n " + cluster + " --types=Warning", says: names, next: next, past: true},
-		{command: "hawser get works --cluster " + cluster, says: names, next: next},
+		{command: "kubectl events -n " + cluster + " --types=Warning", output: names, next: next, past: true},
+		{command: "hawser get works --cluster " + cluster, output: names, next: next},
 	}
 	o.sees("two works", looks...) // it is said until ten minutes after the last repair
 }
@@ -148,8 +148,8 @@ func aWar(t *testing.T) {
 	stop := o.rival(ns, "settings")
 	const by, next = `ConfigMap shop/settings: .* is changed by .*rival`, `Stop the other writer, or .*ignoreFields`
 	looks := []look{
-		{command: warnings("settings", cluster), says: by, next: next, past: true},
-		{command: "hawser get works settings --cluster " + cluster, says: by, next: next},
+		{command: warnings("settings", cluster), output: by, next: next, past: true},
+		{command: "hawser get works settings --cluster " + cluster, output: by, next: next},
 	}
 	o.sees("war", looks...) // it is said until ten minutes after the last repair
 	stop()
@@ -194,12 +194,12 @@ func manyFailing(t *testing.T) {
 		o.Create(t, harness.NewWork(t, cluster, fmt.Sprintf("w%03d", i), harness.ConfigMapYAML("shop", fmt.Sprintf("w%03d", i), "x")))
 	}
 	looks := []look{
-		{command: "kubectl get manifestworks -n " + cluster + " -o wide", says: `w299 +False .*namespaces "shop" not found`, next: `deliver the namespace with a work`},
-		{command: "hawser get clusters " + cluster, says: cluster + ` +Failing +300 +300 `, next: `hawser get works`},
-		{command: "hawser get works --health not-applied --cluster " + cluster, says: `w299 .*namespaces "shop" not found`, next: `deliver the namespace with a work`},
+		{command: "kubectl get manifestworks -n " + cluster + " -o wide", output: `w299 +False .*namespaces "shop" not found`, next: `deliver the namespace with a work`},
+		{command: "hawser get clusters " + cluster, output: cluster + ` +Failing +300 +300 `, next: `hawser get works`},
+		{command: "hawser get works --health not-applied --cluster " + cluster, output: `w299 .*namespaces "shop" not found`, next: `deliver the namespace with a work`},
 	}
 	harness.EventuallyWithin(t, 3*time.Minute, func(ctx context.Context) error {
-		_, err := o.screen(ctx, []look{{command: looks[0].command, says: `w299 +False`}, {command: looks[1].command, says: cluster + ` +Failing +300 +300 `}})
+		_, err := o.screen(ctx, []look{{command: looks[0].command, output: `w299 +False`}, {command: looks[1].command, output: cluster + ` +Failing +300 +300 `}})
 		return err
 	})
 	o.sees("many failing", looks...)
@@ -226,8 +226,8 @@ func clusterAPIDown(t *testing.T) {
 	defer func() { up() }()
 	o.Update(t, cluster, "web", func(w *workv1.ManifestWork) { w.Spec = web(t, "new").Spec })
 	looks := []look{
-		{command: warnings("web", cluster), says: `no answer: ConfigMap default/web: .*the kube-apiserver of the cluster cannot be reached: .*connection refused`, next: `check that it runs`, past: true},
-		{command: "hawser get works web --cluster " + cluster, says: `no answer: ConfigMap default/web: .*the kube-apiserver of the cluster cannot be reached: .*connection refused`, next: `check that it runs`},
+		{command: warnings("web", cluster), output: `no answer: ConfigMap default/web: .*the kube-apiserver of the cluster cannot be reached: .*connection refused`, next: `check that it runs`, past: true},
+		{command: "hawser get works web --cluster " + cluster, output: `no answer: ConfigMap default/web: .*the kube-apiserver of the cluster cannot be reached: .*connection refused`, next: `check that it runs`},
 	}
 	o.sees("cluster API down", looks...)
 	up()

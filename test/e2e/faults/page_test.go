@@ -65,9 +65,9 @@ var (
 	}
 )
 
-// plain takes out of a screen what is another in each run: ages, times, ids, ports, the
+// normalize takes out of a screen what is another in each run: ages, times, ids, ports, the
 // version of the programs.
-func plain(screen, version string) string {
+func normalize(screen, version string) string {
 	for _, c := range changes {
 		screen = c.what.ReplaceAllString(screen, c.with)
 	}
@@ -125,12 +125,12 @@ func aligned(lines []string, version string) []string {
 	return lines
 }
 
-func TestPlain(t *testing.T) {
+func TestNormalize(t *testing.T) {
 	const screen = "at 2026-11-23 20:15:10 UTC\n" +
 		"NAME   LAST SEEN             AGENT        MESSAGE\nweb    12s (x3 over 1m10s)   0a1b-dirty   it is  long\n       5s                    -            -\n"
 	const want = "at 2026-11-23 09:00:00 UTC\n" +
 		"NAME   LAST SEEN   AGENT    MESSAGE\nweb    1m          v1.0.0   it is  long\n       1m          -        -\n"
-	if got := plain(screen, "0a1b-dirty"); got != want {
+	if got := normalize(screen, "0a1b-dirty"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 }

@@ -42,9 +42,9 @@ func brokerDown(t *testing.T) {
 	w.Name = "new"
 	o.Create(t, w)
 	looks := []look{
-		{command: theWork("new", cluster), says: `new +1 `},
-		{command: "kubectl events --for lease/hawser-hub-source -n hawser --types=Warning", says: `nobody listens|refused`, next: `Start the broker`, past: true},
-		{command: "hawser doctor", says: `listens`, next: `hint: .*check`},
+		{command: theWork("new", cluster), output: `new +1 `},
+		{command: "kubectl events --for lease/hawser-hub-source -n hawser --types=Warning", output: `nobody listens|refused`, next: `Start the broker`, past: true},
+		{command: "hawser doctor", output: `listens`, next: `hint: .*check`},
 	}
 	o.sees("broker down", looks...)
 	up()
@@ -57,10 +57,10 @@ func hubSourceDown(t *testing.T) {
 	o.passes("hawser get clusters "+cluster, cluster+" +InSync") // the agent has acknowledged what was before
 	up := o.down(fleet.HubSource)
 	looks := []look{
-		{command: "kubectl apply -f web.yaml", says: `failed calling webhook.*hawser-hub-source`}, // the words are the kube-apiserver's
+		{command: "kubectl apply -f web.yaml", output: `failed calling webhook.*hawser-hub-source`}, // the words are the kube-apiserver's
 		{command: `kubectl get validatingwebhookconfigurations -o custom-columns=NAME:.metadata.name,DESCRIPTION:.metadata.annotations.kubernetes\.io/description`,
-			says: `hawser-hub-source +hub-source decides .* While it does not answer`, next: `kubectl get pods --all-namespaces --selector app\.kubernetes\.io/name=hawser-hub-source`, past: true},
-		{command: "hawser get clusters " + cluster, says: `Warning: the hub-source of source hub is not connected: changes of its 0 works reach no cluster`, next: `see kubectl -n hawser get pods`},
+			output: `hawser-hub-source +hub-source decides .* While it does not answer`, next: `kubectl get pods --all-namespaces --selector app\.kubernetes\.io/name=hawser-hub-source`, past: true},
+		{command: "hawser get clusters " + cluster, output: `Warning: the hub-source of source hub is not connected: changes of its 0 works reach no cluster`, next: `see kubectl -n hawser get pods`},
 	}
 	o.sees("hub-source down", looks...)
 	up()
@@ -81,10 +81,10 @@ func TestDeletionOnADeadCluster(t *testing.T) {
 	stop()
 	o.DeleteWork(t, dead, "web")
 	looks := []look{
-		{command: theWork("web", dead), says: `web +True`},
-		{command: "kubectl events --for manifestwork/web -n " + dead, says: "DeletionWaits", past: true},
-		{command: "hawser get clusters " + dead, says: dead + ` .*Offline`, past: true},
-		{command: "hawser get works --state Deleting", says: dead + ` +web`},
+		{command: theWork("web", dead), output: `web +True`},
+		{command: "kubectl events --for manifestwork/web -n " + dead, output: "DeletionWaits", past: true},
+		{command: "hawser get clusters " + dead, output: dead + ` .*Offline`, past: true},
+		{command: "hawser get works --state Deleting", output: dead + ` +web`},
 	}
 	o.sees("deletion on a dead cluster", looks...)
 	if out, err := o.types(t.Context(), "hawser forget work "+dead+" web"); err != nil {
@@ -103,9 +103,9 @@ func diskNearlyFull(t *testing.T) {
 	w.Name = "new"
 	o.Create(t, w)
 	looks := []look{
-		{command: theWork("new", cluster), says: `new +False +1 `},
-		{command: warnings("new", cluster), says: `BrokerFull .*the disk of the broker is full or nearly full`, next: `make room on its volume`, past: true},
-		{command: "hawser get clusters " + cluster, says: `Warning: the broker takes no specs and statuses: store is low on room`, next: `give its volume more room`},
+		{command: theWork("new", cluster), output: `new +False +1 `},
+		{command: warnings("new", cluster), output: `BrokerFull .*the disk of the broker is full or nearly full`, next: `make room on its volume`, past: true},
+		{command: "hawser get clusters " + cluster, output: `Warning: the broker takes no specs and statuses: store is low on room`, next: `give its volume more room`},
 	}
 	o.sees("disk nearly full", looks...)
 	if err := os.Remove(filler); err != nil {

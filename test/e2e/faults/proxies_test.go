@@ -111,7 +111,7 @@ func TestProxyRefuses(t *testing.T) {
 	o := sit(t)
 	p := o.behindProxy()
 	p.set("403 Forbidden", nil)
-	looks := []look{{command: "hawser doctor", says: `refuses a connection to broker.example:8090: 403 Forbidden`}}
+	looks := []look{{command: "hawser doctor", output: `refuses a connection to broker.example:8090: 403 Forbidden`}}
 	o.sees("proxy refuses", looks...)
 	p.set(open, nil)
 	o.isWell(looks...)
@@ -131,7 +131,7 @@ func TestProxyInspectsTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.set(open, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}})
-	looks := []look{{command: "hawser doctor", says: `inspects TLS`}}
+	looks := []look{{command: "hawser doctor", output: `inspects TLS`}}
 	o.sees("proxy inspects TLS", looks...)
 	p.set(open, nil)
 	o.isWell(looks...)

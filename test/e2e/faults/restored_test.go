@@ -31,7 +31,7 @@ import (
 // TestClusterRestored: the server is behind the positions of the agent's watches.
 func TestClusterRestored(t *testing.T) {
 	r := prepareRestore(t, "lima")
-	r.bring(func() {})
+	r.restore(func() {})
 	r.heals(t)
 }
 
@@ -42,7 +42,7 @@ func TestClusterRestored_AndWentOn(t *testing.T) {
 	for name, args := range map[string][]string{"quito": nil, "bogota": {"--disable-leader-election"}} {
 		t.Run(name, func(t *testing.T) {
 			r := prepareRestore(t, name, args...)
-			r.bring(r.overtake(t))
+			r.restore(r.overtake(t))
 			r.heals(t)
 		})
 	}
@@ -129,7 +129,7 @@ func TestHubRestored_AndWentOn(t *testing.T) {
 	b.take()
 	f.Ready(t, f.shop(t, cluster, b.ns, "2"))
 	f.HasValue(t, cluster, b.ns, "a", "2")
-	b.bring(b.overtake(t))
+	b.restore(b.overtake(t))
 	f.HasValue(t, cluster, b.ns, "a", "1")
 }
 
@@ -191,9 +191,9 @@ func (b *backup) take() {
 	b.door.open()
 }
 
-// bring brings the control plane back from the backup, and does something there before the agent
+// restore brings the control plane back from the backup, and does something there before the agent
 // reaches it.
-func (b *backup) bring(then func()) {
+func (b *backup) restore(then func()) {
 	b.t.Helper()
 	b.stopped(func() error {
 		return errors.Join(os.RemoveAll(b.data), os.CopyFS(b.data, os.DirFS(b.copy)))

@@ -25,8 +25,8 @@ import (
 // look is a command of an operator, as it is typed.
 type look struct {
 	command string
-	// says is a regular expression for the line that tells the cause.
-	says string
+	// output is a regular expression for the line that tells the cause.
+	output string
 	// next is one for the line that tells the operator how to go on.
 	next string
 	// past: the line is about what happened, and stays when all is well again.
@@ -92,7 +92,7 @@ func (o *operator) leave() {
 		if err == nil {
 			left = ""
 			for _, w := range works.Items {
-				if !silent[w.Namespace] {
+				if !disconnected[w.Namespace] {
 					left += w.Namespace + "/" + w.Name + " "
 				}
 			}
@@ -134,7 +134,7 @@ func (o *operator) types(ctx context.Context, command string) (string, error) {
 			if e := new(exec.ExitError); errors.As(err, &e) {
 				err = ctx.Err()
 			}
-			return plain(strings.NewReplacer(o.renamed...).Replace(string(out)), o.version), err
+			return normalize(strings.NewReplacer(o.renamed...).Replace(string(out)), o.version), err
 		}
 	}
 	return "", fmt.Errorf("%s: there is no program %s", command, argv[0])
@@ -187,7 +187,7 @@ func (o *operator) screen(ctx context.Context, looks []look) (screen string, err
 		if failed != nil {
 			return "", failed
 		}
-		for _, want := range []string{l.says, l.next} {
+		for _, want := range []string{l.output, l.next} {
 			if !regexp.MustCompile(want).MatchString(out) {
 				err = errors.Join(err, fmt.Errorf("%s does not say %q:\n%s", l.command, want, shortened(out)))
 			}
@@ -213,8 +213,8 @@ func (o *operator) isWell(looks ...look) {
 	harness.Eventually(o.t, func(ctx context.Context) error {
 		for _, l := range looks {
 			out, err := o.types(ctx, l.command)
-			if err == nil && !l.past && regexp.MustCompile(l.says).MatchString(out) {
-				err = fmt.Errorf("%s still says %q:\n%s", l.command, l.says, out)
+			if err == nil && !l.past && regexp.MustCompile(l.output).MatchString(out) {
+				err = fmt.Errorf("%s still says %q:\n%s", l.command, l.output, out)
 			}
 			if err != nil {
 				return err
@@ -228,7 +228,7 @@ func (o *operator) isWell(looks ...look) {
 func (o *operator) passes(command, reported string) {
 	o.t.Helper()
 	harness.Eventually(o.t, func(ctx context.Context) error {
-		_, err := o.screen(ctx, []look{{command: command, says: reported}})
+		_, err := o.screen(ctx, []look{{command: command, output: reported}})
 		return err
 	})
 }

@@ -16,8 +16,8 @@ import (
 // The clusters from which no agent answers, each for another reason.
 const down, wrong, ended, misspelt = "paris", "rome", "oslo", "clutser1"
 
-// silent are clusters whose works stay over the tests of the day.
-var silent = map[string]bool{down: true, wrong: true, ended: true, misspelt: true}
+// disconnected are clusters whose works stay over the tests of the day.
+var disconnected = map[string]bool{down: true, wrong: true, ended: true, misspelt: true}
 
 // quiet is a cluster from which no agent answers.
 type quiet struct {
@@ -26,20 +26,20 @@ type quiet struct {
 	mend  func()
 }
 
-// told is until hub-source says on the hub that a cluster has no agent: the five minutes that an
+// reportedAfter is until hub-source says on the hub that a cluster has no agent: the five minutes that an
 // agent may be away, the minute in which the broker tells it, and what a busy machine needs.
-const told = 6*time.Minute + harness.Within
+const reportedAfter = 6*time.Minute + harness.Within
 
-// silence stages all of them. Only after minutes the hub says that a cluster has no agent, so they
+// disconnect stages all of them. Only after minutes the hub says that a cluster has no agent, so they
 // come first, and are looked at last.
-func silence(t *testing.T) []quiet {
+func disconnect(t *testing.T) []quiet {
 	t.Helper()
 	o := sit(t)
 	// looks has the cause and the next step of the cluster's row, and those of the work's Events.
 	looks := func(name, row, rowNext, event, eventNext string) []look {
 		return []look{
-			{command: "hawser get clusters " + name, says: name + row, next: rowNext},
-			{command: warnings("web", name), says: event, next: eventNext, past: true},
+			{command: "hawser get clusters " + name, output: name + row, next: rowNext},
+			{command: warnings("web", name), output: event, next: eventNext, past: true},
 		}
 	}
 	none := func(name string) string {
@@ -88,7 +88,7 @@ func (o *operator) hasAnEndedCertificate() (mend func()) {
 	}
 	o.Ready(o.t, o.comesWith(ended, ended))
 	harness.Eventually(o.t, func(ctx context.Context) error {
-		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, says: "Offline"}})
+		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, output: "Offline"}})
 		return err
 	})
 	o.Update(o.t, ended, "web", func(w *workv1.ManifestWork) { w.Spec = o.workOf(ended, "new").Spec })
@@ -108,7 +108,7 @@ func (o *operator) isMisspelt() (mend func()) {
 // look has an operator see one of the silent clusters, mend it, and see that it is well.
 func (q quiet) look(o *operator, name string) {
 	o.t.Helper()
-	harness.EventuallyWithin(o.t, told, func(ctx context.Context) error {
+	harness.EventuallyWithin(o.t, reportedAfter, func(ctx context.Context) error {
 		events, err := o.HubAPI.Kube.CoreV1().Events(name).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
 		if err == nil && len(events.Items) == 0 {
 			err = fmt.Errorf("the hub says nothing of cluster %s", name)

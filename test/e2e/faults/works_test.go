@@ -25,9 +25,9 @@ func warnings(name, cluster string) string {
 // and what to do.
 func failing(name, why, next string) []look {
 	return []look{
-		{command: theWork(name, cluster), says: name + ` +False `},
-		{command: warnings(name, cluster), says: why, next: next, past: true},
-		{command: "hawser get works " + name + " --cluster " + cluster, says: why, next: next},
+		{command: theWork(name, cluster), output: name + ` +False `},
+		{command: warnings(name, cluster), output: why, next: next, past: true},
+		{command: "hawser get works " + name + " --cluster " + cluster, output: why, next: next},
 	}
 }
 
@@ -114,8 +114,8 @@ func tooLarge(t *testing.T) {
 	o := sit(t)
 	o.write("web.yaml", workYAML(600_000))
 	looks := []look{
-		{command: "kubectl apply --server-side -f web.yaml", says: `600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
-		{command: "hawser check -f web.yaml", says: `would be refused: .* 600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
+		{command: "kubectl apply --server-side -f web.yaml", output: `600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
+		{command: "hawser check -f web.yaml", output: `would be refused: .* 600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
 	}
 	o.sees("too large", looks...)
 	o.write("web.yaml", workYAML(600))

@@ -94,9 +94,9 @@ func (p *Plane) Kubectl(args ...string) string {
 	return string(out)
 }
 
-// Party runs a party until stop, which returns how it ended, or the end of the
+// Client runs a party until stop, which returns how it ended, or the end of the
 // test. That it was stopped is no failure.
-func (p *Plane) Party(task func(context.Context) error) (stop func() error) {
+func (p *Plane) Client(task func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- task(ctx) }()

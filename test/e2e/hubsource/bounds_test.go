@@ -32,14 +32,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// asker asks for what a kube-apiserver is to make, as an agent does.
-type asker struct {
+// requester asks for what a kube-apiserver is to make, as an agent does.
+type requester struct {
 	*membersHub
 	transport.Conn
-	asked int
+	requests int
 }
 
-func (h *membersHub) asker(b *testkit.Broker, p transport.Peer) *asker {
+func (h *membersHub) requester(b *testkit.Broker, p transport.Peer) *requester {
 	h.Helper()
 	conn, err := mem.New(b.Broker, p).Dial(h.Context())
 	if err != nil {
@@ -50,19 +50,19 @@ func (h *membersHub) asker(b *testkit.Broker, p transport.Peer) *asker {
 			h.Error(err)
 		}
 	})
-	return &asker{membersHub: h, Conn: conn}
+	return &requester{membersHub: h, Conn: conn}
 }
 
-// asks returns the reason for which it was refused, "" if it was not.
-func (a *asker) asks(d codec.DataType, cluster string, o any) string {
+// requestsTokens returns the reason for which it was refused, "" if it was not.
+func (a *requester) requestsTokens(d codec.DataType, cluster string, o any) string {
 	a.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
 		a.Fatal(err)
 	}
-	a.asked++
+	a.requests++
 	e, err := codec.Builder{
-		ID: fmt.Sprint(a.asked), Time: metav1.Now().Time, Source: cluster, Cluster: cluster, ContentType: codec.ContentTypeJSON, Data: data,
+		ID: fmt.Sprint(a.requests), Time: metav1.Now().Time, Source: cluster, Cluster: cluster, ContentType: codec.ContentTypeJSON, Data: data,
 		Type: codec.EventType{DataType: d, Subresource: codec.Spec, Action: codec.CreateRequest}.String(),
 	}.Event()
 	if err != nil {
@@ -110,14 +110,14 @@ func TestBounds(t *testing.T) {
 		ID: "hub", Hub: reached, MaxWaiting: waiting, Dialer: b.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
 	})
-	h.Party(server.Run)
+	h.Client(server.Run)
 
 	const boot = "system:serviceaccount:fleet:joiner"
-	joiner := h.asker(b, transport.Peer{Role: string(identity.Bootstrap), Name: boot, User: boot})
+	joiner := h.requester(b, transport.Peer{Role: string(identity.Bootstrap), Name: boot, User: boot})
 	joins := func(name string, bundle int) string {
 		c := clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		c.Spec.ManagedClusterClientConfigs = []clusterv1.ClientConfig{{URL: "https://" + name, CABundle: bytes.Repeat([]byte("c"), bundle)}}
-		return joiner.asks(codec.ManagedClusters, name, c)
+		return joiner.requestsTokens(codec.ManagedClusters, name, c)
 	}
 	h.Eventually(func() error {
 		if refused := joins("usual", 8<<10); refused != "" {
@@ -145,7 +145,7 @@ func TestBounds(t *testing.T) {
 		_, err := h.Kube.CoordinationV1().Leases("usual").Get(t.Context(), membership.LeaseName, metav1.GetOptions{})
 		return errors.Join(err, b.Registration().Accepted("usual"))
 	})
-	agent := h.asker(b, transport.Peer{Role: string(identity.Agent), Name: "usual", User: agentOf("usual"), Groups: subjectOf("usual").Organization})
+	agent := h.requester(b, transport.Peer{Role: string(identity.Agent), Name: "usual", User: agentOf("usual"), Groups: subjectOf("usual").Organization})
 	eventOf := func(name, path string) *eventsv1.Event {
 		e := &eventsv1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "usual", Name: name}, EventTime: metav1.NowMicro(), ReportingController: "klusterlet-agent",
@@ -154,14 +154,14 @@ func TestBounds(t *testing.T) {
 		e.Regarding.APIVersion, e.Regarding.Kind, e.Regarding.Name, e.Regarding.Namespace, e.Regarding.FieldPath = "v1", "Pod", "p", "usual", path
 		return e
 	}
-	if refused := agent.asks(codec.KubeEvents, "usual", eventOf("first", "spec.containers{agent}")); refused != "" {
+	if refused := agent.requestsTokens(codec.KubeEvents, "usual", eventOf("first", "spec.containers{agent}")); refused != "" {
 		t.Errorf("an Event as a klusterlet sends it is refused: %s", refused)
 	}
 	for i := range 20 {
-		agent.asks(codec.KubeEvents, "usual", eventOf(fmt.Sprint("large-", i), strings.Repeat("x", 1<<20)))
+		agent.requestsTokens(codec.KubeEvents, "usual", eventOf(fmt.Sprint("large-", i), strings.Repeat("x", 1<<20)))
 	}
 	for i := range 200 {
-		last = agent.asks(codec.KubeEvents, "usual", eventOf(fmt.Sprint("small-", i), strings.Repeat("x", 200)))
+		last = agent.requestsTokens(codec.KubeEvents, "usual", eventOf(fmt.Sprint("small-", i), strings.Repeat("x", 200)))
 	}
 	events, err := h.Kube.EventsV1().Events("usual").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -181,7 +181,7 @@ func TestBounds(t *testing.T) {
 	}
 	for i := range 60 {
 		name := fmt.Sprint("renewal-", i)
-		last = agent.asks(codec.SigningRequests, "usual", certificatesv1.CertificateSigningRequest{
+		last = agent.requestsTokens(codec.SigningRequests, "usual", certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{clusterv1.ClusterNameLabelKey: "usual"}},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
 				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: membership.SignerName,

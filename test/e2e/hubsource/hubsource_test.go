@@ -61,7 +61,7 @@ func newHub(t *testing.T) *hub {
 		Dialer: h.broker.Dialer(identity.Identity{Role: identity.Agent, Name: cluster}),
 		Filter: transport.Filter{Cluster: cluster, DataType: codec.ManifestBundles}, Handler: h.agent, Log: slog.New(slog.DiscardHandler),
 	})
-	h.Party(h.agent.session.Run)
+	h.Client(h.agent.session.Run)
 	return h
 }
 
@@ -91,7 +91,7 @@ func (h *hub) source(change ...func(*hubsource.Config)) (stop func() error) {
 	if err != nil {
 		h.Fatal(err)
 	}
-	return h.Party(s.Run)
+	return h.Client(s.Run)
 }
 
 var replicas int
@@ -231,8 +231,8 @@ func (a *agent) publish(ctx context.Context, s *manifestwork.Spec, st workv1.Man
 	return err
 }
 
-// say reports any status of a work.
-func (a *agent) say(name string, st workv1.ManifestWorkStatus) {
+// report reports any status of a work.
+func (a *agent) report(name string, st workv1.ManifestWorkStatus) {
 	a.hub.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -258,8 +258,8 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 	}{
 		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
 		{"TakesEveryStatusTheSchemaTakes", takesEveryStatus},
-		{"TellsKubectl", tellsKubectl},
-		{"SaysThatTheClusterHasAnswered", saysThatTheClusterHasAnswered},
+		{"TellsKubectl", reportsToKubectl},
+		{"SaysThatTheClusterHasAnswered", reportsClusterAnswered},
 		{"ShowsAStatusTheSchemaRejects", showsARejectedStatus},
 		{"KeepsForeignFinalizers", keepsForeignFinalizers},
 		{"DeletesWhatWasTornOff", deletesWhatWasTornOff},
@@ -319,12 +319,12 @@ func takesEveryStatus(h *hub) {
 			Conditions:      full.Conditions},
 		{ResourceMeta: workv1.ManifestResourceMeta{Ordinal: 1}}, // some agents send no conditions as null
 	}
-	h.agent.say("statuses", full)
+	h.agent.report("statuses", full)
 	w := h.shows("statuses", "Applied", "full")
 	if len(w.Status.ResourceStatus.Manifests) != 2 || *w.Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values[0].Value.Integer != 3 {
 		h.Errorf("status is %+v", w.Status)
 	}
-	h.agent.say("statuses", status("nothing left", 1))
+	h.agent.report("statuses", status("nothing left", 1))
 	w = h.shows("statuses", "Applied", "nothing left")
 	if len(w.Status.ResourceStatus.Manifests) != 0 {
 		h.Errorf("status is %+v", w.Status)
@@ -333,9 +333,9 @@ func takesEveryStatus(h *hub) {
 	h.gone("statuses")
 }
 
-// tellsKubectl: the columns of deploy/crds, as a kube-apiserver fills them in, and Events,
+// reportsToKubectl: the columns of deploy/crds, as a kube-apiserver fills them in, and Events,
 // with the rights of deploy/hub-source.
-func tellsKubectl(h *hub) {
+func reportsToKubectl(h *hub) {
 	h.create("told", "1")
 	h.shows("told", "Applied", "as sent")
 	lines := func(args ...string) []string {
@@ -364,9 +364,9 @@ func tellsKubectl(h *hub) {
 	h.gone("told")
 }
 
-// saysThatTheClusterHasAnswered: Delivered is True of the version that the cluster answered for, with no write more than there
+// reportsClusterAnswered: Delivered is True of the version that the cluster answered for, with no write more than there
 // was; kubectl waits for it.
-func saysThatTheClusterHasAnswered(h *hub) {
+func reportsClusterAnswered(h *hub) {
 	w := h.create("answered", "1")
 	wait := func() {
 		h.Kubectl("-n", cluster, "wait", "--for=condition=Delivered", "--timeout=30s", "manifestwork/answered")
@@ -401,12 +401,12 @@ func showsARejectedStatus(h *hub) {
 	h.shows("rejected", "Applied", "as sent")
 	bad := status("bad", 1)
 	bad.Conditions[0].Reason = "no reason has blanks"
-	h.agent.say("rejected", bad)
+	h.agent.report("rejected", bad)
 	w := h.shows("rejected", core.ConditionDelivered, "status.conditions[0].reason")
 	if c := meta.FindStatusCondition(w.Status.Conditions, "Applied"); c == nil || c.Message != "as sent" {
 		h.Errorf("conditions are %+v", w.Status.Conditions)
 	}
-	h.agent.say("rejected", status("better", 1))
+	h.agent.report("rejected", status("better", 1))
 	h.shows("rejected", "Applied", "better")
 	h.delivered("rejected", 1)
 	h.delete("rejected")
@@ -512,7 +512,7 @@ func survivesARestart(h *hub) {
 	h.create("restart", "1")
 	h.shows("restart", "Applied", "as sent")
 	h.Kill()
-	h.agent.say("restart", status("while the hub was down", 1))
+	h.agent.report("restart", status("while the hub was down", 1))
 	h.Start()
 	h.shows("restart", "Applied", "while the hub was down")
 	h.delete("restart")

@@ -93,11 +93,11 @@ func (h *membersHub) serve(autoApproved ...string) {
 	if err != nil {
 		h.Fatal(err)
 	}
-	h.Party(c.Run)
+	h.Client(c.Run)
 }
 
-// ask makes a CSR of an agent, asked for by user.
-func (h *membersHub) ask(name, cluster, user string, subject pkix.Name) {
+// request makes a CSR of an agent, asked for by user.
+func (h *membersHub) request(name, cluster, user string, subject pkix.Name) {
 	h.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -193,7 +193,7 @@ func (h *membersHub) shows(name string, conditions map[string]metav1.ConditionSt
 // agent says that a cluster is available, and renews its Lease until stop.
 func (h *membersHub) agent(name string) (stop func() error) {
 	h.Helper()
-	stop = h.Party(func(ctx context.Context) error {
+	stop = h.Client(func(ctx context.Context) error {
 		for tick := time.NewTicker(300 * time.Millisecond); ; {
 			select {
 			case <-ctx.Done():
@@ -235,19 +235,19 @@ func TestMembership(t *testing.T) {
 
 	// A person lets the first one in, and a user of the configuration the second one.
 	create("east")
-	h.ask("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
+	h.request("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
 	h.shows("east", nil, "unreachable")
 	h.Kubectl("certificate", "approve", "east-1")
 	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
 	h.csrHas("east-1", certificatesv1.CertificateApproved)
 	h.shows("east", is{accepted: metav1.ConditionTrue}, "unreachable")
 	create("west")
-	h.ask("west-1", "west", bootstrapUser, subjectOf("west"))
+	h.request("west-1", "west", bootstrapUser, subjectOf("west"))
 	h.csrHas("west-1", certificatesv1.CertificateApproved)
 	h.shows("west", is{accepted: metav1.ConditionTrue}, "unreachable")
 
 	// What no agent asks for is not signed, whoever approves it.
-	h.ask("east-eve", "east", "system:bootstrap:abcdef", pkix.Name{CommonName: "hawser:operator:eve"})
+	h.request("east-eve", "east", "system:bootstrap:abcdef", pkix.Name{CommonName: "hawser:operator:eve"})
 	h.Kubectl("certificate", "approve", "east-eve")
 	h.csrHas("east-eve", certificatesv1.CertificateFailed)
 
@@ -271,7 +271,7 @@ func TestMembership(t *testing.T) {
 	// Acceptance is withdrawn, and given again.
 	h.patchCluster("east", `{"spec":{"hubAcceptsClient":false}}`)
 	h.shows("east", is{accepted: metav1.ConditionFalse})
-	h.ask("east-2", "east", agentOf("east"), subjectOf("east"))
+	h.request("east-2", "east", agentOf("east"), subjectOf("east"))
 	h.csrHas("east-2", certificatesv1.CertificateDenied)
 	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
 	h.Eventually(func() error {
@@ -280,7 +280,7 @@ func TestMembership(t *testing.T) {
 		}
 		return nil
 	})
-	h.ask("east-3", "east", agentOf("east"), subjectOf("east"))
+	h.request("east-3", "east", agentOf("east"), subjectOf("east"))
 	h.csrHas("east-3", certificatesv1.CertificateApproved)
 
 	h.end("west")
@@ -314,17 +314,17 @@ func (h *membersHub) restore(name string) {
 	})
 }
 
-// TestMembership_Strangers: a hub whose rule lets clusters of a user in is restored without status. A stranger
+// TestClusterController_UnknownRequesters: a hub whose rule lets clusters of a user in is restored without status. A stranger
 // with a token of that user gets the name neither of a cluster that has an agent, nor of one that kubectl denied.
 // A request that was approved before a denial is not signed after it.
-func TestMembership_Strangers(t *testing.T) {
+func TestClusterController_UnknownRequesters(t *testing.T) {
 	h := newMembersHub(t)
 	const accepted = clusterv1.ManagedClusterConditionHubAccepted
 	type is = map[string]metav1.ConditionStatus
 
 	// Approved, then denied, and only then there is a signer.
 	h.create("late")
-	h.ask("late-1", "late", "system:bootstrap:abcdef", subjectOf("late"))
+	h.request("late-1", "late", "system:bootstrap:abcdef", subjectOf("late"))
 	h.Kubectl("certificate", "approve", "late-1")
 	denied := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"False","reason":"HubClusterAdminDenied","message":"","lastTransitionTime":%q}]}}`, accepted, time.Now().Add(time.Second).UTC().Format(time.RFC3339))
 	h.patchCluster("late", denied, "status")
@@ -332,7 +332,7 @@ func TestMembership_Strangers(t *testing.T) {
 	h.csrHas("late-1", certificatesv1.CertificateFailed)
 
 	h.create("east")
-	h.ask("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
+	h.request("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
 	h.Kubectl("certificate", "approve", "east-1")
 	h.patchCluster("east", `{"spec":{"hubAcceptsClient":true}}`)
 	h.csrHas("east-1", certificatesv1.CertificateApproved)
@@ -347,7 +347,7 @@ func TestMembership_Strangers(t *testing.T) {
 	h.patchCluster("west", `{"spec":{"hubAcceptsClient":false}}`)
 	h.shows("west", is{accepted: metav1.ConditionFalse}, "unreachable")
 	h.create("young")
-	h.ask("young-1", "young", "system:bootstrap:abcdef", subjectOf("young"))
+	h.request("young-1", "young", "system:bootstrap:abcdef", subjectOf("young"))
 	h.Kubectl("certificate", "deny", "young-1")
 	h.shows("young", is{accepted: metav1.ConditionFalse}, "unreachable")
 
@@ -355,11 +355,11 @@ func TestMembership_Strangers(t *testing.T) {
 	stolen := []string{"east", "west", "young"}
 	for _, name := range stolen {
 		h.restore(name)
-		h.ask(name+"-2", name, bootstrapUser, subjectOf(name))
+		h.request(name+"-2", name, bootstrapUser, subjectOf(name))
 	}
 	// What comes later and is let in says that the strangers were looked at.
 	h.create("fresh")
-	h.ask("fresh-1", "fresh", bootstrapUser, subjectOf("fresh"))
+	h.request("fresh-1", "fresh", bootstrapUser, subjectOf("fresh"))
 	h.csrHas("fresh-1", certificatesv1.CertificateApproved)
 	for _, name := range stolen {
 		csr, err := h.Kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name+"-2", metav1.GetOptions{})

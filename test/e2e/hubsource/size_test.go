@@ -59,12 +59,12 @@ func statusThatDoesNotFit(h *hub) {
 	h.shows("full", "Applied", "as sent")
 	refused := func() int { return count("hawser_hubsource_hub_requests_total", "error", "rejected") }
 	before := refused()
-	h.agent.say("larger", largeStatus(1_400_000))
+	h.agent.report("larger", largeStatus(1_400_000))
 	h.shows("larger", core.ConditionDelivered, "no room for the status")
 	if n := refused() - before; n != 0 {
 		h.Errorf("%d refused requests for a status that was seen to be too large", n)
 	}
-	h.agent.say("full", largeStatus(1_250_000))
+	h.agent.report("full", largeStatus(1_250_000))
 	w := h.shows("full", core.ConditionDelivered, "no room for the status")
 	if len(w.Status.ResourceStatus.Manifests) != 0 {
 		h.Errorf("%d manifests are shown", len(w.Status.ResourceStatus.Manifests))
@@ -84,7 +84,7 @@ func statusThatDoesNotFit(h *hub) {
 	if err := stop(); err != nil {
 		h.Fatal(err)
 	}
-	h.agent.say("beside", status("missed", 1))
+	h.agent.report("beside", status("missed", 1))
 	count, stop = h.counted()
 	h.shows("beside", "Applied", "missed")
 	if n := count("hawser_hubsource_statuses_total"); n > 3 {
@@ -96,7 +96,7 @@ func statusThatDoesNotFit(h *hub) {
 	if n := refused(); n != 0 {
 		h.Errorf("%d refused requests after the restart", n)
 	}
-	h.agent.say("full", status("short", 1))
+	h.agent.report("full", status("short", 1))
 	h.shows("full", "Applied", "short")
 	h.delivered("full", 1)
 	if err := stop(); err != nil {

@@ -183,7 +183,7 @@ func (h *threatened) lies() *liar {
 		ID: "hub", Hub: api, Dialer: mem.New(l, transport.Peer{Role: "source", Name: "hub"}), Registerer: prometheus.NewRegistry(),
 		Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
 	})
-	h.Party(s.Run)
+	h.Client(s.Run)
 	h.Eventually(func() error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -212,8 +212,8 @@ type lie struct {
 // whatever is a reason that is not looked at.
 const whatever = "*"
 
-// tell has hub-source asked, and returns the answer.
-func (l *liar) tell(name string, x lie) *hawserv1.RegistrationAnswer {
+// send has hub-source asked, and returns the answer.
+func (l *liar) send(name string, x lie) *hawserv1.RegistrationAnswer {
 	l.Helper()
 	data, err := json.Marshal(x.object)
 	if err != nil {
@@ -321,13 +321,13 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 		"a work":                               {what: create(codec.ManifestBundles), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "x", "namespace": "member"}}, reason: "Forbidden"},
 		"who asks is not said":                 {what: create(codec.SigningRequests), cluster: "member", object: csr("x6", "member"), reason: "Forbidden"},
 	} {
-		l.tell(name, x)
+		l.send(name, x)
 		if x.keepsTheRequest != "" {
 			l.unsigned(x.keepsTheRequest)
 		}
 	}
 	h.Eventually(func() error { // hub-source writes the status, too
-		a := l.tell("the hub's own condition", lie{what: update(codec.ManagedClusters, codec.Status), cluster: "member", user: agentOf("member"), object: l.statusOf("member"), reason: whatever})
+		a := l.send("the hub's own condition", lie{what: update(codec.ManagedClusters, codec.Status), cluster: "member", user: agentOf("member"), object: l.statusOf("member"), reason: whatever})
 		if len(a.GetError()) > 0 {
 			return fmt.Errorf("the status of a member is not taken: %s", a.GetError())
 		}
@@ -368,9 +368,9 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 	}
 
 	// What it reaches: an accepted cluster's next certificate, and tokens of its add-ons.
-	l.tell("a renewal of a member", lie{what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: csr("member-1", "member")})
+	l.send("a renewal of a member", lie{what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: csr("member-1", "member")})
 	h.csrHas("member-1", certificatesv1.CertificateApproved)
-	token := l.tell("a token of an add-on", lie{what: create(codec.TokenRequests), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "addon", "namespace": "member"}}})
+	token := l.send("a token of an add-on", lie{what: create(codec.TokenRequests), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "addon", "namespace": "member"}}})
 	if !strings.Contains(string(token.GetTokenRequest()), `"token":"ey`) {
 		t.Error("there is no token of an add-on of a member, which docs/threat-model.md says a broker gets")
 	}
@@ -414,7 +414,7 @@ func TestThreat_CompromisedHubSource(t *testing.T) {
 	ctx, all, one := t.Context(), metav1.CreateOptions{}, metav1.GetOptions{}
 	me := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "hawser", Name: "hawser-hub-source"}}
 	admin := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"}
-	h.ask("pending", "waits", bootstrapUser, subjectOf("waits"))
+	h.request("pending", "waits", bootstrapUser, subjectOf("waits"))
 	foreign, err := h.Kube.CertificatesV1().CertificateSigningRequests().Create(ctx, &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "foreign"}, Spec: h.requestOf("pending", certificatesv1.KubeAPIServerClientSignerName),
 	}, all)

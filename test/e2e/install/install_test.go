@@ -191,7 +191,7 @@ func (w where) compare(installed map[string]manifest, bases ...string) {
 }
 
 // Where the programs do not start, the command says what it waits for, and fails.
-func TestInstall_SaysWhatItWaitsFor(t *testing.T) {
+func TestInstall_ReportsWhatItWaitsFor(t *testing.T) {
 	w := newWhere(t, 0, "hub") // pods stay Pending
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -373,7 +373,7 @@ func (k *kubelet) probe(ctx context.Context, c *container) error {
 	spec, ready := c.pod.Spec.Containers[0], true
 	for _, p := range []*corev1.Probe{spec.StartupProbe, spec.LivenessProbe, spec.ReadinessProbe} {
 		if p != nil {
-			ready = ready && c.asks(ctx, p.HTTPGet)
+			ready = ready && c.requestsAPI(ctx, p.HTTPGet)
 		}
 	}
 	if ready == c.ready {
@@ -382,7 +382,7 @@ func (k *kubelet) probe(ctx context.Context, c *container) error {
 	return k.report(ctx, c, ready)
 }
 
-func (c *container) asks(ctx context.Context, get *corev1.HTTPGetAction) bool {
+func (c *container) requestsAPI(ctx context.Context, get *corev1.HTTPGetAction) bool {
 	port := get.Port.IntValue()
 	for _, p := range c.pod.Spec.Containers[0].Ports {
 		if p.Name == get.Port.StrVal {

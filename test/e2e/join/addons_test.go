@@ -34,8 +34,8 @@ const tokensRole = "hawser-hub-source-tokens"
 
 // The add-on's account is for its agent on the cluster, the plain one is for nobody there.
 const (
-	addOn = "addon"
-	plain = "plain"
+	addOn       = "addon"
+	simpleAddon = "plain"
 )
 
 // addOns: what add-ons of a member ask the hub for, with the agent's certificate: tokens of their
@@ -44,29 +44,29 @@ const (
 func (w *world) addOns(broker string) {
 	w.Helper()
 	kube := w.planes["hub"].kube
-	for name, labels := range map[string]map[string]string{addOn: {"addon.open-cluster-management.io/token-infrastructure": "true"}, plain: nil} {
+	for name, labels := range map[string]map[string]string{addOn: {"addon.open-cluster-management.io/token-infrastructure": "true"}, simpleAddon: nil} {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 		if _, err := kube.CoreV1().ServiceAccounts("cluster1").Create(w.Context(), account, metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 	}
 	m := w.member(broker)
-	if w.mayAskForTokens("cluster1") {
+	if w.mayRequestTokens("cluster1") {
 		w.Error("hub-source may ask for tokens in cluster1 before anybody asked")
 	}
 	// The first one that asks does not wait for a right that comes while its account lacks the label.
 	began := time.Now()
-	m.refused(plain)
+	m.refused(simpleAddon)
 	if took := time.Since(began); took > 3*time.Second {
 		w.Errorf("refused after %v", took)
 	}
 	m.getsToken()
 	for namespace, want := range map[string]bool{"cluster1": true, "default": false, "kube-system": false} {
-		if w.mayAskForTokens(namespace) != want {
+		if w.mayRequestTokens(namespace) != want {
 			w.Errorf("hub-source may ask for tokens in %s: want %v", namespace, want)
 		}
 	}
-	m.refused(plain)
+	m.refused(simpleAddon)
 	w.bindsNoOtherRole()
 	m.events()
 
@@ -75,7 +75,7 @@ func (w *world) addOns(broker string) {
 		_, err := kube.RbacV1().RoleBindings("cluster1").Get(ctx, tokensRole, metav1.GetOptions{})
 		return harness.Absent(err, "RoleBinding "+tokensRole)
 	})
-	if w.mayAskForTokens("cluster1") {
+	if w.mayRequestTokens("cluster1") {
 		w.Error("hub-source may ask for tokens in cluster1 after acceptance was withdrawn")
 	}
 	w.accepts()
@@ -91,8 +91,8 @@ func (w *world) accepts() {
 	s.eventuallyTrue("the agent has another certificate", func() (bool, string) { return s.serial() != before, before })
 }
 
-// mayAskForTokens is what the hub's authorizer says of hub-source.
-func (w *world) mayAskForTokens(namespace string) bool {
+// mayRequestTokens is what the hub's authorizer says of hub-source.
+func (w *world) mayRequestTokens(namespace string) bool {
 	w.Helper()
 	r, err := w.planes["hub"].kube.AuthorizationV1().SubjectAccessReviews().Create(w.Context(), &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{User: hubSource, ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -185,14 +185,14 @@ func (w *world) member(broker string) *member {
 	return m
 }
 
-// asks publishes an object of its cluster, and returns how the hub refused it, "" if it did not.
-func (m *member) asks(d codec.DataType, action codec.Action, o any) (reason string) {
+// requests publishes an object of its cluster, and returns how the hub refused it, "" if it did not.
+func (m *member) requests(d codec.DataType, action codec.Action, o any) (reason string) {
 	m.Helper()
-	return m.asksFor(d, codec.Spec, action, o)
+	return m.requestsFor(d, codec.Spec, action, o)
 }
 
-// asksFor does that for its spec or its status.
-func (m *member) asksFor(d codec.DataType, sub codec.Subresource, action codec.Action, o any) (reason string) {
+// requestsFor does that for its spec or its status.
+func (m *member) requestsFor(d codec.DataType, sub codec.Subresource, action codec.Action, o any) (reason string) {
 	m.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -221,10 +221,10 @@ func (m *member) asksFor(d codec.DataType, sub codec.Subresource, action codec.A
 	return reported.Reason
 }
 
-// asksForToken asks for one of an account.
-func (m *member) asksForToken(account string) (reason string) {
+// requestsToken asks for one of an account.
+func (m *member) requestsToken(account string) (reason string) {
 	m.Helper()
-	return m.asks(codec.TokenRequests, codec.CreateRequest, &authenticationv1.TokenRequest{
+	return m.requests(codec.TokenRequests, codec.CreateRequest, &authenticationv1.TokenRequest{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "cluster1", Name: account, UID: "mine"},
 		Spec:       authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(600))},
@@ -234,7 +234,7 @@ func (m *member) asksForToken(account string) (reason string) {
 // refused: there is no token of this account, and nothing comes.
 func (m *member) refused(account string) {
 	m.Helper()
-	if reason := m.asksForToken(account); reason != string(metav1.StatusReasonForbidden) {
+	if reason := m.requestsToken(account); reason != string(metav1.StatusReasonForbidden) {
 		m.Errorf("a token of %s is refused with %q, want Forbidden", account, reason)
 	}
 	select {
@@ -247,7 +247,7 @@ func (m *member) refused(account string) {
 // getsToken: what comes is a token by which the hub's API knows the add-on.
 func (m *member) getsToken() {
 	m.Helper()
-	if reason := m.asksForToken(addOn); reason != "" {
+	if reason := m.requestsToken(addOn); reason != "" {
 		m.Fatalf("a token of the add-on is refused: %s", reason)
 	}
 	var got authenticationv1.TokenRequest
@@ -288,11 +288,11 @@ func (m *member) events() {
 		Action: "Look", Reason: "Looked", Note: "all is well", Type: corev1.EventTypeNormal,
 		Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "ServiceAccount", Namespace: "cluster1", Name: addOn},
 	}
-	if reason := m.asks(codec.KubeEvents, codec.CreateRequest, e); reason != "" {
+	if reason := m.requests(codec.KubeEvents, codec.CreateRequest, e); reason != "" {
 		m.Fatalf("an Event is refused: %s", reason)
 	}
 	e.Series = &eventsv1.EventSeries{Count: 2, LastObservedTime: metav1.NowMicro()}
-	if reason := m.asks(codec.KubeEvents, codec.UpdateRequest, e); reason != "" {
+	if reason := m.requests(codec.KubeEvents, codec.UpdateRequest, e); reason != "" {
 		m.Fatalf("its series is refused: %s", reason)
 	}
 	shown, err := proc.Run(m.Context(), m.kubectl, "--kubeconfig", m.planes["hub"].KubeconfigPath, "-n", "cluster1", "get", "event", e.Name, "-o",
@@ -301,7 +301,7 @@ func (m *member) events() {
 		m.Errorf("the hub has the Event %q, %v, want %q", shown, err, want)
 	}
 	e.Namespace, e.Regarding.Namespace = "default", "default"
-	if reason := m.asks(codec.KubeEvents, codec.CreateRequest, e); reason != string(metav1.StatusReasonForbidden) {
+	if reason := m.requests(codec.KubeEvents, codec.CreateRequest, e); reason != string(metav1.StatusReasonForbidden) {
 		m.Errorf("an Event in another namespace is refused with %q, want Forbidden", reason)
 	}
 }

@@ -16,7 +16,7 @@ import (
 // is written into the works on the hub. When the agent is back, the cluster is in sync within seconds,
 // although it had something to delete. Then its API server goes, and the row says so.
 func TestJoin_ClusterAway(t *testing.T) {
-	s := asking(t)
+	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	for _, name := range []string{"stays", "changes", "goes"} {
 		s.apply(name)

@@ -25,7 +25,7 @@ import (
 //
 // The program's registration runs in this process, since no program has another clock than its machine.
 func TestStay_ClockAhead(t *testing.T) {
-	s := asking(t)
+	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("before")
 	s.arrives("before")
@@ -45,7 +45,7 @@ func TestStay_ClockAhead(t *testing.T) {
 	r, err := registration.New(registration.Config{
 		Cluster: "cluster1", Hub: registration.HubOf(before), Broker: before["config.yaml"],
 		Bootstrap: over{}, BootstrapID: func() (string, error) { return string(before["bootstrap"]), nil },
-		Registered: d, Use: d.use, Retry: func() {}, Store: &registration.Secret{Client: secrets, Name: "hawser-agent-hub"}, Reader: silent{},
+		Registered: d, Use: d.use, Retry: func() {}, Store: &registration.Secret{Client: secrets, Name: "hawser-agent-hub"}, Reader: disconnected{},
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
 	})
@@ -122,13 +122,13 @@ func (over) Dial(context.Context) (transport.Conn, error) {
 	return nil, &transport.Error{Code: transport.CodeUnauthenticated, Message: "the bootstrap token has ended"}
 }
 
-// silent is a cluster that says nothing of itself.
-type silent struct{}
+// disconnected is a cluster that says nothing of itself.
+type disconnected struct{}
 
 // Healthy implements registration.Reader.
-func (silent) Healthy(context.Context) error { return nil }
+func (disconnected) Healthy(context.Context) error { return nil }
 
 // Facts implements registration.Reader.
-func (silent) Facts(context.Context) (registration.Facts, error) {
+func (disconnected) Facts(context.Context) (registration.Facts, error) {
 	return registration.Facts{Healthy: true}, nil
 }

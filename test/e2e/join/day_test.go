@@ -93,10 +93,10 @@ func TestJoin_PrintedLines(t *testing.T) {
 	w.runs(lines[0])
 }
 
-// TestJoin_InstallClusterSaysHow: on a hub that clusters join an installed agent would be refused.
+// TestJoin_InstallClusterReportsHow: on a hub that clusters join an installed agent would be refused.
 // hawser install cluster changes nothing and says with which commands the cluster joins. They run as
 // they stand.
-func TestJoin_InstallClusterSaysHow(t *testing.T) {
+func TestJoin_InstallClusterReportsHow(t *testing.T) {
 	w := newWorld(t, "hub", "cluster1")
 	at, _ := w.runningHub()
 	const install = "hawser install cluster cluster1 --hub-context hub --context cluster1"
@@ -124,7 +124,7 @@ func TestJoin_InstallClusterSaysHow(t *testing.T) {
 // namespace and a cluster that was detached from one that waits to be accepted. What it advises works.
 // When nothing of the detached cluster is left, its row is gone.
 func TestJoin_ClusterNotOnHub(t *testing.T) {
-	s := asking(t)
+	s := requester(t)
 	get := s.access(s.at, "get", "clusters")
 	s.eventually("let it in with hawser accept cluster1", get...)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")

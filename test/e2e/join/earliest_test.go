@@ -149,7 +149,7 @@ func (w *world) request(hub string) (name string) {
 // TestEarliest_Detach: a cluster leaves, and another one joins under its name. The former certificate is
 // refused, sees nothing of the new one, and is not renewed.
 func TestEarliest_Detach(t *testing.T) {
-	s := asking(t)
+	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("of-the-first")
 	s.arrives("of-the-first")
@@ -172,7 +172,7 @@ func TestEarliest_Detach(t *testing.T) {
 // it comes. Works flow on meanwhile, and neither a broker without its store, nor a hub that has lost what it
 // kept, lets the former certificate in.
 func TestEarliest(t *testing.T) {
-	s := asking(t)
+	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.apply("begin")
 	s.arrives("begin")

@@ -17,7 +17,7 @@ import (
 // both want stays with the first when the second lets the cluster go, and the first notices nothing.
 func TestJoin_TwoHubs(t *testing.T) {
 	w := newWorld(t, "hub", "hub2", "cluster1")
-	s := w.asking()
+	s := w.newRequester()
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	for _, name := range []string{"of-the-first", "of-both"} {
 		s.apply(name)
@@ -61,7 +61,7 @@ func TestJoin_TwoHubs(t *testing.T) {
 // is not touched.
 func TestJoin_HubReplaced(t *testing.T) {
 	w := newWorld(t, "hub", "hub2", "cluster1")
-	s := w.asking()
+	s := w.newRequester()
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	for _, name := range []string{"of-the-former", "of-both"} {
 		s.apply(name)

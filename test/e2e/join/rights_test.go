@@ -76,8 +76,8 @@ func (a *audited) flags(t *testing.T) []string {
 	return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + a.log, "--enable-admission-plugins=OwnerReferencesPermissionEnforcement"}
 }
 
-// asked is what the authorizer was asked, and said yes to.
-func (a *audited) asked(t *testing.T) map[question]bool {
+// requests is what the authorizer was asked, and said yes to.
+func (a *audited) requests(t *testing.T) map[question]bool {
 	t.Helper()
 	data, err := os.ReadFile(a.log)
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *audited) asked(t *testing.T) map[question]bool {
 		if status := e.ResponseStatus; status != nil && strings.Contains(status.Message, "ValidatingAdmissionPolicy 'hawser-hub-source'") {
 			a.denied = append(a.denied, strings.Join([]string{q.verb, q.resource, q.name}, " "))
 		}
-		if e.Annotations[askedAsOCM] != "" {
+		if e.Annotations[requestedAsOCM] != "" {
 			all[ofOCM(q.user)] = true
 		}
 		if q.verb == "watch" && strings.Contains(e.RequestURI, "sendInitialEvents=true") {
@@ -379,8 +379,8 @@ func TestRights_AreLeast(t *testing.T) {
 	logs := map[string]*audited{"hub": {}, "cluster1": {}}
 	w := newWorldWith(t, func(name string) []string { return logs[name].flags(t) }, "hub", "cluster1")
 	w.create("cluster1", kindsOfOthers)
-	w.create("hub", asksAsOCM)
-	s := w.asking()
+	w.create("hub", requestsAsOCM)
+	s := w.newRequester()
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("first")
 	s.arrives("first")
@@ -405,13 +405,13 @@ func TestRights_AreLeast(t *testing.T) {
 	s.namespaceOfOthers(logs["hub"])
 	s.kinds()
 	s.refused()
-	s.silent()
+	s.disconnect()
 	s.setOfOCM()
 	s.hawser("detach", "cluster1", "--context", "hub")
 	s.source() // it keeps where it is
 
 	for name, log := range logs {
-		requested := log.asked(t)
+		requested := log.requests(t)
 		for _, r := range unused(rights[name], requested) {
 			t.Errorf("%s: nothing needs the right to %s", name, r)
 		}

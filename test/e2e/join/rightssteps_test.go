@@ -25,9 +25,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// asksAsOCM has the API server ask what the webhook of Open Cluster Management asks when a cluster is made, and tell
+// requestsAsOCM has the API server ask what the webhook of Open Cluster Management asks when a cluster is made, and tell
 // the log that it did.
-const asksAsOCM = `
+const requestsAsOCM = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: set}
@@ -42,8 +42,8 @@ metadata: {name: set}
 spec: {policyName: set, validationActions: [Deny]}
 `
 
-// askedAsOCM is where the log has that.
-const askedAsOCM = "set/asked"
+// requestedAsOCM is where the log has that.
+const requestedAsOCM = "set/asked"
 
 func ofOCM(user string) question {
 	return question{user: user, verb: "create", group: clusterGroup, resource: "managedclustersets/join", name: "default"}
@@ -107,7 +107,7 @@ func (m *member) reportsAddOn() {
 		m.Fatal(err)
 	}
 	o["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Available", "status": "True", "reason": "Works", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}}}
-	if reason := m.asksFor(codec.AddOnsV1Alpha1, codec.Status, codec.UpdateRequest, o); reason != "" {
+	if reason := m.requestsFor(codec.AddOnsV1Alpha1, codec.Status, codec.UpdateRequest, o); reason != "" {
 		m.Fatalf("the status of an add-on is refused: %s", reason)
 	}
 }
@@ -222,7 +222,7 @@ func (s *stay) namespaceOfOthers(log *audited) {
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "cluster2")
 	s.create("hub", "apiVersion: cluster.open-cluster-management.io/v1\nkind: ManagedCluster\nmetadata: {name: cluster2}\nspec: {hubAcceptsClient: true}\n")
 	s.eventuallyTrue("hub-source tries", func() (bool, string) {
-		requested := log.asked(s.T)
+		requested := log.requests(s.T)
 		return requested[question{user: hubSource, verb: "patch", resource: "namespaces", namespace: "cluster2", name: "cluster2"}], fmt.Sprint(len(requested))
 	})
 	if text := s.run(s.kubectl, "--context", "hub", "get", "namespace", "cluster2", "-o", "jsonpath={.metadata.labels}"); strings.Contains(text, "cluster-name") {
@@ -265,8 +265,8 @@ spec: {policyName: refuses, validationActions: [Deny]}
 	s.arrives("refused")
 }
 
-// silent: the add-on of a cluster whose agent is not heard of is Unknown.
-func (s *stay) silent() {
+// disconnect: the add-on of a cluster whose agent is not heard of is Unknown.
+func (s *stay) disconnect() {
 	s.Helper()
 	s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"spec":{"leaseDurationSeconds":1}}`)
 	renewed := func() string {

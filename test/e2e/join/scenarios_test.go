@@ -29,13 +29,13 @@ import (
 // TestJoin_Scenarios: what befalls a hub and a cluster between the first request and the last. Each
 // scenario begins where the one before it ended.
 func TestJoin_Scenarios(t *testing.T) {
-	s := asking(t)
+	s := requester(t)
 	for _, c := range []struct {
 		name string
 		run  func(*stay)
 	}{
 		{"denied before it was accepted", (*stay).deniedFirst},
-		{"the broker's store is lost", (*stay).storeLost},
+		{"the broker's store is lost", (*stay).replaceStore},
 		{"the broker is away for longer than five periods", (*stay).brokerAway},
 		{"the hub is restored without the requests", (*stay).hubRestored},
 		{"the hub is another one", (*stay).hubAnother},
@@ -68,9 +68,9 @@ func (s *stay) deniedFirst() {
 	s.arrives("let-in")
 }
 
-// storeLost: a broker without its store asks the hub for everything. Nothing is deleted, and nobody
+// replaceStore: a broker without its store asks the hub for everything. Nothing is deleted, and nobody
 // notices on the hub.
-func (s *stay) storeLost() {
+func (s *stay) replaceStore() {
 	s.Helper()
 	s.available()
 	was, since := s.uid("let-in"), s.available()
@@ -124,7 +124,7 @@ func (s *stay) brokerAway() {
 func (s *stay) hubRestored() {
 	s.Helper()
 	was, serial := s.uid("let-in"), s.serial()
-	s.lose(`{"apiVersion":"cluster.open-cluster-management.io/v1","kind":"ManagedCluster","metadata":{"name":"cluster1"},"spec":{"hubAcceptsClient":true}}`)
+	s.delete(`{"apiVersion":"cluster.open-cluster-management.io/v1","kind":"ManagedCluster","metadata":{"name":"cluster1"},"spec":{"hubAcceptsClient":true}}`)
 	s.apply("restored")
 	s.arrives("restored")
 	s.available()
@@ -139,7 +139,7 @@ func (s *stay) hubRestored() {
 func (s *stay) hubAnother() {
 	s.Helper()
 	was, serial := s.uid("let-in"), s.serial()
-	s.lose("")
+	s.delete("")
 	s.wantWaits("the hub has no ManagedCluster cluster1: if the cluster is to join again, give the agent a new bootstrap file")
 	s.join()
 	s.agent() // a kubelet renews the files of a pod, a test does not
@@ -154,9 +154,9 @@ func (s *stay) hubAnother() {
 	}
 }
 
-// lose has the hub lose the cluster and its requests while no program looks; then it has what is
+// delete has the hub lose the cluster and its requests while no program looks; then it has what is
 // given in their place.
-func (s *stay) lose(recreated string) {
+func (s *stay) delete(recreated string) {
 	s.Helper()
 	hub := []string{"--context", "hub"}
 	s.source()
@@ -217,17 +217,17 @@ func (s *stay) same(name string, was types.UID) {
 	}
 }
 
-// TestJoin_StrangerAsksForAName: a cluster that joined long ago is denied. A stranger with a bootstrap token asks
+// TestJoin_QuarantinesSecondClusterOfAName: a cluster that joined long ago is denied. A stranger with a bootstrap token asks
 // for its name, and so does the agent, whose certificate ended. hawser accept approves nothing; it prints both requests
 // with their keys, and the lines that approve them. Each request is approved by its name only.
-func TestJoin_StrangerAsksForAName(t *testing.T) {
-	s := asking(t)
+func TestJoin_QuarantinesSecondClusterOfAName(t *testing.T) {
+	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.apply("before")
 	s.arrives("before")
 	s.hawser("deny", "cluster", "cluster1", "--context", "hub", "--reason", "under repair")
 	s.wantWaits(approval)
-	key := s.stranger("cluster1-stranger")
+	key := s.quarantined("cluster1-stranger")
 	out := s.hawser("accept", "cluster1", "--context", "hub")
 	if !strings.Contains(out, "key sha256:"+key+" (not known to the hub)\n") || !strings.Contains(out, "\n    hawser accept cluster1 --csr cluster1-stranger --context hub\n") {
 		t.Errorf("what asks is not shown so that a person could choose:\n%s", out)
@@ -247,8 +247,8 @@ func TestJoin_StrangerAsksForAName(t *testing.T) {
 	}
 }
 
-// stranger has hub-source's account make the request that it makes for anybody with a bootstrap token.
-func (s *stay) stranger(name string) (key string) {
+// quarantined has hub-source's account make the request that it makes for anybody with a bootstrap token.
+func (s *stay) quarantined(name string) (key string) {
 	s.Helper()
 	group := "system:open-cluster-management:cluster1"
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -24,13 +24,13 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// life is how long the certificates of this test are good.
-const life = time.Minute
+// lifetime is how long the certificates of this test are good.
+const lifetime = time.Minute
 
-// TestStay: with certificates of a minute a cluster stays in the fleet under a load of works, comes
+// TestJoinedCluster_SurvivesOutages: with certificates of a minute a cluster stays in the fleet under a load of works, comes
 // back after its certificate has ended, and is kept out and let in again.
-func TestStay(t *testing.T) {
-	s := asking(t, "  signer:\n", "  signer:\n    duration: "+life.String()+"\n")
+func TestJoinedCluster_SurvivesOutages(t *testing.T) {
+	s := requester(t, "  signer:\n", "  signer:\n    duration: "+lifetime.String()+"\n")
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("begin")
 	s.arrives("begin")
@@ -61,15 +61,15 @@ type stay struct {
 	whole                 *world // starts what is to run longer than a subtest
 }
 
-// asking is a cluster whose agent waits for the approval of its first request. replace are pairs of
+// requester is a cluster whose agent waits for the approval of its first request. replace are pairs of
 // texts in the files of hub-source.
-func asking(t *testing.T, replace ...string) *stay {
+func requester(t *testing.T, replace ...string) *stay {
 	t.Helper()
-	return newWorld(t, "hub", "cluster1").asking(replace...)
+	return newWorld(t, "hub", "cluster1").newRequester(replace...)
 }
 
-// asking is that in a world with a hub and a cluster1.
-func (w *world) asking(replace ...string) *stay {
+// newRequester is that in a world with a hub and a cluster1.
+func (w *world) newRequester(replace ...string) *stay {
 	w.Helper()
 	s := &stay{world: w, whole: w, hub: w.workClient("hub"), at: w.address("hub/hawser-broker") + ":8090"}
 	s.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--confine", "--address", s.at}, images...)...)
@@ -118,7 +118,7 @@ func (s *stay) renewedUnderLoad() {
 	since := s.available()
 	serials := map[string]bool{}
 	n, longest := 0, time.Duration(0)
-	for end := time.Now().Add(2 * life); time.Now().Before(end); n++ {
+	for end := time.Now().Add(2 * lifetime); time.Now().Before(end); n++ {
 		serials[s.serial()] = true
 		name := fmt.Sprintf("load-%d", n)
 		began := time.Now()
@@ -126,8 +126,8 @@ func (s *stay) renewedUnderLoad() {
 		s.arrives(name)
 		longest = max(longest, time.Since(began))
 	}
-	if longest > life/2 {
-		s.Errorf("a work took %v to arrive, at most %v is allowed", longest, life/2)
+	if longest > lifetime/2 {
+		s.Errorf("a work took %v to arrive, at most %v is allowed", longest, lifetime/2)
 	}
 	s.eventuallyTrue("the hub has the status of every work", func() (bool, string) {
 		all, err := s.hub.WorkV1().ManifestWorks("cluster1").List(s.Context(), metav1.ListOptions{})
@@ -145,7 +145,7 @@ func (s *stay) renewedUnderLoad() {
 		s.Errorf("the condition Available of the cluster changed at %v", now)
 	}
 	if len(serials) < 3 {
-		s.Errorf("%d certificates in %v", len(serials), 2*life)
+		s.Errorf("%d certificates in %v", len(serials), 2*lifetime)
 	}
 	s.Logf("%d works arrived under %d certificates, each within %v", n, len(serials), longest)
 }

@@ -40,7 +40,7 @@ import (
 //	t2  The next hawser install hub narrows it to agents. Agents, sources and operators stay.
 //	t3  With the token one writes where no cluster is: the policy of --confine denies it.
 func TestJoin_HubSourceTakenOver(t *testing.T) {
-	s := asking(t)
+	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("before")
 	s.arrives("before")

@@ -142,9 +142,9 @@ func TestAdmission_RefusesChangesThatMakeAWorkUnfit(t *testing.T) {
 	}))
 }
 
-// kubectlSays runs kubectl on the hub with a file on standard input and returns
+// kubectlOutput runs kubectl on the hub with a file on standard input and returns
 // what it writes to standard error, and whether it failed.
-func kubectlSays(t *testing.T, stdin string, args ...string) (stderr string, failed bool) {
+func kubectlOutput(t *testing.T, stdin string, args ...string) (stderr string, failed bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), shared.Kubectl(), append([]string{"--kubeconfig", shared.Hub.KubeconfigPath}, args...)...)
 	var text bytes.Buffer
@@ -162,7 +162,7 @@ const manifestWorkHead = "apiVersion: work.open-cluster-management.io/v1\nkind: 
 func TestAdmission_KubectlShowsTheText(t *testing.T) {
 	t.Parallel()
 	head := fmt.Sprintf(manifestWorkHead, "admission-kubectl")
-	got, failed := kubectlSays(t, head+" []\n", "create", "-f", "-")
+	got, failed := kubectlOutput(t, head+" []\n", "create", "-f", "-")
 	want := `Error from server (BadRequest): error when creating "STDIN": ` + denied + "manifests should not be empty"
 	if !failed || got != want {
 		t.Errorf("kubectl says %q, want %q", got, want)
@@ -173,7 +173,7 @@ func TestAdmission_KubectlShowsTheText(t *testing.T) {
     - {apiVersion: example.com/v1, kind: Widget, metadata: {name: a, namespace: default}}
     - {apiVersion: example.com/v2, kind: Widget, metadata: {name: a, namespace: default}}
 `
-	got, failed = kubectlSays(t, head+manifests, "create", "--dry-run=server", "-f", "-")
+	got, failed = kubectlOutput(t, head+manifests, "create", "--dry-run=server", "-f", "-")
 	want = "Warning: manifests 0 and 1 are one object in two API versions: each undoes what the other one says"
 	if failed || got != want {
 		t.Errorf("kubectl says %q, want %q", got, want)
@@ -266,7 +266,7 @@ func executeAs(namespace, name string) rbacv1.PolicyRule {
 		Verbs: []string{"execute-as"}, ResourceNames: []string{"system:serviceaccount:" + namespace + ":" + name}}
 }
 
-func TestAdmission_AsksWhoMayUseAnExecutor(t *testing.T) {
+func TestAdmission_ChecksRightToUseAnExecutor(t *testing.T) {
 	t.Parallel()
 	const user = "admission-jane"
 	works := author(t, user)
@@ -309,7 +309,7 @@ func TestAdmission_AsksWhoMayUseAnExecutor(t *testing.T) {
 	harness.Eventually(t, another)
 }
 
-func TestAdmission_AsksWhoMayDoWithoutAnExecutor(t *testing.T) {
+func TestAdmission_ChecksRightToOmitTheExecutor(t *testing.T) {
 	t.Parallel()
 	const user = "admission-jim"
 	works := author(t, user)

@@ -55,12 +55,12 @@ func celRule(condition string, expressions ...string) workv1.ConditionRule {
 }
 
 // ruled is a manifest's condition from a rule, aggregated the work's.
-func ruled(typ, status, message string) told {
-	return told{typ, status, "ConditionRuleEvaluated", message, 1}
+func ruled(typ, status, message string) reported {
+	return reported{typ, status, "ConditionRuleEvaluated", message, 1}
 }
 
-func aggregated(typ, status, message string) told {
-	return told{typ, status, "ConditionRulesAggregated", message, 1}
+func aggregated(typ, status, message string) reported {
+	return reported{typ, status, "ConditionRulesAggregated", message, 1}
 }
 
 func TestConditionRules_JobCompletes(t *testing.T) {
@@ -69,11 +69,11 @@ func TestConditionRules_JobCompletes(t *testing.T) {
 	w := harness.NewWork(t, cluster, "rules-job", jobYAML(ns, "once", true))
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{rulesOf("batch", "jobs", ns, "once", wellKnownRule("Complete"))}
 	w = shared.Create(t, w)
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Complete", "False", "Job is not finished")},
-		[]told{applied, available, noFeedback, ruled("Complete", "False", "Job is not finished")})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Complete", "False", "Job is not finished")},
+		[]reported{applied, available, noFeedback, ruled("Complete", "False", "Job is not finished")})
 	resume(t, ns, "once")
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Complete", "True", "Job is finished")},
-		[]told{applied, available, noFeedback, ruled("Complete", "True", "Job is finished")})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Complete", "True", "Job is finished")},
+		[]reported{applied, available, noFeedback, ruled("Complete", "True", "Job is finished")})
 	pods, err := shared.API[cluster].Kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{LabelSelector: "job-name=once"})
 	if err != nil || len(pods.Items) == 0 {
 		t.Fatalf("the Job has no Pods: %v", err)
@@ -101,12 +101,12 @@ func TestConditionRules_InCEL(t *testing.T) {
 		up, small, celRule("Broken", "object.spec.nothing == 1"), celRule("NotBool", "object.spec.replicas"), celRule("Progressing", "object.status.replicas != object.spec.replicas"),
 	)}
 	w = shared.Create(t, w)
-	tells(t, w,
-		[]told{
+	wantReports(t, w,
+		[]reported{
 			workApplied, workAvailable, aggregated("Up", "True", "2 are up"), aggregated("example.com/Small", "False", "a static text"),
 			aggregated("Broken", "False", "no such key: nothing"), aggregated("NotBool", "False", "expected bool result, got int64"), aggregated("Progressing", "False", "Manifest is not Progressing"),
 		},
-		[]told{
+		[]reported{
 			applied, available, noFeedback, ruled("Up", "True", "2 are up"), ruled("example.com/Small", "False", "a static text"),
 			{"Broken", "False", "ConditionRuleExpressionError", "no such key: nothing", 1}, {"NotBool", "False", "ConditionRuleExpressionError", "expected bool result, got int64", 1},
 			ruled("Progressing", "False", "Manifest is not Progressing"),
@@ -116,12 +116,12 @@ func TestConditionRules_InCEL(t *testing.T) {
 	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.ManifestConfigs[0].ConditionRules = w.Spec.ManifestConfigs[0].ConditionRules[:1]
 	})
-	second := func(c told) told {
+	second := func(c reported) reported {
 		c.observed = 2
 		return c
 	}
-	tells(t, w, []told{second(workApplied), second(workAvailable), second(aggregated("Up", "True", "2 are up"))},
-		[]told{second(applied), available, noFeedback, second(ruled("Up", "True", "2 are up"))})
+	wantReports(t, w, []reported{second(workApplied), second(workAvailable), second(aggregated("Up", "True", "2 are up"))},
+		[]reported{second(applied), available, noFeedback, second(ruled("Up", "True", "2 are up"))})
 }
 
 func TestConditionRules_NothingWellKnown(t *testing.T) {
@@ -132,7 +132,7 @@ func TestConditionRules_NothingWellKnown(t *testing.T) {
 		rulesOf("batch", "jobs", ns, "*", wellKnownRule("Progressing")), rulesOf("", "configmaps", ns, "*", wellKnownRule("Complete")),
 	}
 	w = shared.Create(t, w)
-	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available, noFeedback}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, noFeedback}, []reported{applied, available, noFeedback})
 }
 
 func TestConditionRules_PatternForAllJobs(t *testing.T) {
@@ -143,14 +143,14 @@ func TestConditionRules_PatternForAllJobs(t *testing.T) {
 	w = shared.Create(t, w)
 	running, done := ruled("Complete", "False", "Job is not finished"), ruled("Complete", "True", "Job is finished")
 	const two = "Aggregated from 2 manifest conditions"
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Complete", "False", two)},
-		[]told{applied, available, noFeedback, running}, []told{applied, available, noFeedback, running}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Complete", "False", two)},
+		[]reported{applied, available, noFeedback, running}, []reported{applied, available, noFeedback, running}, []reported{applied, available, noFeedback})
 	resume(t, ns, "job-a")
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Complete", "False", two)},
-		[]told{applied, available, noFeedback, done}, []told{applied, available, noFeedback, running}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Complete", "False", two)},
+		[]reported{applied, available, noFeedback, done}, []reported{applied, available, noFeedback, running}, []reported{applied, available, noFeedback})
 	resume(t, ns, "job-b")
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Complete", "True", two)},
-		[]told{applied, available, noFeedback, done}, []told{applied, available, noFeedback, done}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Complete", "True", two)},
+		[]reported{applied, available, noFeedback, done}, []reported{applied, available, noFeedback, done}, []reported{applied, available, noFeedback})
 }
 
 func TestConditionRules_FirstConfigCounts(t *testing.T) {
@@ -161,8 +161,8 @@ func TestConditionRules_FirstConfigCounts(t *testing.T) {
 		rulesOf("batch", "jobs", ns, "a"), rulesOf("batch", "jobs", ns, "a", celRule("First", "true")), rulesOf("batch", "jobs", ns, "*", celRule("Second", "true")),
 	}
 	w = shared.Create(t, w)
-	tells(t, w, []told{workApplied, workAvailable, aggregated("First", "True", "Manifest is First"), aggregated("Second", "True", "Manifest is Second")},
-		[]told{applied, available, noFeedback, ruled("First", "True", "Manifest is First")}, []told{applied, available, noFeedback, ruled("Second", "True", "Manifest is Second")})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("First", "True", "Manifest is First"), aggregated("Second", "True", "Manifest is Second")},
+		[]reported{applied, available, noFeedback, ruled("First", "True", "Manifest is First")}, []reported{applied, available, noFeedback, ruled("Second", "True", "Manifest is Second")})
 }
 
 // Rules for the agent's own conditions, or for what cannot be one, are told of
@@ -176,8 +176,8 @@ func TestConditionRules_NamesThatCannotBe(t *testing.T) {
 	w = shared.Create(t, w)
 	const text = `condition rule "Applied": the agent itself sets this condition, choose another name; ` +
 		`condition rule "Available": the agent itself sets this condition, choose another name; condition rule "not a name": this cannot be the type of a condition: …`
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Good", "True", "Manifest is Good"), aggregated("ConditionRulesValid", "False", text)},
-		[]told{applied, available, noFeedback, ruled("Good", "True", "Manifest is Good"), {"ConditionRulesValid", "False", "ConditionRuleInvalid", text, 1}})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Good", "True", "Manifest is Good"), aggregated("ConditionRulesValid", "False", text)},
+		[]reported{applied, available, noFeedback, ruled("Good", "True", "Manifest is Good"), {"ConditionRulesValid", "False", "ConditionRuleInvalid", text, 1}})
 }
 
 // Expressions that would run for ever, in rules and in messages, end; the work
@@ -210,8 +210,8 @@ func TestCompletion_EndsAndResumesApplying(t *testing.T) {
 	w := harness.NewWork(t, cluster, "completion", jobYAML(ns, "once", false), harness.ConfigMapYAML(ns, "one", "ours"))
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{rulesOf("batch", "jobs", ns, "once", wellKnownRule("Complete"))}
 	w = shared.Create(t, w)
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Complete", "True", "Job is finished")},
-		[]told{applied, available, noFeedback, ruled("Complete", "True", "Job is finished")}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Complete", "True", "Job is finished")},
+		[]reported{applied, available, noFeedback, ruled("Complete", "True", "Job is finished")}, []reported{applied, available, noFeedback})
 
 	// Nothing is repaired, and nothing new is applied.
 	cm := configMap(t, ns, "one")
@@ -261,16 +261,16 @@ func TestCompletion_OfOneManifest(t *testing.T) {
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{rulesOf("batch", "jobs", ns, "*", wellKnownRule("Complete"))}
 	w = shared.Create(t, w)
 	finished := ruled("Complete", "True", "Job is finished")
-	tells(t, w, []told{workApplied, workAvailable, aggregated("Complete", "False", "Aggregated from 2 manifest conditions")},
-		[]told{applied, available, noFeedback, finished}, []told{applied, available, noFeedback, ruled("Complete", "False", "Job is not finished")}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable, aggregated("Complete", "False", "Aggregated from 2 manifest conditions")},
+		[]reported{applied, available, noFeedback, finished}, []reported{applied, available, noFeedback, ruled("Complete", "False", "Job is not finished")}, []reported{applied, available, noFeedback})
 
 	background := metav1.DeletePropagationBackground
 	if err := shared.API[cluster].Kube.BatchV1().Jobs(ns).Delete(t.Context(), "done", metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
 		t.Fatal(err)
 	}
-	gone := []told{applied, absent, noFeedback, finished}
-	tells(t, w, []told{workApplied, {"Available", "False", "ResourcesNotAvailable", "not found: …", 1}, aggregated("Complete", "False", "Aggregated from 2 manifest conditions")},
-		gone, []told{applied, available, noFeedback, ruled("Complete", "False", "Job is not finished")}, []told{applied, available, noFeedback})
+	gone := []reported{applied, absent, noFeedback, finished}
+	wantReports(t, w, []reported{workApplied, {"Available", "False", "ResourcesNotAvailable", "not found: …", 1}, aggregated("Complete", "False", "Aggregated from 2 manifest conditions")},
+		gone, []reported{applied, available, noFeedback, ruled("Complete", "False", "Job is not finished")}, []reported{applied, available, noFeedback})
 	stop()
 	shared.RunAgent(t, cluster, name, "--hub-identity="+name, "--state-dir=")
 	if err := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns).Delete(t.Context(), "one", deleteNow); err != nil {

@@ -107,9 +107,9 @@ func escalation(resource, ns, name string) string {
 // appliedMessage is that of a manifest that is as it should be.
 const appliedMessage = "Apply manifest complete"
 
-// appliedSays waits until the conditions Applied of all manifests, in order, have
+// appliedReports waits until the conditions Applied of all manifests, in order, have
 // these messages, and the work's is True if all are applied.
-func appliedSays(t *testing.T, w *workv1.ManifestWork, messages ...string) {
+func appliedReports(t *testing.T, w *workv1.ManifestWork, messages ...string) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {
 		live, err := shared.Get(ctx, w.Namespace, w.Name)
@@ -146,7 +146,7 @@ func TestExecutor_WithoutRightsNothingIsApplied(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-none", harness.ConfigMapYAML(ns, "one", "x"), harness.ConfigMapYAML(ns, "two", "x"))))
-	appliedSays(t, w, denial("", "configmaps", ns, "one"), denial("", "configmaps", ns, "two"))
+	appliedReports(t, w, denial("", "configmaps", ns, "one"), denial("", "configmaps", ns, "two"))
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionFalse})
 	harness.Stays(t, func(ctx context.Context) error {
 		list, err := f.API[cluster].Kube.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
@@ -164,7 +164,7 @@ func TestExecutor_WithoutRightsNothingIsApplied(t *testing.T) {
 	// The right that is given later is noticed without a change of the work.
 	grant(t, ns, "later", coreRule(owning, "configmaps"))
 	f.Ready(t, w)
-	appliedSays(t, w, appliedMessage, appliedMessage)
+	appliedReports(t, w, appliedMessage, appliedMessage)
 }
 
 func TestExecutor_WithSomeRightsTheRestIsDenied(t *testing.T) {
@@ -173,7 +173,7 @@ func TestExecutor_WithSomeRightsTheRestIsDenied(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	grant(t, ns, "some", coreRule(owning, "configmaps"))
 	w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-some", harness.ConfigMapYAML(ns, "one", "x"), secretYAML(ns, "two"), harness.ConfigMapYAML(ns, "three", "x"))))
-	appliedSays(t, w, appliedMessage, denial("", "secrets", ns, "two"), appliedMessage)
+	appliedReports(t, w, appliedMessage, denial("", "secrets", ns, "two"), appliedMessage)
 	f.HasValue(t, cluster, ns, "three", "x")
 	_, err := f.API[cluster].Kube.CoreV1().Secrets(ns).Get(t.Context(), "two", metav1.GetOptions{})
 	if err := harness.Absent(err, "secret two"); err != nil {
@@ -202,11 +202,11 @@ func TestExecutor_WithAllRightsAllIsApplied(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	grant(t, ns, "all", coreRule(owning, "configmaps", "secrets"))
 	w := f.Deliver(t, in(ns, harness.NewWork(t, cluster, "executor-all", harness.ConfigMapYAML(ns, "one", "x"), secretYAML(ns, "two"))))
-	appliedSays(t, w, appliedMessage, appliedMessage)
+	appliedReports(t, w, appliedMessage, appliedMessage)
 }
 
 // What goes with its work needs the right to delete it; what stays does not.
-func TestExecutor_DeletionIsAskedForWhatIsOwned(t *testing.T) {
+func TestExecutor_ChecksDeletionOfOwned(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
@@ -227,7 +227,7 @@ func TestExecutor_DeletionIsAskedForWhatIsOwned(t *testing.T) {
 		w := in(ns, harness.NewWork(t, cluster, "executor-delete-"+name, two(name)...))
 		w.Spec.DeleteOption = c.option
 		w = f.Create(t, w)
-		appliedSays(t, w, c.want...)
+		appliedReports(t, w, c.want...)
 		for i, suffix := range []string{"-one", "-two"} {
 			_, err := f.ConfigMap(t.Context(), cluster, ns, name+suffix)
 			if applied := c.want[i] == appliedMessage; applied != (err == nil) {
@@ -268,13 +268,13 @@ func TestExecutor_GivesAwayOnlyWhatItHas(t *testing.T) {
 	denied := []string{escalation("roles", ns, ns), escalation("rolebindings", ns, ns), escalation("clusterroles", "", ns), escalation("clusterrolebindings", "", ns)}
 	// The executor's own ClusterRole and binding have the names of two manifests:
 	// those are there, and stay as they are.
-	appliedSays(t, w, denied...)
+	appliedReports(t, w, denied...)
 	if _, err := api.Roles(ns).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	f.ManifestCondition(t, w, 0, workv1.ManifestAvailable, func(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue })
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Labels = map[string]string{"look": "again"} })
-	appliedSays(t, w, denied...)
+	appliedReports(t, w, denied...)
 	harness.Stays(t, func(ctx context.Context) error {
 		r, err := api.Roles(ns).Get(ctx, ns, metav1.GetOptions{})
 		if err != nil {
@@ -315,7 +315,7 @@ func TestExecutor_GivesAwayWhatItHas(t *testing.T) {
 				t.Fatal(err)
 			}
 			w := f.Deliver(t, in(ns, harness.NewWork(t, cluster, "executor-gives-"+c.name, rbacYAML(ns, given)...)))
-			appliedSays(t, w, appliedMessage, appliedMessage, appliedMessage, appliedMessage)
+			appliedReports(t, w, appliedMessage, appliedMessage, appliedMessage, appliedMessage)
 			r, err := api.Roles(ns).Get(t.Context(), given, metav1.GetOptions{})
 			if err != nil || len(r.Rules) != 1 {
 				t.Errorf("the role that was there: got %v, %v", r.Rules, err)
@@ -333,11 +333,11 @@ func TestExecutor_RightTakenAway(t *testing.T) {
 	revoke := grant(t, ns, "for-now", coreRule(owning, "configmaps"))
 	w := f.Deliver(t, in(ns, harness.NewWork(t, cluster, "executor-revoked", harness.ConfigMapYAML(ns, "one", "1"))))
 	revoke()
-	appliedSays(t, w, denial("", "configmaps", ns, "one"))
+	appliedReports(t, w, denial("", "configmaps", ns, "one"))
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests = []workv1.Manifest{harness.Manifest(t, harness.ConfigMapYAML(ns, "one", "2")), harness.Manifest(t, harness.ConfigMapYAML(ns, "two", "2"))}
 	})
-	appliedSays(t, w, denial("", "configmaps", ns, "one"), denial("", "configmaps", ns, "two"))
+	appliedReports(t, w, denial("", "configmaps", ns, "one"), denial("", "configmaps", ns, "two"))
 	harness.Stays(t, func(ctx context.Context) error {
 		cm, err := f.ConfigMap(ctx, cluster, ns, "one")
 		if err == nil && cm.Data["key"] != "1" {
@@ -362,14 +362,14 @@ func TestExecutor_RevokedRightShowsSoon(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-soon", harness.ConfigMapYAML(ns, "one", "1"))))
-	appliedSays(t, w, denial("", "configmaps", ns, "one"))
+	appliedReports(t, w, denial("", "configmaps", ns, "one"))
 	var took []time.Duration
 	for i := range 5 {
 		revoke := grant(t, ns, fmt.Sprintf("grant-%d", i), coreRule(owning, "configmaps"))
-		appliedSays(t, w, appliedMessage)
+		appliedReports(t, w, appliedMessage)
 		begun := time.Now()
 		revoke()
-		appliedSays(t, w, denial("", "configmaps", ns, "one"))
+		appliedReports(t, w, denial("", "configmaps", ns, "one"))
 		took = append(took, time.Since(begun))
 	}
 	t.Logf("revocations showed after %v", took)
@@ -391,9 +391,9 @@ func TestExecutor_KeptPermissionsFollowTheRoles(t *testing.T) {
 	one, two := denial("", "configmaps", ns, "one"), denial("", "configmaps", ns, "two")
 
 	w := f.Create(t, in(ns, harness.NewWork(t, hub, "kept", harness.ConfigMapYAML(ns, "one", "1"))))
-	appliedSays(t, w, one)
+	appliedReports(t, w, one)
 	grant(t, ns, "kept", coreRule(owning, "configmaps"))
-	appliedSays(t, w, appliedMessage)
+	appliedReports(t, w, appliedMessage)
 	subjects := func(s ...rbacv1.Subject) {
 		t.Helper()
 		api := f.API[cluster].Kube.RbacV1().RoleBindings(ns)
@@ -410,15 +410,15 @@ func TestExecutor_KeptPermissionsFollowTheRoles(t *testing.T) {
 		return rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "system:serviceaccounts:" + ns}
 	}
 	subjects(group(ns + "-other")) // the account leaves the binding
-	appliedSays(t, w, one)
+	appliedReports(t, w, one)
 	f.HasValue(t, cluster, ns, "one", "1")
 	w = f.Update(t, hub, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests = []workv1.Manifest{harness.Manifest(t, harness.ConfigMapYAML(ns, "one", "2")), harness.Manifest(t, harness.ConfigMapYAML(ns, "two", "2"))}
 	})
-	appliedSays(t, w, one, two)
+	appliedReports(t, w, one, two)
 	f.HasValue(t, cluster, ns, "one", "1")
 	f.NoConfigMap(t, cluster, ns, "two")
 	subjects(group(ns)) // and has the right again, by its group
-	appliedSays(t, w, appliedMessage, appliedMessage)
+	appliedReports(t, w, appliedMessage, appliedMessage)
 	f.HasValue(t, cluster, ns, "one", "2")
 }

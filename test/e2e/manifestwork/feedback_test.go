@@ -74,11 +74,11 @@ func hasValues(t *testing.T, w *workv1.ManifestWork, ordinal int, want ...string
 	})
 }
 
-var synced = told{"StatusFeedbackSynced", "True", "StatusFeedbackSynced", "", 0}
+var synced = reported{"StatusFeedbackSynced", "True", "StatusFeedbackSynced", "", 0}
 
 // notSynced is the condition with the text of what is wrong.
-func notSynced(text string) told {
-	return told{"StatusFeedbackSynced", "False", "StatusFeedbackSyncFailed", "Sync status feedback failed with error " + text, 0}
+func notSynced(text string) reported {
+	return reported{"StatusFeedbackSynced", "False", "StatusFeedbackSyncFailed", "Sync status feedback failed with error " + text, 0}
 }
 
 // A Deployment comes up and is scaled; what becomes of it is on the hub.
@@ -89,7 +89,7 @@ func TestFeedback_OfADeployment(t *testing.T) {
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{feedbackOf("apps", "deployments", ns, "web", wellKnownStatus())}
 	w = shared.Create(t, w)
 	hasValues(t, w, 0, "ReadyReplicas Integer=2", "Replicas Integer=2", "AvailableReplicas Integer=2")
-	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available, synced})
+	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, synced})
 
 	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests[0] = harness.Manifest(t, harness.DeploymentYAML(ns, "web", 3))
@@ -139,9 +139,9 @@ func TestFeedback_WellKnownValuesByKind(t *testing.T) {
 	w = shared.Create(t, w)
 	hasValues(t, w, 0, "JobComplete String=True", "JobSucceeded Integer=1")
 	hasValues(t, w, 1, "PodReady String=True", "PodPhase String=Running")
-	tells(t, w, []told{workApplied, workAvailable},
-		[]told{applied, available, synced}, []told{applied, available, synced},
-		[]told{applied, available, notSynced("cannot find the wellknown statuses for resource with gvk /v1, Kind=ConfigMap")})
+	wantReports(t, w, []reported{workApplied, workAvailable},
+		[]reported{applied, available, synced}, []reported{applied, available, synced},
+		[]reported{applied, available, notSynced("cannot find the wellknown statuses for resource with gvk /v1, Kind=ConfigMap")})
 }
 
 func TestFeedback_ByPaths(t *testing.T) {
@@ -157,7 +157,7 @@ func TestFeedback_ByPaths(t *testing.T) {
 	w = shared.Create(t, w)
 	hasValues(t, w, 0, "replicas Integer=1", "image String=nginx", "available String=True")
 	hasValues(t, w, 1, "replicas Integer=1")
-	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available, synced}, []told{applied, available, notSynced(
+	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, synced}, []reported{applied, available, notSynced(
 		"[failed to find value for wrong with error: array index out of bounds: index 7, length 1, the type map[string]interface {} of the value for structure is not found]")})
 }
 
@@ -173,7 +173,7 @@ func TestFeedback_RawJSON(t *testing.T) {
 		jsonPaths("selector", ".spec.selector", "replicas", ".spec.replicas", "images", ".spec.template.spec.containers[*]['name','image']", "long", ".spec"))}
 	w = shared.Create(t, w)
 	hasValues(t, w, 0, `selector JsonRaw={"matchLabels":{"app":"web"}}`, "replicas Integer=1", `images JsonRaw=["main","nginx"]`)
-	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available, notSynced("the length of returned json raw string for name long is larger than the maximum length 64")})
+	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, notSynced("the length of returned json raw string for name long is larger than the maximum length 64")})
 }
 
 func TestFeedback_PatternForAllDeployments(t *testing.T) {
@@ -184,7 +184,7 @@ func TestFeedback_PatternForAllDeployments(t *testing.T) {
 	w = shared.Create(t, w)
 	hasValues(t, w, 0, "ReadyReplicas Integer=1", "Replicas Integer=1", "AvailableReplicas Integer=1")
 	hasValues(t, w, 1, "ReadyReplicas Integer=2", "Replicas Integer=2", "AvailableReplicas Integer=2")
-	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available, synced}, []told{applied, available, synced}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, synced}, []reported{applied, available, synced}, []reported{applied, available, noFeedback})
 }
 
 // Of several configs that match, the first with feedback rules counts.
@@ -210,7 +210,7 @@ func TestFeedback_NameThatIsGivenTwice(t *testing.T) {
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{feedbackOf("apps", "deployments", ns, "web", wellKnownStatus(), jsonPaths("ReadyReplicas", ".spec.replicas"))}
 	w = shared.Create(t, w)
 	hasValues(t, w, 0, "ReadyReplicas Integer=1", "Replicas Integer=1", "AvailableReplicas Integer=1")
-	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available,
+	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available,
 		notSynced("the name ReadyReplicas is given to more than one value: only the first is reported, use another name for .spec.replicas")})
 }
 
@@ -226,7 +226,7 @@ func TestFeedback_OfAnObjectThatIsGone(t *testing.T) {
 	if err := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns).Delete(t.Context(), "one", deleteNow); err != nil {
 		t.Fatal(err)
 	}
-	tells(t, w, []told{workApplied, {"Available", "False", "ResourcesNotAvailable", "not found: …", 1}}, []told{applied, absent, synced})
+	wantReports(t, w, []reported{workApplied, {"Available", "False", "ResourcesNotAvailable", "not found: …", 1}}, []reported{applied, absent, synced})
 	reports(t, w, 0, "theirs")
 }
 

@@ -97,9 +97,9 @@ func unprotect(t *testing.T, resource schema.GroupVersionResource, ns, name stri
 	})
 }
 
-// judged are the kinds of the API server in whose objects nothing is filled in after they
+// decided are the kinds of the API server in whose objects nothing is filled in after they
 // were made, or what is filled in is none of Update's business.
-var judged = map[string]string{
+var decided = map[string]string{
 	"ConfigMap": "bundles of OpenShift are in the rule of the kind", "Event": "", "LimitRange": "", "Namespace": "only metadata is written", "Pod": "only metadata is written",
 	"PodTemplate": "", "ReplicationController": "replicas are shared by ServerSideApply", "ResourceQuota": "status only", "Secret": "keys of tokens are in the rule of the kind",
 	"Service": "the server keeps addresses and ports", "ServiceAccount": "only metadata is written",
@@ -205,7 +205,7 @@ func TestForeign_TableIsOfTheServersKinds(t *testing.T) {
 	}
 	for kind := range found {
 		listed := slices.ContainsFunc(apply.FilledFields(), func(r apply.Filled) bool { return r.Kind == kind.Kind && r.Group == kind.Group })
-		if _, nothing := judged[kind.Kind]; nothing == listed {
+		if _, nothing := decided[kind.Kind]; nothing == listed {
 			t.Errorf("%s: in the table: %t, in the list of kinds without such fields: %t", kind, listed, nothing)
 		}
 	}

@@ -13,27 +13,27 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// told is a condition as people and tools read it. observed is 0 where the
+// reported is a condition as people and tools read it. observed is 0 where the
 // condition is about the object, not about a spec.
-type told struct {
+type reported struct {
 	typ, status, reason, message string
 	observed                     int64
 }
 
-func tell(conditions []metav1.Condition) map[string]told {
-	all := map[string]told{}
+func report(conditions []metav1.Condition) map[string]reported {
+	all := map[string]reported{}
 	for _, c := range conditions {
-		all[c.Type] = told{c.Type, string(c.Status), c.Reason, c.Message, c.ObservedGeneration}
+		all[c.Type] = reported{c.Type, string(c.Status), c.Reason, c.Message, c.ObservedGeneration}
 	}
 	return all
 }
 
-// tells waits until the conditions of a work, and those of its manifests in
+// wantReports waits until the conditions of a work, and those of its manifests in
 // order, are these. A message that ends in "…" is compared up to there.
-func tells(t *testing.T, w *workv1.ManifestWork, work []told, manifests ...[]told) {
+func wantReports(t *testing.T, w *workv1.ManifestWork, work []reported, manifests ...[]reported) {
 	t.Helper()
-	compare := func(what string, want []told, got map[string]told) error {
-		expected := map[string]told{}
+	compare := func(what string, want []reported, got map[string]reported) error {
+		expected := map[string]reported{}
 		for _, c := range want {
 			if prefix, open := strings.CutSuffix(c.message, "…"); open && strings.HasPrefix(got[c.typ].message, prefix) {
 				c.message = got[c.typ].message
@@ -41,7 +41,7 @@ func tells(t *testing.T, w *workv1.ManifestWork, work []told, manifests ...[]tol
 			expected[c.typ] = c
 		}
 		delete(got, "Delivered") // of the hub source
-		if d := cmp.Diff(expected, got, cmp.AllowUnexported(told{})); d != "" {
+		if d := cmp.Diff(expected, got, cmp.AllowUnexported(reported{})); d != "" {
 			return fmt.Errorf("%s (-want +got):\n%s", what, d)
 		}
 		return nil
@@ -55,39 +55,39 @@ func tells(t *testing.T, w *workv1.ManifestWork, work []told, manifests ...[]tol
 			return fmt.Errorf("%d manifests, want %d", got, len(manifests))
 		}
 		for i, m := range live.Status.ResourceStatus.Manifests {
-			if err := compare(fmt.Sprintf("manifest %d", i), manifests[i], tell(m.Conditions)); err != nil {
+			if err := compare(fmt.Sprintf("manifest %d", i), manifests[i], report(m.Conditions)); err != nil {
 				return err
 			}
 		}
-		return compare("work", work, tell(live.Status.Conditions))
+		return compare("work", work, report(live.Status.Conditions))
 	})
 }
 
 var (
-	applied       = told{"Applied", "True", "AppliedManifestComplete", "Apply manifest complete", 1}
-	available     = told{"Available", "True", "ResourceAvailable", "Resource is available", 0}
-	absent        = told{"Available", "False", "ResourceNotAvailable", "Resource is not available", 0}
-	incomplete    = told{"Available", "Unknown", "IncompleteResourceMeta", "Resource meta is incomplete", 0}
-	noFeedback    = told{"StatusFeedbackSynced", "True", "NoStatusFeedbackSynced", "", 0}
-	workApplied   = told{"Applied", "True", "AppliedManifestWorkComplete", "Apply manifest work complete", 1}
-	workAvailable = told{"Available", "True", "ResourcesAvailable", "All resources are available", 1}
+	applied       = reported{"Applied", "True", "AppliedManifestComplete", "Apply manifest complete", 1}
+	available     = reported{"Available", "True", "ResourceAvailable", "Resource is available", 0}
+	absent        = reported{"Available", "False", "ResourceNotAvailable", "Resource is not available", 0}
+	incomplete    = reported{"Available", "Unknown", "IncompleteResourceMeta", "Resource meta is incomplete", 0}
+	noFeedback    = reported{"StatusFeedbackSynced", "True", "NoStatusFeedbackSynced", "", 0}
+	workApplied   = reported{"Applied", "True", "AppliedManifestWorkComplete", "Apply manifest work complete", 1}
+	workAvailable = reported{"Available", "True", "ResourcesAvailable", "All resources are available", 1}
 )
 
 // workFailed is Applied of a work, with what it says of the first manifest that failed: the reason first.
-func workFailed(text string) told {
-	return told{"Applied", "False", "AppliedManifestWorkFailed", text, 1}
+func workFailed(text string) reported {
+	return reported{"Applied", "False", "AppliedManifestWorkFailed", text, 1}
 }
 
 // failed is Applied with the text of an error.
-func failed(text string) told {
-	return told{"Applied", "False", "AppliedManifestFailed", "Failed to apply manifest: " + text, 1}
+func failed(text string) reported {
+	return reported{"Applied", "False", "AppliedManifestFailed", "Failed to apply manifest: " + text, 1}
 }
 
 func TestConditions_OfWhatWorks(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	w := shared.Create(t, harness.NewWork(t, cluster, "told-good", harness.ConfigMapYAML(ns, "one", "x")))
-	tells(t, w, []told{workApplied, workAvailable}, []told{applied, available, noFeedback})
+	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, noFeedback})
 }
 
 func TestConditions_OfWhatDoesNot(t *testing.T) {
@@ -99,15 +99,15 @@ func TestConditions_OfWhatDoesNot(t *testing.T) {
 		`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`,
 		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
 	))
-	tells(t, w,
-		[]told{
+	wantReports(t, w,
+		[]reported{
 			workFailed(`namespace missing: ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then; 3 of 4 manifests failed`),
 			{"Available", "False", "ResourcesNotAvailable", `namespace missing: ConfigMap no-such-namespace/lost: namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then; 1 of 4 resources are not available`, 1},
 		},
-		[]told{applied, available, noFeedback},
-		[]told{failed(`namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then`), absent},
-		[]told{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
-		[]told{
+		[]reported{applied, available, noFeedback},
+		[]reported{failed(`namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then`), absent},
+		[]reported{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
+		[]reported{
 			failed(`nodes "forbidden-node" is forbidden: …`),
 			{"Available", "Unknown", "FetchingResourceFailed", `Failed to fetch resource: nodes "forbidden-node" is forbidden: …`, 0},
 		},
@@ -119,12 +119,12 @@ func TestConditions_OfWhatIsNotKnown(t *testing.T) {
 	ns := shared.NamespaceOn(t, cluster)
 	w := shared.Create(t, harness.NewWork(t, cluster, "told-unknown",
 		harness.ConfigMapYAML(ns, "one", "x"), `{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`))
-	tells(t, w,
-		[]told{
+	wantReports(t, w,
+		[]reported{
 			workFailed(`unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 manifests failed`),
 			{"Available", "Unknown", "ResourcesStatusUnknown", `unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 resources have unknown status`, 1},
 		},
-		[]told{applied, available, noFeedback},
-		[]told{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
+		[]reported{applied, available, noFeedback},
+		[]reported{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
 	)
 }

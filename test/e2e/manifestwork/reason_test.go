@@ -20,9 +20,9 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// saysWhy waits until a condition of a work says this, and an Event on the hub and hawser get works the same. The
+// reportsReason waits until a condition of a work says this, and an Event on the hub and hawser get works the same. The
 // text is read in all three places from its first character to its last. Without an event no Event is looked for.
-func saysWhy(t *testing.T, w *workv1.ManifestWork, typ, reason, event, want string) {
+func reportsReason(t *testing.T, w *workv1.ManifestWork, typ, reason, event, want string) {
 	t.Helper()
 	f := shared
 	// hub-source writes ten Events a second, and the other tests have hundreds of works that come first.
@@ -85,7 +85,7 @@ func TestReason_ComesFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := f.Create(t, harness.NewWork(t, cluster, name, fine, c.manifest))
-			saysWhy(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed", c.want)
+			reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed", c.want)
 		})
 	}
 }
@@ -105,7 +105,7 @@ func TestReason_ImmutableFieldWithoutStructsOfGo(t *testing.T) {
 		w.Spec.Workload.Manifests[0] = harness.Manifest(t, job("other"))
 		w.Spec.Workload.Manifests[1] = harness.Manifest(t, strings.ReplaceAll(harness.DeploymentYAML(ns, "web", 0), "app: web", "app: other"))
 	})
-	saysWhy(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
+	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
 		`immutable: Job `+ns+`/job: spec.template.spec: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew); `+
 			`2 of 2 manifests failed`)
 	for i, field := range []string{"spec.template.spec: ", "spec.selector: "} {
@@ -145,13 +145,13 @@ func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 	if err := api.Delete(t.Context(), definition.GetName(), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	saysWhy(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
+	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
 		`definition ends: Shackle `+ns+`/s: create not allowed while custom resource definition is terminating; it is applied when the definition of its kind has gone and is there anew: `+
 			`the conditions of the CustomResourceDefinition say what keeps it; 1 of 1 manifests failed`)
 	if _, err := shackles.Patch(t.Context(), "other", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	saysWhy(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "", // that a text changes is no Event
+	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "", // that a text changes is no Event
 		`unknown kind: Shackle `+ns+`/s: the server doesn't have a resource type "Shackle" in shackle.example.com/v1; `+
 			`deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 1 manifests failed`)
 }
@@ -164,7 +164,7 @@ func TestReason_OfADeletionThatWaits(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := f.Deliver(t, harness.NewWork(t, cluster, "reason-finalizer", harness.ConfigMapYAML(ns, "free", "x"), heldConfigMapYAML(ns, "held")))
 	f.DeleteWork(t, cluster, w.Name)
-	saysWhy(t, w, workv1.WorkDeleting, "WorkDeletionWaits", "WorkDeletionWaits",
+	reportsReason(t, w, workv1.WorkDeleting, "WorkDeletionWaits", "WorkDeletionWaits",
 		`waits for finalizers: ConfigMap `+ns+`/held: example.com/hold; what set them has to remove them: see that it runs on the cluster, `+
 			`or take them off the object if it is gone for good; objects left: 1`)
 	release(t, ns, "held")

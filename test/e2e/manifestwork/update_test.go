@@ -49,7 +49,7 @@ func TestUpdate_RestsWhenNothingChanges(t *testing.T) {
 // A Job gets its selector from the server, so a manifest without one cannot
 // replace it: the condition says why, and what to do. Once somebody deletes the
 // Job it is made as the manifest is by then.
-func TestUpdate_JobWithoutSelectorSaysWhy(t *testing.T) {
+func TestUpdate_JobWithoutSelectorReportsWhy(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
@@ -216,7 +216,7 @@ func TestUpdate_GenerationsAndTimesOfConditions(t *testing.T) {
 	}
 }
 
-func TestUpdate_StorageClassIsMadeAnewOnlyForAChange(t *testing.T) {
+func TestUpdate_StorageClassIsRecreatedOnlyForAChange(t *testing.T) {
 	t.Parallel()
 	f := shared
 	const isDefault = "storageclass.kubernetes.io/is-default-class"

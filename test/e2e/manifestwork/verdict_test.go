@@ -63,7 +63,7 @@ func TestExecutor_LabelGivesNothingAway(t *testing.T) {
 			w.Spec.ManifestConfigs = config
 			w = f.Create(t, w)
 		}
-		appliedSays(t, w, escalation("clusterroles", "", ns+"-strong"))
+		appliedReports(t, w, escalation("clusterroles", "", ns+"-strong"))
 	}
 	for _, name := range []string{"-strong", "-sum"} {
 		r, err := api.ClusterRoles().Get(t.Context(), ns+name, metav1.GetOptions{})
@@ -91,22 +91,22 @@ func TestExecutor_MakesNoRequestInTheNameOfTheAgent(t *testing.T) {
 	}
 	text := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request}))
 	w := shared.Create(t, in(ns, harness.NewWork(t, cluster, "executor-csr", fmt.Sprintf("apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {name: %s}\nspec: {signerName: example.com/a, request: %s, usages: [client auth]}\n", ns, text))))
-	appliedSays(t, w, strings.Replace(escalation("certificatesigningrequests", "", ns), rbacv1.GroupName, "certificates.k8s.io", 1))
+	appliedReports(t, w, strings.Replace(escalation("certificatesigningrequests", "", ns), rbacv1.GroupName, "certificates.k8s.io", 1))
 	if r, err := shared.API[cluster].Kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), ns, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got %+v, %v; want no request", r.Spec, err)
 	}
 }
 
-// envVerdicts is how many accounts TestExecutor_VerdictIsTheServers plays.
-const envVerdicts = "VERDICTS"
+// envResults is how many accounts TestExecutor_ResultIsTheServers plays.
+const envResults = "VERDICTS"
 
 // Accounts with rights by chance, objects and manifests by chance: what becomes of a manifest of a work
 // is what the kube-apiserver answers to the same write, when the account itself makes it. The account
 // makes it to a twin of the object. VERDICTS=n plays n accounts; a seed is the number of one.
-func TestExecutor_VerdictIsTheServers(t *testing.T) {
+func TestExecutor_ResultIsTheServers(t *testing.T) {
 	t.Parallel()
 	accounts := 5
-	if s := os.Getenv(envVerdicts); s != "" {
+	if s := os.Getenv(envResults); s != "" {
 		var err error
 		if accounts, err = strconv.Atoi(s); err != nil {
 			t.Fatal(err)
@@ -114,7 +114,7 @@ func TestExecutor_VerdictIsTheServers(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for seed := range accounts {
-		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { playVerdicts(t, uint64(seed), seen) })
+		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { playResults(t, uint64(seed), seen) })
 	}
 	t.Logf("verdicts: %v", seen)
 	for _, kind := range []string{"denied", "escalation", "applied"} {
@@ -124,8 +124,8 @@ func TestExecutor_VerdictIsTheServers(t *testing.T) {
 	}
 }
 
-// verdicts is one account, and what it may do.
-type verdicts struct {
+// results is one account, and what it may do.
+type results struct {
 	*testing.T
 	*rand.Rand
 	ns    string
@@ -133,7 +133,7 @@ type verdicts struct {
 }
 
 var (
-	verdictKinds = []struct {
+	resultKinds = []struct {
 		apiVersion, kind, group, resource string
 		namespaced                        bool
 	}{
@@ -144,7 +144,7 @@ var (
 		{"rbac.authorization.k8s.io/v1", "ClusterRole", rbacv1.GroupName, "clusterroles", false},
 		{"rbac.authorization.k8s.io/v1", "ClusterRoleBinding", rbacv1.GroupName, "clusterrolebindings", false},
 	}
-	verdictStrategies = []workv1.UpdateStrategy{
+	resultStrategies = []workv1.UpdateStrategy{
 		{Type: workv1.UpdateStrategyTypeUpdate}, {Type: workv1.UpdateStrategyTypeUpdate},
 		{Type: workv1.UpdateStrategyTypeCreateOnly},
 		{Type: workv1.UpdateStrategyTypeReadOnly},
@@ -167,12 +167,12 @@ func name(twin bool, i int, ns string) string {
 }
 
 // oneOf picks one.
-func oneOf[T any](v *verdicts, of ...T) T { return of[v.IntN(len(of))] }
+func oneOf[T any](v *results, of ...T) T { return of[v.IntN(len(of))] }
 
 // grant gives the account rights by chance; a marker says when they count.
-func (v *verdicts) grant() {
+func (v *results) grant() {
 	v.Helper()
-	for _, k := range verdictKinds {
+	for _, k := range resultKinds {
 		rule := rbacv1.PolicyRule{APIGroups: []string{k.group}, Resources: []string{k.resource}, Verbs: orphaned}
 		switch v.IntN(8) {
 		case 0:
@@ -208,9 +208,9 @@ func (v *verdicts) grant() {
 	})
 }
 
-func (v *verdicts) user() string { return "system:serviceaccount:" + v.ns + ":" + executorName }
+func (v *results) user() string { return "system:serviceaccount:" + v.ns + ":" + executorName }
 
-func (v *verdicts) may(ctx context.Context, verb string, gr schema.GroupResource, name string) (bool, error) {
+func (v *results) may(ctx context.Context, verb string, gr schema.GroupResource, name string) (bool, error) {
 	r, err := shared.API[cluster].Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: v.user(), Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + v.ns, "system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: gr.Group, Resource: gr.Resource, Namespace: v.ns, Name: name},
@@ -222,7 +222,7 @@ func (v *verdicts) may(ctx context.Context, verb string, gr schema.GroupResource
 }
 
 // content is what an object of a kind has, by chance.
-func (v *verdicts) content(kind string, bare bool) map[string]any {
+func (v *results) content(kind string, bare bool) map[string]any {
 	c := map[string]any{}
 	rule := func(resource, verb string) any {
 		return map[string]any{"apiGroups": []any{""}, "resources": []any{resource}, "verbs": []any{verb}}
@@ -245,9 +245,9 @@ func (v *verdicts) content(kind string, bare bool) map[string]any {
 	return c
 }
 
-func playVerdicts(t *testing.T, seed uint64, seen map[string]int) {
+func playResults(t *testing.T, seed uint64, seen map[string]int) {
 	ns := shared.NamespaceOn(t, cluster)
-	v := &verdicts{T: t, Rand: rand.New(rand.NewPCG(seed, seed)), ns: ns}
+	v := &results{T: t, Rand: rand.New(rand.NewPCG(seed, seed)), ns: ns}
 	clusterRole(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: ns + "-weak"}, Rules: []rbacv1.PolicyRule{coreRule([]string{"get"}, "pods")}})
 	clusterRole(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: ns + "-strong"}, Rules: []rbacv1.PolicyRule{coreRule([]string{"delete"}, "nodes")}})
 	admin, err := shared.Clusters[cluster].RESTConfig()
@@ -263,8 +263,8 @@ func playVerdicts(t *testing.T, seed uint64, seen map[string]int) {
 	w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	specs := map[bool]*workv1.ManifestWorkSpec{false: &w.Spec, true: {DeleteOption: w.Spec.DeleteOption}}
 	for i := range manifestsEach {
-		k := verdictKinds[v.IntN(len(verdictKinds))]
-		strategy := oneOf(v, verdictStrategies...)
+		k := resultKinds[v.IntN(len(resultKinds))]
+		strategy := oneOf(v, resultStrategies...)
 		live, want := v.content(k.kind, v.IntN(4) == 0), v.content(k.kind, v.IntN(3) == 0)
 		there, labelled := v.IntN(3) > 0, v.IntN(2) == 0
 		if v.IntN(3) == 0 {
@@ -319,7 +319,7 @@ func playVerdicts(t *testing.T, seed uint64, seen map[string]int) {
 			if c == nil {
 				return fmt.Errorf("manifest %d has no condition", i)
 			}
-			if output := saidOf(*c); output != expected[i] {
+			if output := resultOf(*c); output != expected[i] {
 				return fmt.Errorf("seed %d: manifest %d, %s by %s with the rights %v, is %s (%s), the kube-apiserver says %s", seed, i,
 					w.Spec.Workload.Manifests[i].Raw, w.Spec.ManifestConfigs[i].UpdateStrategy.Type, v.rules, output, c.Message, expected[i])
 			}
@@ -335,7 +335,7 @@ func playVerdicts(t *testing.T, seed uint64, seen map[string]int) {
 }
 
 // bareOf is a manifest that says nothing about rights: the roleRef of a binding has to be there.
-func (v *verdicts) bareOf(kind string, live map[string]any) map[string]any {
+func (v *results) bareOf(kind string, live map[string]any) map[string]any {
 	c := v.content(kind, true)
 	if ref, has := live["roleRef"]; has {
 		c["roleRef"] = ref
@@ -345,7 +345,7 @@ func (v *verdicts) bareOf(kind string, live map[string]any) map[string]any {
 
 // expect is what the server answers to the account that writes the object itself, and may do all that
 // an executor has to be able to.
-func (v *verdicts) expect(a apply.Applier, m apply.Manifest) string {
+func (v *results) expect(a apply.Applier, m apply.Manifest) string {
 	v.Helper()
 	for _, verb := range orphaned {
 		name := m.Ref.Name
@@ -368,7 +368,7 @@ func (v *verdicts) expect(a apply.Applier, m apply.Manifest) string {
 	return "failed"
 }
 
-func saidOf(c metav1.Condition) string {
+func resultOf(c metav1.Condition) string {
 	switch {
 	case c.Status == metav1.ConditionTrue:
 		return "applied"
@@ -381,7 +381,7 @@ func saidOf(c metav1.Condition) string {
 }
 
 // read is what an object has besides its name and what the server notes.
-func (v *verdicts) read(objects agentcluster.Objects, ref agentcluster.Ref) map[string]any {
+func (v *results) read(objects agentcluster.Objects, ref agentcluster.Ref) map[string]any {
 	v.Helper()
 	o, err := objects.Get(v.Context(), ref)
 	if apierrors.IsNotFound(err) {
@@ -416,7 +416,7 @@ func (o twins) Get(ctx context.Context, ref agentcluster.Ref) (*unstructured.Uns
 }
 
 // make makes an object as the administrator, for the time of the test.
-func (v *verdicts) make(admin *rest.Config, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
+func (v *results) make(admin *rest.Config, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
 	v.Helper()
 	api, err := dynamic.NewForConfig(admin)
 	if err != nil {

@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 // inner is where the proxy is for who is in the namespace.
 const inner = "127.0.0.1:3128"
 
-// far is an agent in a network from which only the proxy and its kube-apiserver are reached.
-type far struct {
+// remotePeer is an agent in a network from which only the proxy and its kube-apiserver are reached.
+type remotePeer struct {
 	name    string
 	network *isolated
 	// files are the lines of a driver file that say how to reach the broker, without the proxy.
@@ -52,7 +52,7 @@ type far struct {
 // runs makes names that no earlier run of a test had, whose works may still be on their way out.
 var runs atomic.Int64
 
-func newFar(t *testing.T, name, proxy string, overMQTT bool) *far {
+func newRemotePeer(t *testing.T, name, proxy string, overMQTT bool) *remotePeer {
 	t.Helper()
 	name = fmt.Sprintf("%s-%d", name, runs.Add(1))
 	f.JoinAs(t, name)
@@ -64,7 +64,7 @@ func newFar(t *testing.T, name, proxy string, overMQTT bool) *far {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &far{name: name, network: isolate(t, map[string]string{inner: proxy, api.Host: api.Host}), file: string(f.ConnectionFile(pki.Agent, name))}
+	a := &remotePeer{name: name, network: isolate(t, map[string]string{inner: proxy, api.Host: api.Host}), file: string(f.ConnectionFile(pki.Agent, name))}
 	if overMQTT {
 		topics := mqttacl.Usual(fleet.SourceID).Topics
 		a.file = strings.Replace(a.file, "url:", "brokerHost:", 1) + fmt.Sprintf("topics:\n  sourceEvents: %s\n  agentEvents: %s\n  sourceBroadcast: %s\n  agentBroadcast: %s\n",
@@ -75,7 +75,7 @@ func newFar(t *testing.T, name, proxy string, overMQTT bool) *far {
 }
 
 // spec starts the agent with one more line of its file.
-func (a *far) spec(t *testing.T, line string) proc.Spec {
+func (a *remotePeer) spec(t *testing.T, line string) proc.Spec {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte(a.file+line+"\n"), 0o600); err != nil {
@@ -85,7 +85,7 @@ func (a *far) spec(t *testing.T, line string) proc.Spec {
 }
 
 // doctor runs hawser-agent doctor where the agent is.
-func (a *far) doctor(t *testing.T, line string) (string, error) {
+func (a *remotePeer) doctor(t *testing.T, line string) (string, error) {
 	t.Helper()
 	s := a.spec(t, line)
 	s.Args = append([]string{"doctor"}, s.Args...)
@@ -95,7 +95,7 @@ func (a *far) doctor(t *testing.T, line string) (string, error) {
 const proxyLine = "proxy: http://" + user + ":" + password + "@" + inner
 
 // updated has the agent bring a ConfigMap, or its next version.
-func (a *far) updated(t *testing.T, version int) {
+func (a *remotePeer) updated(t *testing.T, version int) {
 	t.Helper()
 	works := f.HubAPI.Work.WorkV1().ManifestWorks(a.name)
 	w := harness.NewWork(t, a.name, "w", fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {namespace: default, name: %s}, data: {version: %q}}", a.name, fmt.Sprint(version)))
@@ -143,7 +143,7 @@ func TestProxy_IsTheOnlyWay(t *testing.T) {
 	proxy := squid(t, "3128", 60)
 	for transport, overMQTT := range ways {
 		t.Run(transport, func(t *testing.T) {
-			a := newFar(t, "far-"+transport, proxy, overMQTT)
+			a := newRemotePeer(t, "far-"+transport, proxy, overMQTT)
 			for line, want := range map[string]string{
 				"proxy: none":            "tcp: nobody listens at " + f.BrokerAddr(),
 				"proxy: http://" + inner: "proxy: the proxy http://" + inner + " wants another user name and password",
@@ -165,7 +165,7 @@ func TestProxy_IsTheOnlyWay(t *testing.T) {
 
 // TestProxy_Refuses: the proxy knows the user and does not let anybody connect to that address.
 func TestProxy_Refuses(t *testing.T) {
-	a := newFar(t, "refused", squid(t, "3129", 60), false)
+	a := newRemotePeer(t, "refused", squid(t, "3129", 60), false)
 	a.file = strings.Replace(a.file, "url: "+f.BrokerAddr(), "url: 127.0.0.1:8090", 1)
 	out, err := a.doctor(t, proxyLine)
 	if err == nil || !strings.Contains(out, "refuses a connection to 127.0.0.1:8090: 403 Forbidden") || !strings.Contains(out, "ask the network team to allow CONNECT to 127.0.0.1:8090 through "+inner) {
@@ -180,8 +180,8 @@ func TestProxy_EndsIdleConnections(t *testing.T) {
 	for transport, overMQTT := range ways {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
-			stays, cut := newFar(t, "quiet-"+transport, patient, overMQTT), newFar(t, "cut-"+transport, hasty, overMQTT)
-			for _, a := range []*far{stays, cut} {
+			stays, cut := newRemotePeer(t, "quiet-"+transport, patient, overMQTT), newRemotePeer(t, "cut-"+transport, hasty, overMQTT)
+			for _, a := range []*remotePeer{stays, cut} {
 				f.Run(t, a.network.inside(t, a.spec(t, proxyLine)))
 				a.updated(t, 1)
 			}

@@ -28,7 +28,7 @@ func TestOurAgent(t *testing.T) {
 		"--grpc-bootstrap-config=" + filepath.Join(k.bootstrap, "config.yaml"), "--hub-kubeconfig-secret=hawser-agent-hub",
 		"--state-dir=" + filepath.Join(r.dir, "agent"), "--hub-identity=hub", "--disable-leader-election",
 	}})
-	k.asks()
+	k.sendsRequests()
 	k.accept()
 	k.hasCondition(clusterv1.ManagedClusterConditionHubAccepted, metav1.ConditionTrue)
 	k.hasCondition(clusterv1.ManagedClusterConditionJoined, metav1.ConditionTrue)

@@ -97,12 +97,12 @@ func (k *klusterlet) pointAt(hub, endpoint, token string) {
 	k.write(filepath.Join(k.name, "bootstrap", "kubeconfig"), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: bootstrap,
 clusters: [{name: %s, cluster: {server: "https://%s"}}], contexts: [{name: bootstrap, context: {cluster: %s, user: bootstrap}}],
 users: [{name: bootstrap, user: {token: none}}]}`, hub, endpoint, hub))
-	k.tellAgent(endpoint)
+	k.sendToAgent(endpoint)
 }
 
-// tellAgent updates the bootstrap Secret, whose change ends a running registration agent. What is
+// sendToAgent updates the bootstrap Secret, whose change ends a running registration agent. What is
 // in it the agent reads from the files.
-func (k *klusterlet) tellAgent(version string) {
+func (k *klusterlet) sendToAgent(version string) {
 	k.Helper()
 	secrets := k.spoke.kube.CoreV1().Secrets(agentNamespace)
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-hub-kubeconfig"}, StringData: map[string]string{"config.yaml": version}}
@@ -137,8 +137,8 @@ func (k *klusterlet) requests(ctx context.Context) ([]certificatesv1.Certificate
 	return l.Items, nil
 }
 
-// asks waits until the cluster has asked to join: its ManagedCluster and a request are there.
-func (k *klusterlet) asks() {
+// sendsRequests waits until the cluster has asked to join: its ManagedCluster and a request are there.
+func (k *klusterlet) sendsRequests() {
 	k.Helper()
 	k.eventually(func(ctx context.Context) error {
 		if _, err := k.cluster(ctx); err != nil {
@@ -270,7 +270,7 @@ func applied(w *workv1.ManifestWork) bool {
 func joined(r *rig, name, endpoint string, flags ...string) *klusterlet {
 	r.Helper()
 	k := r.newKlusterlet(name, endpoint, r.token(flags...))
-	k.asks()
+	k.sendsRequests()
 	k.accept()
 	k.certified()
 	k.startWork()

@@ -17,8 +17,8 @@ import (
 
 const (
 	root = "../../.."
-	// stock is the program with all of OCM's.
-	stock = root + "/bin/klusterlet"
+	// ocmImage is the program with all of OCM's.
+	ocmImage = root + "/bin/klusterlet"
 )
 
 // planes is the directory of the programs controlplane and kubectl.
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	if _, err := os.Stat(stock); err != nil {
+	if _, err := os.Stat(ocmImage); err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: the programs are not built, run the tests with make e2e-ocm: %v\n", err)
 		return 1
 	}

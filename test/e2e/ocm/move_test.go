@@ -65,9 +65,9 @@ func TestMoveFromKube(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.write("cluster1/bootstrap/kubeconfig", string(kubeconfig))
-	k.tellAgent("kube")
+	k.sendToAgent("kube")
 	k.registration = r.program("cluster1-registration", "registration agent", registrationEnv, k.registrationArgs(false)...)
-	k.asks()
+	k.sendsRequests()
 	k.accept()
 	k.certified()
 	k.work = r.program("cluster1-work", "work agent", nil, k.workArgs(false)...)
@@ -79,7 +79,7 @@ func TestMoveFromKube(t *testing.T) {
 	k.work.becomes(append([]string{"work", "agent"}, k.workArgs(true)...))
 	k.eventually(func(context.Context) error {
 		k.accept()
-		return k.says("config.yaml", h.addr)
+		return k.output("config.yaml", h.addr)
 	})
 	k.hasRecord(recordOf(h.addr))
 	k.delivers("first", "over Hawser")
@@ -94,12 +94,12 @@ func TestMoveFromKube(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.write("cluster1/bootstrap/kubeconfig", string(kubeconfig))
-	k.tellAgent("kube again")
+	k.sendToAgent("kube again")
 	k.registration.becomes(append([]string{"registration", "agent"}, k.registrationArgs(false)...))
 	k.work.becomes(append([]string{"work", "agent"}, k.workArgs(false)...))
 	k.eventually(func(context.Context) error {
 		k.accept()
-		return k.says("kubeconfig", hub.Host)
+		return k.output("kubeconfig", hub.Host)
 	})
 	k.hasRecord(direct[0])
 	k.delivers("first", "back at the kube-apiserver")
@@ -133,7 +133,7 @@ func (k *klusterlet) moves(hub, endpoint, token string) {
 	k.pointAt(hub, endpoint, token)
 	k.eventually(func(context.Context) error {
 		k.accept()
-		return k.says("config.yaml", endpoint)
+		return k.output("config.yaml", endpoint)
 	})
 }
 
@@ -179,8 +179,8 @@ func (k *klusterlet) recordNames() (names []string) {
 	return names
 }
 
-// says returns nil once a file of the Secret with the hub's certificate has a text.
-func (k *klusterlet) says(file, text string) error {
+// output returns nil once a file of the Secret with the hub's certificate has a text.
+func (k *klusterlet) output(file, text string) error {
 	b, err := os.ReadFile(filepath.Join(k.home, filepath.Base(file)))
 	if err == nil && !strings.Contains(string(b), text) {
 		err = fmt.Errorf("%s does not say %s", file, text)

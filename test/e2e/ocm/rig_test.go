@@ -273,7 +273,7 @@ func (r *rig) program(name, program string, env []string, args ...string) *super
 	if err != nil {
 		r.Fatal(err)
 	}
-	path, err := filepath.Abs(stock)
+	path, err := filepath.Abs(ocmImage)
 	if err != nil {
 		r.Fatal(err)
 	}

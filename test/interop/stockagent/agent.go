@@ -44,11 +44,11 @@ func (a *agent) run(ctx context.Context, in io.Reader) error {
 	defer stop()
 	codec := wire.Codec[*workv1.ManifestWork]{
 		Codec:    agentcodec.NewManifestBundleCodec(),
-		Sent:     func(e *wire.Event) { a.say(console.Line{What: "sent", Event: e}) },
-		Received: a.sayReceived,
+		Sent:     func(e *wire.Event) { a.print(console.Line{What: "sent", Event: e}) },
+		Received: a.printReceived,
 	}
-	store := &tellingStore{AgentInformerWatcherStore: workstore.NewAgentInformerWatcherStore(), subscribed: func() {
-		a.console.Say(console.Line{What: "subscribed"})
+	store := &loggingStore{AgentInformerWatcherStore: workstore.NewAgentInformerWatcherStore(), subscribed: func() {
+		a.console.Print(console.Line{What: "subscribed"})
 	}}
 	o := options.NewGenericClientOptions(transport, codec, a.id).WithClusterName(a.cluster).WithClientWatcherStore(store)
 	if a.works, err = work.NewAgentClientHolder(ctx, o); err != nil {
@@ -76,7 +76,7 @@ func (a *agent) handlers() cache.ResourceEventHandler {
 				o = d.Obj
 			}
 			if w, ok := o.(*workv1.ManifestWork); ok {
-				a.say(console.Line{What: what, Work: w})
+				a.print(console.Line{What: what, Work: w})
 			}
 		}
 	}
@@ -86,20 +86,20 @@ func (a *agent) handlers() cache.ResourceEventHandler {
 	}
 }
 
-func (a *agent) say(l console.Line) {
+func (a *agent) print(l console.Line) {
 	if !a.quiet {
-		a.console.Say(l)
+		a.console.Print(l)
 	}
 }
 
 // everySo is after how many received events a quiet agent writes a line.
 const everySo = 1000
 
-func (a *agent) sayReceived(e *wire.Event, err error) {
+func (a *agent) printReceived(e *wire.Event, err error) {
 	n := a.received.Add(1)
 	if a.quiet {
 		if n%everySo == 0 {
-			a.console.Say(console.Line{What: "count", Count: int(n)})
+			a.console.Print(console.Line{What: "count", Count: int(n)})
 		}
 		return
 	}
@@ -108,7 +108,7 @@ func (a *agent) sayReceived(e *wire.Event, err error) {
 		l = console.Failure("", err)
 	}
 	l.What, l.Event = "received", e
-	a.console.Say(l)
+	a.console.Print(l)
 }
 
 // list answers with all works that the agent holds.
@@ -136,14 +136,14 @@ func (a *agent) patch(ctx context.Context, c console.Command) (console.Line, err
 	return console.Line{Work: w}, err
 }
 
-// tellingStore tells when the client has subscribed: the client asks only then
+// loggingStore tells when the client has subscribed: the client asks only then
 // whether the store is ready for a resync.
-type tellingStore struct {
+type loggingStore struct {
 	*workstore.AgentInformerWatcherStore
 	subscribed func()
 }
 
-func (s *tellingStore) HasInitiated() bool {
+func (s *loggingStore) HasInitiated() bool {
 	ready := s.AgentInformerWatcherStore.HasInitiated()
 	if ready {
 		s.subscribed()

@@ -30,7 +30,7 @@ type broker struct {
 	listen, cert, key, clientCA string
 
 	console *console.Console
-	stock   *stock.GRPCBroker
+	ocm     *stock.GRPCBroker
 	works   *service
 }
 
@@ -44,13 +44,13 @@ func (b *broker) run(ctx context.Context, in io.Reader) error {
 		return err
 	}
 	b.works = newService()
-	b.stock = stock.NewGRPCBroker(stock.NewBrokerOptions())
-	b.stock.RegisterService(ctx, payload.ManifestBundleEventDataType, b.works)
-	server := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(b.tellPublish), grpc.StreamInterceptor(b.tellStream))
-	pbv1.RegisterCloudEventServiceServer(server, b.stock)
+	b.ocm = stock.NewGRPCBroker(stock.NewBrokerOptions())
+	b.ocm.RegisterService(ctx, payload.ManifestBundleEventDataType, b.works)
+	server := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(b.printPublish), grpc.StreamInterceptor(b.printStream))
+	pbv1.RegisterCloudEventServiceServer(server, b.ocm)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }() // Stop ends it
-	b.console.Say(console.Line{What: "listening", Addr: listener.Addr().String()})
+	b.console.Print(console.Line{What: "listening", Addr: listener.Addr().String()})
 
 	err = b.console.Serve(ctx, in, map[string]console.Handler{
 		"put": b.put, "send": b.send, "drop": b.drop, "fill": b.fill, "refuse": b.refuse,
@@ -81,15 +81,15 @@ func (b *broker) credentials() (credentials.TransportCredentials, error) {
 	}), nil
 }
 
-// tellPublish tells what was published and how the broker answered.
-func (b *broker) tellPublish(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+// printPublish tells what was published and how the broker answered.
+func (b *broker) printPublish(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	r, ok := req.(*pbv1.PublishRequest)
 	if !ok {
 		return next(ctx, req)
 	}
 	e, err := binding.ToEvent(ctx, protocol.NewMessage(r.Event))
 	if err != nil {
-		b.console.Say(console.Failure("undecodable", err))
+		b.console.Print(console.Failure("undecodable", err))
 		return next(ctx, req)
 	}
 	if err := b.registered(ctx, e.Type(), fmt.Sprint(e.Extensions()[types.ExtensionClusterName])); err != nil {
@@ -101,7 +101,7 @@ func (b *broker) tellPublish(ctx context.Context, req any, _ *grpc.UnaryServerIn
 		l = console.Failure("", err)
 	}
 	l.What, l.Event = "published", wire.Show(e)
-	b.console.Say(l)
+	b.console.Print(l)
 	return answer, err
 }
 
@@ -117,11 +117,11 @@ func (b *broker) registered(ctx context.Context, eventType, cluster string) erro
 	return b.subscribed(ctx, cluster)
 }
 
-// tellStream tells of streams that come and go.
-func (b *broker) tellStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	b.console.Say(console.Line{What: "stream"})
+// printStream tells of streams that come and go.
+func (b *broker) printStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	b.console.Print(console.Line{What: "stream"})
 	err := next(srv, ss)
-	b.console.Say(console.Line{What: "streamEnd"})
+	b.console.Print(console.Line{What: "streamEnd"})
 	return err
 }
 
@@ -130,7 +130,7 @@ const pollEvery = 2 * time.Millisecond
 func (b *broker) subscribed(ctx context.Context, cluster string) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
-	for !b.stock.IsConsumerSubscribed(cluster) {
+	for !b.ocm.IsConsumerSubscribed(cluster) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -149,7 +149,7 @@ func (b *broker) put(ctx context.Context, c console.Command) (console.Line, erro
 	if err := b.works.put(e); err != nil {
 		return console.Line{}, err
 	}
-	return console.Line{}, b.stock.HandleEvent(ctx, e)
+	return console.Line{}, b.ocm.HandleEvent(ctx, e)
 }
 
 // send sends an event to the cluster and keeps nothing.
@@ -158,7 +158,7 @@ func (b *broker) send(ctx context.Context, c console.Command) (console.Line, err
 	if err != nil {
 		return console.Line{}, err
 	}
-	return console.Line{}, b.stock.HandleEvent(ctx, e)
+	return console.Line{}, b.ocm.HandleEvent(ctx, e)
 }
 
 // drop forgets a work and tells nobody.

@@ -110,30 +110,30 @@ func clientOptions[T generic.ResourceObject](k *klusterlet, codec generic.Codec[
 	dataType := codec.EventDataType().String()
 	reporting := wire.Codec[T]{
 		Codec: codec,
-		Sent:  func(e *wire.Event) { k.console.Say(console.Line{What: "sent", Type: dataType, Event: e}) },
+		Sent:  func(e *wire.Event) { k.console.Print(console.Line{What: "sent", Type: dataType, Event: e}) },
 		Received: func(e *wire.Event, err error) {
 			l := console.Line{}
 			if err != nil {
 				l = console.Failure("", err)
 			}
 			l.What, l.Type, l.Event = "received", dataType, e
-			k.console.Say(l)
+			k.console.Print(l)
 		},
 	}
 	return options.NewGenericClientOptions(any(k.options), reporting, k.cluster).WithClusterName(k.cluster).
-		WithClientWatcherStore(tellingStore[T]{ClientWatcherStore: held, subscribed: func() {
-			k.console.Say(console.Line{What: "subscribed", Type: dataType})
+		WithClientWatcherStore(loggingStore[T]{ClientWatcherStore: held, subscribed: func() {
+			k.console.Print(console.Line{What: "subscribed", Type: dataType})
 		}})
 }
 
-// tellingStore tells when the client has subscribed: the client asks only then
+// loggingStore tells when the client has subscribed: the client asks only then
 // whether the store is ready for a resync.
-type tellingStore[T generic.ResourceObject] struct {
+type loggingStore[T generic.ResourceObject] struct {
 	store.ClientWatcherStore[T]
 	subscribed func()
 }
 
-func (s tellingStore[T]) HasInitiated() bool {
+func (s loggingStore[T]) HasInitiated() bool {
 	ready := s.ClientWatcherStore.HasInitiated()
 	if ready {
 		s.subscribed()
@@ -148,7 +148,7 @@ func (k *klusterlet) handlers(dataType string) cache.ResourceEventHandler {
 			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = d.Obj
 			}
-			k.console.Say(console.Line{What: what, Type: dataType, Object: o})
+			k.console.Print(console.Line{What: what, Type: dataType, Object: o})
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{

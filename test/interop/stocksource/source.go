@@ -42,18 +42,18 @@ func (s *source) run(ctx context.Context, in io.Reader) error {
 	defer stop()
 	codec := wire.Codec[*workv1.ManifestWork]{
 		Codec: sourcecodec.NewManifestBundleCodec(),
-		Sent:  func(e *wire.Event) { s.console.Say(console.Line{What: "sent", Event: e}) },
+		Sent:  func(e *wire.Event) { s.console.Print(console.Line{What: "sent", Event: e}) },
 		Received: func(e *wire.Event, err error) {
 			l := console.Line{}
 			if err != nil {
 				l = console.Failure("", err)
 			}
 			l.What, l.Event = "received", e
-			s.console.Say(l)
+			s.console.Print(l)
 		},
 	}
-	store := &tellingStore{SourceInformerWatcherStore: workstore.NewSourceInformerWatcherStore(ctx), subscribed: func() {
-		s.console.Say(console.Line{What: "subscribed"})
+	store := &loggingStore{SourceInformerWatcherStore: workstore.NewSourceInformerWatcherStore(ctx), subscribed: func() {
+		s.console.Print(console.Line{What: "subscribed"})
 	}, ready: make(chan struct{})}
 	o := options.NewGenericClientOptions(transport, codec, cmp.Or(s.client, s.id)).WithSourceID(s.id).WithClientWatcherStore(store)
 	if s.works, err = work.NewSourceClientHolder(ctx, o); err != nil {
@@ -83,7 +83,7 @@ func (s *source) handlers() cache.ResourceEventHandler {
 				o = d.Obj
 			}
 			if w, ok := o.(*workv1.ManifestWork); ok {
-				s.console.Say(console.Line{What: what, Work: w})
+				s.console.Print(console.Line{What: what, Work: w})
 			}
 		}
 	}
@@ -116,9 +116,9 @@ func (s *source) list(ctx context.Context, _ console.Command) (console.Line, err
 	return console.Line{Works: works.Items}, nil
 }
 
-// tellingStore tells when the client has subscribed: the client asks only then
+// loggingStore tells when the client has subscribed: the client asks only then
 // whether the store is ready for a resync.
-type tellingStore struct {
+type loggingStore struct {
 	*workstore.SourceInformerWatcherStore
 	subscribed func()
 	// ready is closed when the store has its informer; the client may subscribe
@@ -126,7 +126,7 @@ type tellingStore struct {
 	ready chan struct{}
 }
 
-func (s *tellingStore) HasInitiated() bool {
+func (s *loggingStore) HasInitiated() bool {
 	select {
 	case <-s.ready:
 	default:

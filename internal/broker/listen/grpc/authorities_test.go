@@ -38,9 +38,9 @@ func (s *site) comes(a, b *pki.Authority, r pki.Request) *subscription {
 	return sub
 }
 
-// TestAuthorities_OfTheHubVouchForAgents: an agent with a certificate of an authority of which the hub
+// TestAuthorities_OfTheHubAreTrustedForAgents: an agent with a certificate of an authority of which the hub
 // told is let in, and is until that is taken back. Nobody else is let in by such a one, and is told why.
-func TestAuthorities_OfTheHubVouchForAgents(t *testing.T) {
+func TestAuthorities_OfTheHubAreTrustedForAgents(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a)
 	stays := s.subscribe(showing(t, a, issue(t, a, agentOf("cluster1"), long)))
@@ -69,9 +69,9 @@ func TestAuthorities_OfTheHubVouchForAgents(t *testing.T) {
 	s.logs(`reason=untrusted peer=agent/cluster1`)
 }
 
-// TestAuthorities_OfTheHubKeepNobodyElse: the broker's own file had the authority of a source, and has
+// TestAuthorities_OfTheHubAdmitNoOtherRole: the broker's own file had the authority of a source, and has
 // it no more. That the hub tells of it keeps the connections of agents alone.
-func TestAuthorities_OfTheHubKeepNobodyElse(t *testing.T) {
+func TestAuthorities_OfTheHubAdmitNoOtherRole(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a, b)
 	s.setAuthorities(b)

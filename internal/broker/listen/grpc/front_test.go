@@ -199,9 +199,9 @@ func ocmClient(cc *ggrpc.ClientConn) *client {
 	return &client{cloudeventsv1.NewCloudEventServiceClient(cc)}
 }
 
-// TestFront_StockPartySeesNothingOfHawser: a stock Subscribe gets one header of
+// TestFront_OCMClientSeesNothingOfHawser: a stock Subscribe gets one header of
 // ours, and no event but what the server sends.
-func TestFront_StockPartySeesNothingOfHawser(t *testing.T) {
+func TestFront_OCMClientSeesNothingOfHawser(t *testing.T) {
 	f := start(t, server{subscribe: func(_ context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 		if r.Hello != (transport.Hello{}) {
 			t.Errorf("hello of a stock party: %+v", r.Hello)

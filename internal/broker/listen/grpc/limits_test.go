@@ -177,9 +177,9 @@ func limited(t *testing.T, s server, edit func(*grpc.Config)) (*front, *testkit.
 	return start(t, s, func(c *grpc.Config) { c.Credentials = ca.Server(); edit(c) }), ca
 }
 
-// TestLimits_NothingIsReadOfWhoIsNobody: the answer comes after the headers, and
+// TestLimits_UnidentifiedClientIsNotRead: the answer comes after the headers, and
 // tells what to do.
-func TestLimits_NothingIsReadOfWhoIsNobody(t *testing.T) {
+func TestLimits_UnidentifiedClientIsNotRead(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Anonymous())
 	for _, method := range []string{authz.Publish, authz.Subscribe, authz.HealthCheck, authz.Backup, "/some.Other/Method"} {
@@ -350,10 +350,10 @@ func TestLimits_Reflection(t *testing.T) {
 	}
 }
 
-// TestLimits_RefusalWithAFarDeadline: a refusal is heard, whatever deadline the
+// TestLimits_RefusalWithADistantDeadline: a refusal is heard, whatever deadline the
 // call has; after several of that kind the connection ends, for each is kept
 // until then.
-func TestLimits_RefusalWithAFarDeadline(t *testing.T) {
+func TestLimits_RefusalWithADistantDeadline(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Client(viewer))
 	remote := []string{"content-type", "application/grpc", "grpc-timeout", "99999999H"}

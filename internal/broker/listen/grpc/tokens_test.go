@@ -234,8 +234,8 @@ func subscribed(t *testing.T, cc *ggrpc.ClientConn) (ended chan error) {
 	return ended
 }
 
-// TestTokens_SayWho calls: at the server, in the audit stream, and in what is counted.
-func TestTokens_SayWho(t *testing.T) {
+// TestTokens_NameTheAccount calls: at the server, in the audit stream, and in what is counted.
+func TestTokens_NameTheAccount(t *testing.T) {
 	p := openBearing(t, nil)
 	text := p.token("source")
 	cc := dialBearing(t, p.addr, p.ca, text)
@@ -476,8 +476,8 @@ func TestTokens_Attempts(t *testing.T) {
 	}
 }
 
-// TestTokens_Strangers: those who come without a certificate and say nothing give way to who does.
-func TestTokens_Strangers(t *testing.T) {
+// TestTokens_UnknownTokens: those who come without a certificate and say nothing give way to who does.
+func TestTokens_UnknownTokens(t *testing.T) {
 	p := openBearing(t, nil)
 	var idle []*wire
 	for range 60 {

@@ -193,8 +193,8 @@ func TestDeliver_Topics(t *testing.T) {
 	}
 }
 
-// TestDeliver_NobodyThere: a stream whose connection is gone ends.
-func TestDeliver_NobodyThere(t *testing.T) {
+// TestDeliver_NoSubscribers: a stream whose connection is gone ends.
+func TestDeliver_NoSubscribers(t *testing.T) {
 	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
 	if err := agent.Close(); err != nil {
 		t.Fatal(err)

@@ -181,8 +181,8 @@ func TestBackup_OnDisk(t *testing.T) {
 	}
 }
 
-// TestBackup_StopsWhenTold: by its context and by Close; nothing is left.
-func TestBackup_StopsWhenTold(t *testing.T) {
+// TestBackup_StopsWhenCanceled: by its context and by Close; nothing is left.
+func TestBackup_StopsWhenCanceled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	var hook atomic.Pointer[func()]

@@ -116,9 +116,9 @@ func TestOpen_FindsDamage(t *testing.T) {
 	}
 }
 
-// TestOpen_FindsLostEnd: a store that has less than when it was closed says so,
+// TestOpen_FindsMissingEnd: a store that has less than when it was closed says so,
 // and one that was not closed is not held to it.
-func TestOpen_FindsLostEnd(t *testing.T) {
+func TestOpen_FindsMissingEnd(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
 	s := mustOpen(t, Options{Dir: dir, FS: fs})

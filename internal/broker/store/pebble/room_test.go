@@ -65,9 +65,9 @@ func exhausting(fs vfs.FS, err error, fault func(op errorfs.Op) bool) (files vfs
 
 func created(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpRename }
 
-// TestRoom_GoesOnByItself: whatever of the engine finds no room, or no file descriptor,
+// TestSpaceGuard_ResumesByItself: whatever of the engine finds no room, or no file descriptor,
 // nothing is acknowledged that is not on disk, and when there is some the store goes on.
-func TestRoom_GoesOnByItself(t *testing.T) {
+func TestSpaceGuard_ResumesByItself(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
 		err   error
@@ -115,9 +115,9 @@ func TestRoom_GoesOnByItself(t *testing.T) {
 	}
 }
 
-// TestRoom_ReadersWait: a file that cannot be opened for want of a descriptor is not
+// TestSpaceGuard_ReadersWait: a file that cannot be opened for want of a descriptor is not
 // damaged.
-func TestRoom_ReadersWait(t *testing.T) {
+func TestSpaceGuard_ReadersWait(t *testing.T) {
 	t.Parallel()
 	files, on := exhausting(vfs.NewMem(), syscall.EMFILE, func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen && ofFile(op, "*.sst") })
 	s := mustOpen(t, tiny(files))
@@ -143,9 +143,9 @@ func TestRoom_ReadersWait(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestRoom_NobodyWaitsAtTheEnd: a store that is to stop does not wait for room. What was
+// TestSpaceGuard_WakesAllWaitersAtTheEnd: a store that is to stop does not wait for room. What was
 // under way is not acknowledged.
-func TestRoom_NobodyWaitsAtTheEnd(t *testing.T) {
+func TestSpaceGuard_WakesAllWaitersAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *Store, stop chan struct{}){
 		"close": func(*Store, chan struct{}) {},
@@ -189,9 +189,9 @@ func measured(t *testing.T, files *vfs.MemFS, free uint64) {
 	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 20})
 }
 
-// TestRoom_OpensOnAFullDisk: the reserve makes it possible. Then the store takes what makes
+// TestSpaceGuard_OpensOnAFullDisk: the reserve makes it possible. Then the store takes what makes
 // room, and everything when the reserve is there again.
-func TestRoom_OpensOnAFullDisk(t *testing.T) {
+func TestSpaceGuard_OpensOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
 	measured(t, mem, 1<<19)
@@ -236,9 +236,9 @@ func TestRoom_OpensOnAFullDisk(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestRoom_Marks: below the mark the store is low on room, until half as much more is free
+// TestSpaceGuard_Bookmarks: below the mark the store is low on room, until half as much more is free
 // and the reserve is there.
-func TestRoom_Marks(t *testing.T) {
+func TestSpaceGuard_Bookmarks(t *testing.T) {
 	t.Parallel()
 	missing := errors.New("missing")
 	for _, c := range []struct {
@@ -263,9 +263,9 @@ func TestRoom_Marks(t *testing.T) {
 	}
 }
 
-// TestRoom_IsGivenBack: deletions are taken on a disk that is nearly full, and make room
+// TestSpaceGuard_ReleasesReserve: deletions are taken on a disk that is nearly full, and make room
 // although nothing else is written.
-func TestRoom_IsGivenBack(t *testing.T) {
+func TestSpaceGuard_ReleasesReserve(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
 	s := mustOpen(t, tiny(mem))
@@ -314,8 +314,8 @@ func tables(t *testing.T, files vfs.FS) (bytes int64) {
 	return bytes
 }
 
-// TestRoom_ReserveStays: it belongs to the directory, not to the works.
-func TestRoom_ReserveStays(t *testing.T) {
+// TestSpaceGuard_ReserveStays: it belongs to the directory, not to the works.
+func TestSpaceGuard_ReserveStays(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
 	measured(t, mem, 1<<19)
@@ -334,8 +334,8 @@ func TestRoom_ReserveStays(t *testing.T) {
 	}
 }
 
-// TestClose_NoRoomForTheMark: half a mark would be damage, so there is none.
-func TestClose_NoRoomForTheMark(t *testing.T) {
+// TestClose_NoSpaceForTheShutdownMarker: half a mark would be damage, so there is none.
+func TestClose_NoSpaceForTheShutdownMarker(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
 	files, on := failing(mem, func(op errorfs.Op) error {

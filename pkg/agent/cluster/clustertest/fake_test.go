@@ -13,7 +13,7 @@ func TestFake_Suite(t *testing.T) {
 	clustertest.Run(t, clustertest.New(), "default")
 }
 
-func TestFake_CollectGarbageTakesWhatLostItsLastOwner(t *testing.T) {
+func TestFake_CollectGarbageTakesObjectsWithoutOwner(t *testing.T) {
 	f := clustertest.New()
 	owners := func(names ...string) (refs []metav1.OwnerReference) {
 		for _, n := range names {

@@ -274,7 +274,7 @@ func TestDial_AllAddressesOfAName(t *testing.T) {
 
 // What a party hears of a broker's certificate that it does not accept names who signed it: that may be
 // a proxy that inspects TLS.
-func TestExplain_NamesWhoSigned(t *testing.T) {
+func TestExplain_NamesTheSigner(t *testing.T) {
 	port, _ := httpsProxy(t, "200 OK")
 	_, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{MinVersion: tls.VersionTLS12})
 	e := &transport.Error{}

@@ -114,8 +114,8 @@ func TestRefusal_IsTheSameError(t *testing.T) {
 	})
 }
 
-// TestRefusal_OfAStockBroker: the reason code says it all. The codes are those of PUBACK in docs/protocol.md.
-func TestRefusal_OfAStockBroker(t *testing.T) {
+// TestRefusal_OfAnOCMBroker: the reason code says it all. The codes are those of PUBACK in docs/protocol.md.
+func TestRefusal_OfAnOCMBroker(t *testing.T) {
 	for reason, want := range map[Reason]transport.Code{
 		Unspecified: transport.CodeInternal, ImplementationSpecific: transport.CodeInternal, NotAuthorized: transport.CodeDenied,
 		TopicNameInvalid: transport.CodeInvalid, PacketIDInUse: transport.CodeInternal, QuotaExceeded: transport.CodeOverloaded,

@@ -69,8 +69,8 @@ type Console struct {
 // New returns a console that writes to out.
 func New(out io.Writer) *Console { return &Console{out: out} }
 
-// Say writes a line. Who does not read holds up the program, which is meant.
-func (c *Console) Say(l Line) {
+// Print writes a line. Who does not read holds up the program, which is meant.
+func (c *Console) Print(l Line) {
 	b, err := json.Marshal(l)
 	if err != nil {
 		b, _ = json.Marshal(Line{What: "error", Error: fmt.Sprintf("line %q: %v", l.What, err)}) // strings only
@@ -111,7 +111,7 @@ func (c *Console) Serve(ctx context.Context, in io.Reader, handlers map[string]H
 			answer = Failure("", err)
 		}
 		answer.What, answer.ID = "done", command.ID
-		c.Say(answer)
+		c.Print(answer)
 	}
 	return scanner.Err()
 }
