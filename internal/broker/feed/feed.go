@@ -10,7 +10,7 @@
 // lists and the end into it. A [stream] is the goroutine that serves it: it asks
 // [stream.next] for one step after the other, performs it, and says what came of it.
 //
-// What only parties of Open Cluster Management need stands in stock.go.
+// What only parties of Open Cluster Management need stands in ocmagents.go.
 package feed
 
 import (

@@ -8,7 +8,7 @@ import (
 )
 
 // What each op means in each state of a record: the table of the package comment,
-// with its conditions. What is written then is in life.go.
+// with its conditions. What is written then is in transitions.go.
 
 // Why a spec or a status is stale, for Outcome.Detail.
 const (

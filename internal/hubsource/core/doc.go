@@ -11,8 +11,8 @@
 // whether a reading still counts; that follows from its stamp.
 //
 //	reading             valid for            later is                      written in
-//	of the hub, tags    one life of the hub  the higher resource version   hubreading.go
-//	of the broker       one subscription     the higher store revision     brokerreading.go
+//	of the hub, tags    one life of the hub  the higher resource version   hubobservation.go
+//	of the broker       one subscription     the higher store revision     brokerobservation.go
 //
 // A receipt has the revision of the broker's store at which it was decided, a report
 // the one at which it was taken. A row of the inventory counts by its own revision, that
@@ -21,7 +21,7 @@
 // What the broker's reading and the hub's contradict each other in (the broker lacks
 // a work that an earlier process began to publish, or has something later) is decided
 // only after the hub itself was asked: a slow informer is never evidence. One work is
-// asked for by name, more than ten of a cluster by one consistent list (question.go).
+// asked for by name, more than ten of a cluster by one consistent list (hubqueries.go).
 //
 // # Subscriptions
 //
@@ -44,7 +44,7 @@
 // informers show is dropped. The doubt names the position that it was found against, so
 // that it ends no other life. As long as it lasts nothing is deleted because it is
 // missing. It ends when nothing is missing any more and the broker knows where the hub is
-// (lives.go).
+// (epochs.go).
 //
 // # Parts
 //

@@ -55,7 +55,7 @@ var components = []struct {
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1708},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
 	// process per directory 45.
-	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/keep.go", "pkg/agent/written.go"}, 1052},
+	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1052},
 }
 
 // memoryEngine is the store of tests and of the simulator: it is in no program.

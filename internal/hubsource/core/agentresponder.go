@@ -15,7 +15,7 @@ import (
 
 // agentResponder stands in for a broker that keeps nothing: it answers the lists of agents, asks them
 // for what they may have said to nobody, and publishes again what was not answered. What an
-// agent has that the hub lacks is in lacking.go.
+// agent has that the hub lacks is in orphans.go.
 type agentResponder struct {
 	f         *workIndex
 	epochs    *hubEpochs
