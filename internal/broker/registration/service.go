@@ -13,7 +13,7 @@
 // One thing is kept in the store: which clusters the hub has accepted. Works flow to those alone,
 // also when the broker is started while the source is away.
 //
-// Why it is a mirror, and nothing else is stored: docs/adr/013-registration-is-a-mirror.md.
+// Why it is a mirror, and nothing else is stored: docs/adr/013-registration-cache.md.
 package registration
 
 import (
