@@ -27,13 +27,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/admin"
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/intake"
 	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/registration"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -52,7 +54,7 @@ type Broker struct {
 	// registration is nil where no source serves it.
 	registration *registration.Service
 	// reading is for what is being read of lists and sync events.
-	reading *call.Budget
+	reading *bytebudget.Budget
 
 	publishes       *prometheus.CounterVec
 	publishDuration *prometheus.HistogramVec
@@ -69,11 +71,11 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	meter := cfg.Meter()
-	cfg.Times = call.NewTimes(&cfg)
+	cfg.Times = settings.NewTimes(&cfg)
 	b := &Broker{
 		cfg:             cfg,
 		sync:            claims.New(&cfg),
-		reading:         call.NewBudget(cfg.QueueBytes),
+		reading:         bytebudget.NewBudget(cfg.QueueBytes),
 		publishes:       meter.Counters("publishes_total", "Publish calls by kind of event and result.", "kind", "result"),
 		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
 		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),
@@ -162,5 +164,5 @@ func (b *Broker) recovered(err *error) {
 	}
 	b.panics.Inc()
 	b.cfg.Log.Error("call panicked", "panic", p, "stack", string(debug.Stack()))
-	*err = call.Internal(errors.New("panic"))
+	*err = request.Internal(errors.New("panic"))
 }

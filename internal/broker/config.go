@@ -10,14 +10,15 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 )
 
 // Defaults of [Config].
 const (
 	// DefaultMaxEventBytes keeps an event, with everything that is added on the
 	// way, below the 4 MiB that stock clients receive at most.
-	DefaultMaxEventBytes = 4<<20 - call.AddedBytes
+	DefaultMaxEventBytes = 4<<20 - request.AddedBytes
 	DefaultQueueBytes    = 64 << 20
 	DefaultDrainTimeout  = 10 * time.Second
 	DefaultDrainRate     = 1000
@@ -36,7 +37,7 @@ const (
 
 // Config is what a [Broker] is made of. Only Store is required; every other
 // zero value means its default.
-type Config = call.Config
+type Config = settings.Config
 
 func withDefaults(c Config) (Config, error) {
 	if c.Store == nil {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/authz"
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/registration"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -34,15 +34,15 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	defer b.recovered(&err)
 	env, incoming, err := codec.Ingest(event)
 	if err != nil {
-		return r, call.Undecodable(err)
+		return r, request.Undecodable(err)
 	}
 	if err := b.feed.Closing(); err != nil {
 		return r, err
 	}
 	if ctx.Err() != nil { // it was delayed until nobody waits for it any more
-		return r, call.CallerGone(ctx)
+		return r, request.CallerGone(ctx)
 	}
-	e := &call.Event{User: p.User, Groups: p.Groups, Issued: p.CertificateIssued, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
+	e := &request.Event{User: p.User, Groups: p.Groups, Issued: p.CertificateIssued, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
 	kind, handle := b.handler(env)
 	if e.From, err = b.admit(p, env); err != nil {
 		return r, err
@@ -70,24 +70,24 @@ func (b *Broker) asKubernetesError(env *codec.Envelope, err error) error {
 
 // reserveMemory reserves the memory that reading a list or a sync event takes. It has nothing to do
 // with the number of bytes that came: two of them make an empty entry.
-func (b *Broker) reserveMemory(e *call.Event) (int, error) {
+func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 	n, err := e.Env.PayloadBytes()
 	switch {
 	case err != nil:
-		refused := call.Undecodable(err)
+		refused := request.Undecodable(err)
 		refused.Attribute = "data"
 		return 0, refused
 	case n > b.cfg.QueueBytes/2: // it would never fit
-		return 0, call.Refused(transport.CodeTooLarge, "data",
+		return 0, request.Refused(transport.CodeTooLarge, "data",
 			fmt.Sprintf("the data takes %d bytes when it is read, at most %d are taken", n, b.cfg.QueueBytes/2), "say it in several events")
 	case !b.reading.Reserve(e.From, n):
-		return 0, call.Overloaded("too much that was sent is being read", call.RetryAfter)
+		return 0, request.Overloaded("too much that was sent is being read", request.RetryAfter)
 	}
 	return n, nil
 }
 
 // handler handles one kind of event.
-type handler func(ctx context.Context, e *call.Event) (transport.Receipt, error)
+type handler func(ctx context.Context, e *request.Event) (transport.Receipt, error)
 
 // handler returns the kind of an event, as it is a value of a metric's label, and what handles
 // it.
@@ -112,14 +112,14 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	case env.Type.Subresource == codec.Spec:
 		return "spec", b.intake.PutSpec
 	}
-	return "unknown", func(context.Context, *call.Event) (r transport.Receipt, err error) {
-		return r, call.Invalid("type", "events of type "+env.RawType+" are not taken", "")
+	return "unknown", func(context.Context, *request.Event) (r transport.Receipt, err error) {
+		return r, request.Invalid("type", "events of type "+env.RawType+" are not taken", "")
 	}
 }
 
 // withoutReceipt is the handler for what is only noted.
-func withoutReceipt(f func(ctx context.Context, e *call.Event) error) handler {
-	return func(ctx context.Context, e *call.Event) (r transport.Receipt, err error) {
+func withoutReceipt(f func(ctx context.Context, e *request.Event) error) handler {
+	return func(ctx context.Context, e *request.Event) (r transport.Receipt, err error) {
 		if err := f(ctx, e); err != nil {
 			return r, err
 		}
@@ -129,10 +129,10 @@ func withoutReceipt(f func(ctx context.Context, e *call.Event) error) handler {
 }
 
 // compared hands what a source says of its comparison over.
-func (b *Broker) compared(ctx context.Context, e *call.Event) error {
+func (b *Broker) compared(ctx context.Context, e *request.Event) error {
 	f := b.intake.Find(e.Subscription, e.From)
 	if f == nil {
-		return call.NoSubscription(e.From)
+		return request.NoSubscription(e.From)
 	}
 	return b.sync.Sources.Compared(ctx, e, f)
 }
@@ -151,12 +151,12 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 	}
 	registers := b.registers(env)
 	if registers && p.Transport == transport.MQTT { // where answers go in order, one that waits for the hub holds up all
-		return identity.Identity{}, call.Invalid("type", "clusters do not join over MQTT", "use gRPC for events of type "+env.RawType)
+		return identity.Identity{}, request.Invalid("type", "clusters do not join over MQTT", "use gRPC for events of type "+env.RawType)
 	}
 	if env.Type == (codec.EventType{}) {
 		c.RawType = env.RawType
 	} else if _, ok := codec.Lookup(env.Type.DataType); !ok && !registers {
-		return identity.Identity{}, call.Invalid("type", "data type "+env.Type.DataType.String()+" is not served",
+		return identity.Identity{}, request.Invalid("type", "data type "+env.Type.DataType.String()+" is not served",
 			"use "+codec.ManifestBundles.String())
 	}
 	id := authz.Identify(p, c, b.cfg.Insecure)

@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/denials"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/peers"
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/registration"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 )
@@ -40,7 +41,7 @@ type Hub interface {
 
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
-	cfg     *call.Config
+	cfg     *settings.Config
 	sync    *claims.State
 	agents  Agents
 	writer  claims.Writer
@@ -53,7 +54,7 @@ type Admin struct {
 
 // New returns an admin, which writes through w. The error says what in the store
 // cannot be read.
-func New(cfg *call.Config, c *claims.State, a Agents, w claims.Writer, p *peers.Peers) (*Admin, error) {
+func New(cfg *settings.Config, c *claims.State, a Agents, w claims.Writer, p *peers.Peers) (*Admin, error) {
 	d, err := denials.New(cfg.Store)
 	if err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op
 	}
 	outcomes, err := a.writer.Commit(ctx, by, ops...)
 	if err != nil {
-		return outcomes, call.Store(err)
+		return outcomes, request.Store(err)
 	}
 	return outcomes, nil
 }
@@ -94,7 +95,7 @@ func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op
 func required(namesAndValues ...string) error {
 	for i := 0; i < len(namesAndValues); i += 2 {
 		if namesAndValues[i+1] == "" {
-			return call.Invalid("", "field "+namesAndValues[i]+" is empty", "set it")
+			return request.Invalid("", "field "+namesAndValues[i]+" is empty", "set it")
 		}
 	}
 	return nil

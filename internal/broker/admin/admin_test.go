@@ -12,10 +12,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -49,7 +50,7 @@ func newSyncFake(t *testing.T) *syncFake {
 			t.Error(err)
 		}
 	})
-	cfg := &call.Config{
+	cfg := &settings.Config{
 		Store: s, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: func() time.Time { return noon },
 		QueueBytes: 1 << 20, Comparisons: 1,
 	}
@@ -143,7 +144,7 @@ func (d *syncFake) compare(cluster string, missing ...string) (withheld []*hawse
 	}
 	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
 	e := must(codec.NewSyncReport(p, codec.SyncReport{Clusters: []codec.ClusterComparison{c}}))(d.T)
-	if err := d.sync.Sources.Compared(d.Context(), &call.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
+	if err := d.sync.Sources.Compared(d.Context(), &request.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
 		d.Fatal(err)
 	}
 	return withheld
@@ -294,7 +295,7 @@ func TestOperations_AreRefused(t *testing.T) {
 	d.wantCode("no such cluster", err, transport.CodeNotFound)
 	_, err = d.Admin.Resolve(t.Context(), olga, &hawserv1.ResolveRequest{Cluster: "c1"})
 	d.wantCode("no uid", err, transport.CodeInvalid)
-	d.closing = call.ErrDraining()
+	d.closing = request.ErrDraining()
 	d.wantCode("at the end", forget("c1", "w1"), transport.CodeUnavailable)
 	d.closing = nil
 	d.failing = store.ErrClosed

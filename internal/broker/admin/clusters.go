@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/feed"
 	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -112,7 +112,7 @@ func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *haws
 	}
 	known := func(d codec.DataType) bool { return slices.Contains(a.cfg.Store.Clusters(d), cluster) }
 	if !slices.ContainsFunc(codec.DataTypes(), known) {
-		return nil, call.NotFound("cluster "+cluster+" is not known", "hawser get clusters shows those that are")
+		return nil, request.NotFound("cluster "+cluster+" is not known", "hawser get clusters shows those that are")
 	}
 	resp := &hawserv1.ForgetClusterResponse{}
 	if r.GetWorks() {
@@ -146,7 +146,7 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 			return nil
 		})
 		if err != nil {
-			return n, call.Store(err)
+			return n, request.Store(err)
 		}
 		outcomes, err := a.commit(ctx, by, ops)
 		n += len(outcomes)
@@ -168,7 +168,7 @@ type backuper interface {
 func (a *Admin) Backup(ctx context.Context, _ *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error {
 	s, ok := a.cfg.Store.(backuper)
 	if !ok {
-		return call.Invalid("", "this broker's store makes no backups", "copy it with the tools of its database")
+		return request.Invalid("", "this broker's store makes no backups", "copy it with the tools of its database")
 	}
 	err := s.Backup(ctx, func(path string, data []byte) error {
 		if err := send(&hawserv1.BackupResponse{Path: path, Data: data}); err != nil {
@@ -180,8 +180,8 @@ func (a *Admin) Backup(ctx context.Context, _ *hawserv1.BackupRequest, send func
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return call.CallerGone(ctx)
+		return request.CallerGone(ctx)
 	default:
-		return call.Store(err)
+		return request.Store(err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/denials"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -25,13 +25,13 @@ func (a *Admin) Deny(ctx context.Context, by identity.Identity, r *hawserv1.Deny
 	case err != nil:
 		return nil, err
 	case s.Serial == "" && s.Identity == by:
-		return nil, call.Invalid("subject", by.String()+" would keep itself out", "have another operator do it")
+		return nil, request.Invalid("subject", by.String()+" would keep itself out", "have another operator do it")
 	case len(r.GetReason()) > maxReason:
-		return nil, call.Invalid("reason", "the reason is too long", "say it in 256 bytes")
+		return nil, request.Invalid("reason", "the reason is too long", "say it in 256 bytes")
 	}
 	d := denials.Denial{Subject: s, By: by.Name, At: a.cfg.Now().UTC(), Reason: r.GetReason()}
 	if err := a.denials.Deny(ctx, d); err != nil {
-		return nil, call.Store(err)
+		return nil, request.Store(err)
 	}
 	a.cfg.Log.Warn("an operator denied somebody", "operator", by.Name, "subject", s.String())
 	return &hawserv1.DenyResponse{}, nil
@@ -45,9 +45,9 @@ func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.All
 	}
 	switch known, err := a.denials.Allow(ctx, s); {
 	case err != nil:
-		return nil, call.Store(err)
+		return nil, request.Store(err)
 	case !known:
-		return nil, call.NotFound(s.String()+" is not denied", "hawser get denials shows who is")
+		return nil, request.NotFound(s.String()+" is not denied", "hawser get denials shows who is")
 	}
 	a.cfg.Log.Info("an operator allowed somebody who was denied", "operator", by.Name, "subject", s.String())
 	return &hawserv1.AllowResponse{}, nil
@@ -56,7 +56,7 @@ func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.All
 func subjectOf(text string) (denials.Subject, error) {
 	s, err := denials.ParseSubject(text)
 	if err != nil {
-		return s, call.Invalid("subject", err.Error(), "")
+		return s, request.Invalid("subject", err.Error(), "")
 	}
 	return s, nil
 }

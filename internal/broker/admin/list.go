@@ -12,7 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -33,12 +34,12 @@ const (
 
 // scanLimiter lets one part be read at a time. No list holds the turn while it sends.
 type scanLimiter struct {
-	cfg  *call.Config
+	cfg  *settings.Config
 	free chan struct{} // holds a token while nobody has the turn
 	next time.Time     // when the rest is over; of who has the turn
 }
 
-func newScanLimiter(cfg *call.Config) scanLimiter {
+func newScanLimiter(cfg *settings.Config) scanLimiter {
 	t := scanLimiter{cfg: cfg, free: make(chan struct{}, 1)}
 	t.free <- struct{}{}
 	return t
@@ -49,11 +50,11 @@ func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error 
 	select {
 	case <-t.free:
 	case <-ctx.Done():
-		return call.CallerGone(ctx)
+		return request.CallerGone(ctx)
 	}
 	defer func() { t.free <- struct{}{} }()
 	if rest := t.next.Sub(t.cfg.Now()); rest > 0 && !run.Sleep(ctx, rest) {
-		return call.CallerGone(ctx)
+		return request.CallerGone(ctx)
 	}
 	began := t.cfg.Now()
 	rows, err := read()
@@ -109,7 +110,7 @@ func parseToken(s string) (p position, err error) {
 	if s == "" {
 		return p, nil
 	}
-	wrong := call.Invalid("", "the page token is none of this broker", "begin anew without one")
+	wrong := request.Invalid("", "the page token is none of this broker", "begin anew without one")
 	fields := strings.Split(s, "/")
 	if len(fields) != 6 {
 		return p, wrong

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -80,7 +80,7 @@ func (a *Admin) explain(ctx context.Context, f claims.Discrepancy) (*hawserv1.Li
 		switch r, err := a.cfg.Store.Get(ctx, store.Key{DataType: f.Scope.DataType, Cluster: f.Scope.Cluster, ResourceID: f.ResourceID}); {
 		case errors.Is(err, store.ErrNotFound):
 		case err != nil:
-			return nil, call.Store(err)
+			return nil, request.Store(err)
 		default:
 			o.Name, o.Source, o.Revision = r.Name, r.Owner, r.SpecRevision
 		}

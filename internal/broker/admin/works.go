@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -46,7 +46,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 			case errors.Is(err, errPageFull):
 				return nil
 			case err != nil:
-				return call.Store(err)
+				return request.Store(err)
 			}
 			p.skip(at) // there may be many clusters without works
 			if p.full() {
@@ -144,7 +144,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 		op.Key.DataType = d
 		before, err := a.cfg.Store.Get(ctx, op.Key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return call.Store(err)
+			return request.Store(err)
 		}
 		outcomes, err := a.commit(ctx, by, []store.Op{op})
 		if err != nil {
@@ -161,13 +161,13 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 			found = true
 		case store.Ignored:
 		case store.Invalid:
-			return call.Invalid("", o.Detail, "")
+			return request.Invalid("", o.Detail, "")
 		default:
-			return call.Internal(errors.New("no answer to this verdict"))
+			return request.Internal(errors.New("no answer to this verdict"))
 		}
 	}
 	if !found {
-		return call.NotFound("cluster "+cluster+" has no work "+id, "hawser get works --cluster "+cluster+" shows those it has")
+		return request.NotFound("cluster "+cluster+" has no work "+id, "hawser get works --cluster "+cluster+" shows those it has")
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 		return nil, err
 	}
 	if len(r.GetWorks()) == 0 {
-		return nil, call.Invalid("works", "no work is named", "name works that: hawser get orphans, shows as withheld")
+		return nil, request.Invalid("works", "no work is named", "name works that: hawser get orphans, shows as withheld")
 	}
 	scope := store.Scope{DataType: codec.ManifestBundles, Cluster: r.GetCluster()}
 	ops := make([]store.Op, 0, len(r.GetWorks()))
@@ -223,7 +223,7 @@ func (a *Admin) deletionOf(ctx context.Context, scope store.Scope, source string
 	case errors.Is(err, store.ErrNotFound):
 		return store.Op{}, notWithheld(w.GetResourceId(), w.GetRevision())
 	case err != nil:
-		return store.Op{}, call.Store(err)
+		return store.Op{}, request.Store(err)
 	}
 	now := a.cfg.Now()
 	return store.Op{
@@ -234,6 +234,6 @@ func (a *Admin) deletionOf(ctx context.Context, scope store.Scope, source string
 }
 
 func notWithheld(id string, revision uint64) *transport.Error {
-	return call.Refused(transport.CodeConflict, "",
+	return request.Refused(transport.CodeConflict, "",
 		fmt.Sprintf("the deletion of work %s at revision %d is not withheld any more", id, revision), "look again with: hawser get orphans")
 }

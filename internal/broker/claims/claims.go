@@ -22,8 +22,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -54,7 +55,7 @@ type State struct {
 }
 
 // New returns claims of nobody.
-func New(cfg *call.Config) *State {
+func New(cfg *settings.Config) *State {
 	m, slots := cfg.Meter(), make(Slots, cfg.Comparisons)
 	c := &State{
 		Slots: slots,
@@ -63,7 +64,7 @@ func New(cfg *call.Config) *State {
 			compared: m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result"),
 		},
 		Lists: &Lists{
-			cfg: cfg, budget: call.NewBudget(cfg.QueueBytes), byScope: map[store.Scope][]*List{},
+			cfg: cfg, budget: bytebudget.NewBudget(cfg.QueueBytes), byScope: map[store.Scope][]*List{},
 			orphans: m.Counter("orphans_total", "Works that agents listed and no record explains."),
 			newer:   m.Counter("newer_versions_total", "Works that agents listed in a newer version than the broker's."),
 		},

@@ -8,7 +8,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -25,7 +26,7 @@ import (
 //
 // Therefore it holds the first work as it was last, and may be sent the second in its place.
 type Deletions struct {
-	cfg    *call.Config
+	cfg    *settings.Config
 	agents Agents
 	writer Writer
 
@@ -219,7 +220,7 @@ func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, fr
 		case <-wait:
 			return nil
 		case <-ctx.Done():
-			return call.CallerGone(ctx)
+			return request.CallerGone(ctx)
 		}
 	}
 	if deletions == nil {
@@ -233,7 +234,7 @@ func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, fr
 	// It is waited for to the end: until then nobody may be sent the deletions.
 	outcomes, err := d.writer.Commit(context.WithoutCancel(ctx), from, ops...)
 	if err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	outcomes = slices.DeleteFunc(outcomes, func(o store.Outcome) bool { return o.Result != store.Confirmed })
 	if len(outcomes) > 0 {
@@ -277,7 +278,7 @@ func (d *Deletions) takeOvers(ctx context.Context, scope store.Scope, a store.Su
 		switch {
 		case errors.Is(err, store.ErrNotFound), errors.As(err, new(*store.DamageError)): // its delivery tells of it
 		case err != nil:
-			return nil, call.Store(err)
+			return nil, request.Store(err)
 		case store.CanReplaceTombstone(r.Meta, deletions[id], a):
 			ops = append(ops, store.Op{Kind: store.TakeOver, Key: r.Key, IfRevision: r.SpecRevision, At: d.cfg.Now()})
 		}

@@ -7,9 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -23,8 +24,8 @@ const shownIDs = 10
 // Lists knows what agents listed last, as far as it does not fit the records. It stays
 // after the agent left, for whoever looks, until an agent of the cluster lists anew.
 type Lists struct {
-	cfg            *call.Config
-	budget         *call.Budget
+	cfg            *settings.Config
+	budget         *bytebudget.Budget
 	orphans, newer prometheus.Counter
 
 	mu      sync.Mutex

@@ -7,7 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -24,7 +25,7 @@ const quarantineMemory = time.Hour
 // objects that nobody asks for: their subscriptions end, and with them what they published
 // and the broker has not committed yet.
 type Names struct {
-	cfg     *call.Config
+	cfg     *settings.Config
 	agents  Agents
 	refused prometheus.Counter
 
@@ -64,7 +65,7 @@ func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add fun
 // give gives a name to the cluster with this uid. The caller holds mu.
 func (n *Names) give(ctx context.Context, scope store.Scope, uid string) error {
 	if err := n.cfg.Store.MarkSubscribed(ctx, scope.DataType, scope.Cluster, uid); err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	if uid != "" {
 		n.forget(scope.Cluster)
@@ -86,7 +87,7 @@ func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err err
 		}
 	}
 	if err := n.cfg.Store.ForgetCluster(ctx, cluster); err != nil {
-		return "", call.Store(err)
+		return "", request.Store(err)
 	}
 	n.forget(cluster)
 	for at, uid := range waiting {
@@ -146,6 +147,6 @@ func (n *Names) findings(scope store.Scope) []Discrepancy {
 
 // anotherCluster is the answer to an agent whose name is another cluster's.
 func anotherCluster(name string) *transport.Error {
-	return call.Refused(transport.CodeDenied, "", "another cluster is known under the name "+name,
+	return request.Refused(transport.CodeDenied, "", "another cluster is known under the name "+name,
 		"if it was replaced for good, an operator runs: hawser forget cluster "+name)
 }

@@ -10,7 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -67,7 +68,7 @@ var transitions = [...][sourceEventCount]sourceState{
 // Sources knows what sources have said of their comparisons. Its methods may be called
 // concurrently.
 type Sources struct {
-	cfg      *call.Config
+	cfg      *settings.Config
 	agents   Agents
 	slots    Slots
 	compared *prometheus.CounterVec
@@ -421,14 +422,14 @@ type Subscription interface {
 
 // Compared makes count what a source says about its comparison. Repeating it does no
 // harm as long as nothing is revoked in between.
-func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription) error {
-	c, err := call.Decode(e, codec.ParseSyncReport)
+func (s *Sources) Compared(ctx context.Context, e *request.Event, sub Subscription) error {
+	c, err := request.Decode(e, codec.ParseSyncReport)
 	if err != nil {
 		return err
 	}
 	st := &syncReport{owner: sub.Scope(), subscription: e.Subscription, all: c.AllClusters}
 	if st.owner.Owner == "" {
-		return call.NotOfSource()
+		return request.NotOfSource()
 	}
 	if err := check(st.owner.DataType, c.Clusters); err != nil {
 		return err
@@ -437,21 +438,21 @@ func (s *Sources) Compared(ctx context.Context, e *call.Event, sub Subscription)
 	// comes later is then found when this is applied.
 	before := s.now(st.owner)
 	if ctx.Err() != nil { // the source may have said something else since
-		return call.CallerGone(ctx)
+		return request.CallerGone(ctx)
 	}
 	if err := sub.Compares(e.Env.Fence); err != nil {
 		return err
 	}
 	if !s.begin(st, before) {
-		return call.Superseded()
+		return request.Superseded()
 	}
 	if err := s.notePosition(ctx, st, c.Position); err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	for i := range c.Clusters {
 		w, err := s.reportOf(ctx, st.owner, &c.Clusters[i])
 		if err != nil {
-			return call.Store(err)
+			return request.Store(err)
 		}
 		st.clusters = append(st.clusters, w)
 	}
@@ -470,12 +471,12 @@ func check(d codec.DataType, clusters []codec.ClusterComparison) error {
 	named := make(map[string]struct{}, len(clusters))
 	for i := range clusters {
 		if err := store.CheckScope(d, clusters[i].Cluster); err != nil {
-			return call.Invalid("data", "a compared cluster has an impossible name", "name clusters as in clustername")
+			return request.Invalid("data", "a compared cluster has an impossible name", "name clusters as in clustername")
 		}
 		named[clusters[i].Cluster] = struct{}{}
 	}
 	if len(named) < len(clusters) {
-		return call.Invalid("data", "a cluster is named twice", "give everything about a cluster in one entry")
+		return request.Invalid("data", "a cluster is named twice", "give everything about a cluster in one entry")
 	}
 	return nil
 }
@@ -495,7 +496,7 @@ func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.Clu
 	case s.slots <- struct{}{}:
 		defer s.slots.Free()
 	case <-ctx.Done():
-		return w, call.CallerGone(ctx)
+		return w, request.CallerGone(ctx)
 	}
 	owner.Cluster = cl.Cluster
 	err := s.cfg.Store.Scan(ctx, owner, func(m store.Meta) error {
@@ -515,9 +516,9 @@ func (s *Sources) conclude(st *syncReport) error {
 	changed, ok, err := s.apply(st)
 	switch {
 	case err != nil:
-		return call.Invalid("data", err.Error(), "set all_clusters instead of naming them")
+		return request.Invalid("data", err.Error(), "set all_clusters instead of naming them")
 	case !ok:
-		return call.Superseded()
+		return request.Superseded()
 	}
 	s.agents.Recheck(changed)
 	return nil
@@ -544,7 +545,7 @@ func (s *Sources) notePosition(ctx context.Context, st *syncReport, p *codec.Hub
 	s.noting.Lock()
 	defer s.noting.Unlock()
 	if s.now(st.owner) != st.serial {
-		return call.Superseded() // by a later position, maybe
+		return request.Superseded() // by a later position, maybe
 	}
 	name := bookmarkOf(st.owner.Owner)
 	if string(s.cfg.Store.Bookmarks(name)[name]) == string(value) {

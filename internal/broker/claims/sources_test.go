@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -24,7 +24,7 @@ func (noAgents) End(store.Scope, string, *transport.Error) {}
 
 // newState returns claims that may remember half of so many bytes for one party.
 func newState(free int) *State {
-	c := New(&call.Config{QueueBytes: free, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
+	c := New(&settings.Config{QueueBytes: free, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
 	c.Connect(noAgents{}, nil)
 	return c
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -212,14 +212,14 @@ func (s *subscription) maySendCheckpoint(now time.Time, pause time.Duration, m p
 }
 
 // Acknowledge notes a party's word that everything up to a cursor is safe with it.
-func (f *Feed) Acknowledge(_ context.Context, e *call.Event) error {
+func (f *Feed) Acknowledge(_ context.Context, e *request.Event) error {
 	s, a, err := delivered(f.registry, e, codec.ParseAck)
 	if err != nil {
 		return err
 	}
 	head := f.cfg.Store.Head()
 	if a.Cursor.StoreID != head.StoreID || a.Cursor.Incarnation != head.Incarnation || !s.wasSent(a.Cursor.Revision) {
-		return call.Invalid("data", "the cursor is none that this subscription was told", "acknowledge the cursor of a checkpoint as it came")
+		return request.Invalid("data", "the cursor is none that this subscription was told", "acknowledge the cursor of a checkpoint as it came")
 	}
 	if s.part == codec.Status {
 		f.metrics.acked(s.part, Unproven)

@@ -10,8 +10,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -35,7 +35,7 @@ func (t *stream) deliver(ctx context.Context, e route.Entry) error {
 		s.undeliverable(e.Revision)
 		return nil
 	case err != nil:
-		return call.Store(err)
+		return request.Store(err)
 	}
 	f := form{record: &r, hawser: s.hello.Protocol >= 1, resync: e.Flags&route.Resync != 0}
 	if s.part == codec.Spec {
@@ -92,7 +92,7 @@ func (t *stream) timed(r *store.Record, err error) error {
 func (t *stream) send(render func() ([][]byte, error)) error {
 	event, err := render()
 	if err != nil {
-		return call.Internal(err)
+		return request.Internal(err)
 	}
 	if event == nil {
 		return nil
@@ -201,7 +201,7 @@ func (f form) lastStatus() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.bare(codec.Status, call.BrokerSource, r.ConfirmedAt, map[string]any{codec.ExtSequenceID: sequence}, data)
+	return f.bare(codec.Status, request.BrokerSource, r.ConfirmedAt, map[string]any{codec.ExtSequenceID: sequence}, data)
 }
 
 // bare builds an event of which the store has no bytes.

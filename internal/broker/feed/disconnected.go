@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -39,7 +39,7 @@ func (t *stream) sendDisconnected() error {
 		return nil
 	}
 	t.disconnected.sent = all
-	free := min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes
+	free := min(pageBytes, t.cfg.MaxEventBytes) - request.AddedBytes
 	for first := true; first || len(all) > 0; first = false {
 		n, size := 0, 0
 		for n < len(all) && size < free {

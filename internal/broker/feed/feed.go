@@ -21,10 +21,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -49,12 +51,12 @@ type Intake interface {
 
 // Feed serves subscriptions. Its methods may be called concurrently.
 type Feed struct {
-	cfg    *call.Config
+	cfg    *settings.Config
 	sync   *claims.State
 	intake Intake
 	// lists is for what waits for a comparison; applied for what agents say of
 	// AppliedManifestWorks that no work explains.
-	lists, orphanBudget *call.Budget
+	lists, orphanBudget *bytebudget.Budget
 	peers               *peers.Peers
 	// admits says why the agents of a cluster may have no works, nil where they may.
 	admits   func(cluster string) error
@@ -63,10 +65,10 @@ type Feed struct {
 }
 
 // New returns a feed of the store's changes from now on. It starts nothing.
-func New(cfg *call.Config, c *claims.State, i Intake, p *peers.Peers) *Feed {
-	r, lists := newRegistry(cfg.Store.Head().Revision), call.NewBudget(cfg.QueueBytes)
+func New(cfg *settings.Config, c *claims.State, i Intake, p *peers.Peers) *Feed {
+	r, lists := newRegistry(cfg.Store.Head().Revision), bytebudget.NewBudget(cfg.QueueBytes)
 	return &Feed{
-		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: call.NewBudget(cfg.QueueBytes),
+		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
 		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
 	}
 }
@@ -177,7 +179,7 @@ func (f *Feed) checkSequence(op *store.Op) error {
 	for _, s := range f.registry.of(scopeOf(op.Key)) {
 		s.touch()
 	}
-	return call.Undecodable(err)
+	return request.Undecodable(err)
 }
 
 // Recheck tells agents that other sources than before vouch for their cluster.
@@ -271,7 +273,7 @@ type metrics struct {
 
 type delivery struct{ events, bytes prometheus.Counter }
 
-func newMetrics(f telemetry.Meter, x *registry, lists *call.Budget) *metrics {
+func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metrics {
 	m := &metrics{
 		subscribes:     f.Counters("subscribes_total", "Subscribe calls by role and result.", "role", "result"),
 		resyncs:        f.Counters("resyncs_total", "Comparisons of lists by subresource and cause.", "subresource", "cause"),

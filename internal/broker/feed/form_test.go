@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -211,7 +211,7 @@ func TestForm_LastStatus(t *testing.T) {
 		if newer, err := codec.CompareSequence("", env.SequenceID); err != nil || !newer {
 			t.Errorf("sequence id %q: %v", env.SequenceID, err)
 		}
-		if env.Type != statusType(codec.UpdateRequest) || env.Source != call.BrokerSource || env.OriginalSource != "s" || env.Version != 4 ||
+		if env.Type != statusType(codec.UpdateRequest) || env.Source != request.BrokerSource || env.OriginalSource != "s" || env.Version != 4 ||
 			env.ResourceID != "w1" || env.Cluster != "c1" || env.ObjectName != "work" || env.ObjectUID != "w1" {
 			t.Errorf("envelope %+v", env)
 		}

@@ -5,7 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -17,7 +18,7 @@ const maxOrders = 1000
 // orphanReport is what an agent says of AppliedManifestWorks that no work explains, and what
 // operators want done with them, for as long as the subscription lives. Its lock guards it.
 type orphanReport struct {
-	budget   *call.Budget
+	budget   *bytebudget.Budget
 	client   identity.Identity
 	bytes    int
 	reported codec.OrphanReport
@@ -57,13 +58,13 @@ func (a *orphanReport) order(r codec.ResolveOrphan) bool {
 }
 
 // OrphanReport notes what an agent says of AppliedManifestWorks that no work explains.
-func (f *Feed) OrphanReport(_ context.Context, e *call.Event) error {
+func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 	s, u, err := delivered(f.registry, e, codec.ParseOrphanReport)
 	if err != nil {
 		return err
 	}
 	if s.part != codec.Spec {
-		return call.Invalid(codec.HeaderSubscriptionID, "the subscription is not one of an agent", "name the subscription to the works of the agent's cluster")
+		return request.Invalid(codec.HeaderSubscriptionID, "the subscription is not one of an agent", "name the subscription to the works of the agent's cluster")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +79,7 @@ func (f *Feed) OrphanReport(_ context.Context, e *call.Event) error {
 func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error) {
 	agents := f.registry.agents(cluster)
 	if len(agents) == 0 {
-		return "", call.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows who is; try again when the agent is there")
+		return "", request.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows who is; try again when the agent is there")
 	}
 	for _, s := range agents {
 		named, err := s.resolve(cluster, uid, adopt)
@@ -90,7 +91,7 @@ func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error)
 		}
 	}
 	if name == "" {
-		return "", call.NotFound("no agent of cluster "+cluster+" has an AppliedManifestWork without an owner with the uid "+uid, "hawser get orphans --cluster "+cluster+" shows those there are")
+		return "", request.NotFound("no agent of cluster "+cluster+" has an AppliedManifestWork without an owner with the uid "+uid, "hawser get orphans --cluster "+cluster+" shows those there are")
 	}
 	return name, nil
 }
@@ -105,10 +106,10 @@ func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, er
 	}
 	r := s.orphans.reported.Records[i]
 	if r.Shared {
-		return "", call.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser move")
+		return "", request.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser move")
 	}
 	if !s.orphans.order(codec.ResolveOrphan{UID: uid, Name: r.Name, Adopt: adopt}) {
-		return "", call.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
+		return "", request.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
 	}
 	s.wake.Ring()
 	return r.Name, nil

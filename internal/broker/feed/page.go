@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -57,17 +57,17 @@ func parsePageToken(s string) (t pageToken, ok bool) {
 
 // RequestPage takes a source's wish for a page of what it owns. The first page begins a
 // comparison, after which nothing of an earlier subscription may arrive.
-func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
+func (f *Feed) RequestPage(ctx context.Context, e *request.Event) error {
 	s, r, err := delivered(f.registry, e, codec.ParseInventoryRequest)
 	if err != nil {
 		return err
 	}
 	if s.part != codec.Status {
-		return call.NotOfSource()
+		return request.NotOfSource()
 	}
 	from, ok := parsePageToken(r.PageToken)
 	if !ok {
-		return call.Invalid("data", "the page token is none of this broker", "begin anew without one")
+		return request.Invalid("data", "the page token is none of this broker", "begin anew without one")
 	}
 	if len(r.Clusters) == 0 && from == (pageToken{}) {
 		if err := f.intake.Supersede(ctx, s.id, s.client); err != nil {
@@ -76,7 +76,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 	}
 	size := e.Payload
 	if !f.lists.Reserve(s.client, size) {
-		return call.Overloaded("too many requests wait to be answered", call.RetryAfter)
+		return request.Overloaded("too many requests wait to be answered", request.RetryAfter)
 	}
 	clusters := slices.Clone(r.Clusters)
 	slices.Sort(clusters)
@@ -86,7 +86,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *call.Event) error {
 	}
 	if !s.requestPage(p) {
 		p.free()
-		return call.Overloaded("too many requests of this subscription wait to be answered", call.RetryAfter)
+		return request.Overloaded("too many requests of this subscription wait to be answered", request.RetryAfter)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (t *stream) answerPage(ctx context.Context, r *pageRequest) error {
 	defer r.free()
 	inventory, err := t.page(ctx, r)
 	if err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	t.metrics.pages.Inc()
 	return t.sendEvent(codec.NewInventory(t.params(), inventory))
@@ -106,7 +106,7 @@ func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, err
 	defer t.sync.Slots.Free()
 	start := t.cfg.Now()
 	owner := t.sub.scope
-	p := page{request: r, free: min(pageBytes, t.cfg.MaxEventBytes) - call.AddedBytes}
+	p := page{request: r, free: min(pageBytes, t.cfg.MaxEventBytes) - request.AddedBytes}
 	p.inventory.RequestID = r.id
 	p.inventory.Revision = r.from.revision
 	if r.from == (pageToken{}) {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -66,7 +66,7 @@ func (r *registry) add(s *subscription, perClient int) error {
 		return err
 	}
 	if r.perClient[s.client] >= perClient {
-		return call.Overloaded("too many subscriptions of "+s.client.String(), call.RetryAfter)
+		return request.Overloaded("too many subscriptions of "+s.client.String(), request.RetryAfter)
 	}
 	r.perClient[s.client]++
 	r.byID[s.id] = s
@@ -224,23 +224,23 @@ func (r *registry) askers(scope store.Scope, id string, conn uint64) []*subscrip
 
 // named returns the running subscription that a sync event names; it must be of its
 // publisher and of Hawser's protocol.
-func (r *registry) named(e *call.Event) (*subscription, error) {
+func (r *registry) named(e *request.Event) (*subscription, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.byID[e.Subscription]
 	if s == nil || s.client != e.From || s.hello.Protocol == 0 {
-		return nil, call.NoSubscription(e.From)
+		return nil, request.NoSubscription(e.From)
 	}
 	return s, nil
 }
 
 // delivered returns the running subscription that a sync event names, and what the event
 // says.
-func delivered[T any](r *registry, e *call.Event, parse func(codec.Event) (T, error)) (s *subscription, reported T, err error) {
+func delivered[T any](r *registry, e *request.Event, parse func(codec.Event) (T, error)) (s *subscription, reported T, err error) {
 	if s, err = r.named(e); err != nil {
 		return nil, reported, err
 	}
-	reported, err = call.Decode(e, parse)
+	reported, err = request.Decode(e, parse)
 	return s, reported, err
 }
 
@@ -271,11 +271,11 @@ func (r *registry) mailed() (n int) {
 // waits for them, until the drain timeout is over.
 func (f *Feed) drain(ctx context.Context) error {
 	<-ctx.Done()
-	streams := f.registry.close(call.ErrDraining())
+	streams := f.registry.close(request.ErrDraining())
 	if len(streams) > 0 {
 		f.cfg.Log.Info("draining", "streams", len(streams))
 	}
-	if !f.cfg.Drain(len(streams), func(i int) { streams[i].stop(call.ErrDraining()) }, f.registry.empty) {
+	if !f.cfg.Drain(len(streams), func(i int) { streams[i].stop(request.ErrDraining()) }, f.registry.empty) {
 		f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", f.registry.count(codec.Spec, ""), "sources", f.registry.count(codec.Status, ""))
 	}
 	return nil

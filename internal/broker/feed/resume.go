@@ -3,8 +3,8 @@ package feed
 import (
 	"context"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/resync"
@@ -78,13 +78,13 @@ func (t *stream) fillFromCursor(ctx context.Context) error {
 		part = store.SpecPart
 	}
 	if err := t.cfg.Store.Since(ctx, s.scope, part, s.cursor.Revision, put); err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	changed := records
 	if s.part == codec.Spec {
 		// Those that are newer than the cursor come once more, in vain.
 		if err := t.cfg.Store.Tombstones(ctx, s.scope.DataType, s.scope.Cluster, put); err != nil {
-			return call.Store(err)
+			return request.Store(err)
 		}
 	}
 	now := t.cfg.Now()
@@ -96,11 +96,11 @@ func (t *stream) fillFromCursor(ctx context.Context) error {
 // Resync notes what a party says it has, for the streams that are to answer. A party that is
 // not subscribed gets no answer; when it subscribes and does not ask then, it is believed to
 // have nothing.
-func (f *Feed) Resync(ctx context.Context, e *call.Event) error {
+func (f *Feed) Resync(ctx context.Context, e *request.Event) error {
 	scope := store.Scope{DataType: e.Env.Type.DataType}
 	if e.Env.Type.Subresource == codec.Spec {
 		if e.Env.Cluster == "" {
-			return call.Missing(codec.ExtClusterName)
+			return request.Missing(codec.ExtClusterName)
 		}
 		scope.Cluster = e.Env.Cluster
 	} else {
@@ -108,7 +108,7 @@ func (f *Feed) Resync(ctx context.Context, e *call.Event) error {
 	}
 	for _, s := range f.registry.askers(scope, e.Subscription, e.Conn) {
 		if ctx.Err() != nil {
-			return call.CallerGone(ctx)
+			return request.CallerGone(ctx)
 		}
 		if err := f.hand(s, e); err != nil {
 			return err
@@ -118,9 +118,9 @@ func (f *Feed) Resync(ctx context.Context, e *call.Event) error {
 }
 
 // hand hands a list to a stream, which gets memory of its own for it.
-func (f *Feed) hand(s *subscription, e *call.Event) (err error) {
+func (f *Feed) hand(s *subscription, e *request.Event) (err error) {
 	if !f.lists.Reserve(e.From, e.Payload) {
-		return call.Overloaded("too many lists wait to be compared", call.RetryAfter)
+		return request.Overloaded("too many lists wait to be compared", request.RetryAfter)
 	}
 	l := list{free: func() { f.lists.Free(e.From, e.Payload) }}
 	if e.Env.Type.Subresource == codec.Spec {
@@ -132,10 +132,10 @@ func (f *Feed) hand(s *subscription, e *call.Event) (err error) {
 	switch {
 	case err != nil:
 		l.free()
-		return call.Undecodable(err)
+		return request.Undecodable(err)
 	case !s.request(&l):
 		l.free()
-		return call.Overloaded("too many lists of this subscription wait to be compared", call.RetryAfter)
+		return request.Overloaded("too many lists of this subscription wait to be compared", request.RetryAfter)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (t *stream) compare(ctx context.Context, l *list) (err error) {
 		sends, err = t.compareStatuses(ctx, l)
 	}
 	if err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	end := t.cfg.Now()
 	t.calmDown(end, end.Sub(start))
@@ -314,7 +314,7 @@ func (t *stream) compareStatuses(ctx context.Context, l *list) (sends int, err e
 func (t *stream) requestStatuses(chunk []codec.StatusHash) error {
 	t.metrics.statusRequests.Inc()
 	return t.sendEvent(codec.NewStatusResyncRequest(codec.ResyncParams{
-		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: call.BrokerSource, Cluster: t.sub.scope.Cluster, DataType: t.sub.scope.DataType,
+		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: request.BrokerSource, Cluster: t.sub.scope.Cluster, DataType: t.sub.scope.DataType,
 	}, chunk))
 }
 

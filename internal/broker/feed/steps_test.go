@@ -10,10 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -28,13 +30,13 @@ func newStream(part codec.Subresource) *stream {
 	if part == codec.Status {
 		scope = store.Scope{DataType: codec.ManifestBundles, Owner: "s"}
 	}
-	cfg := &call.Config{Heartbeat: 10 * second, QueueBytes: 1 << 30, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+	cfg := &settings.Config{Heartbeat: 10 * second, QueueBytes: 1 << 30, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 	return &stream{
 		cfg:    cfg,
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
 			id: "1", scope: scope, part: part, wake: run.NewBell(), intake: noIntake{},
-			list: claims.New(cfg).Lists.Open(scope, identity.Identity{}), orphans: orphanReport{budget: call.NewBudget(1 << 30)},
+			list: claims.New(cfg).Lists.Open(scope, identity.Identity{}), orphans: orphanReport{budget: bytebudget.NewBudget(1 << 30)},
 		},
 	}
 }
@@ -176,7 +178,7 @@ func TestSubscription_AlternatesHashesAndDeliveries(t *testing.T) {
 func TestSubscription_StopComesFirst(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.sub.post(workKey(1), 1, 0)
-	s.sub.stop(call.ErrDraining())
+	s.sub.stop(request.ErrDraining())
 	s.sub.stop(&transport.Error{Code: transport.CodeInternal})
 	if st := s.nextAt(100); st.kind != finish || st.err.Code != transport.CodeUnavailable {
 		t.Errorf("%+v, want the first reason", st)

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/claims"
 	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/route"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -21,7 +22,7 @@ import (
 // stream is the goroutine that serves a subscription; only that one uses it.
 type stream struct {
 	agenda
-	cfg      *call.Config
+	cfg      *settings.Config
 	sync     *claims.State
 	intake   Intake
 	registry *registry
@@ -63,7 +64,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	}
 	accepted := f.accepted(s)
 	if err := out.Accept(accepted); err != nil {
-		return call.Broken(ctx, err)
+		return request.Broken(ctx, err)
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
@@ -165,17 +166,17 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	}
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(checkNames(&raw), err); err != nil {
-		e := call.Undecodable(err)
+		e := request.Undecodable(err)
 		if e.Attribute == "type" {
 			e.Attribute = "data_type"
 		}
 		return nil, e
 	}
 	if _, ok := codec.Lookup(d); !ok {
-		return nil, call.Invalid("data_type", "data type "+d.String()+" is not served", "use "+codec.ManifestBundles.String())
+		return nil, request.Invalid("data_type", "data type "+d.String()+" is not served", "use "+codec.ManifestBundles.String())
 	}
 	if (raw.Source == "") == (raw.Cluster == "") {
-		return nil, call.Invalid("cluster_name", "a subscription names either a source or a cluster",
+		return nil, request.Invalid("cluster_name", "a subscription names either a source or a cluster",
 			"an agent gives its cluster_name, a source its source id")
 	}
 	part := codec.Spec
@@ -227,14 +228,14 @@ func (t *stream) serve(ctx context.Context) error {
 			slot = t.wait(ctx, timer)
 		default:
 			if err := t.perform(ctx, st); err != nil {
-				return call.Broken(ctx, err)
+				return request.Broken(ctx, err)
 			}
 		}
 	}
 	if slot {
 		t.sync.Slots.Free()
 	}
-	return call.CallerGone(ctx)
+	return request.CallerGone(ctx)
 }
 
 // perform performs one step. Those that read much give the slot back.
@@ -271,14 +272,14 @@ func (t *stream) perform(ctx context.Context, st step) error {
 // params is the envelope of a sync event to the party.
 func (t *stream) params() codec.SyncParams {
 	return codec.SyncParams{
-		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: call.BrokerSource,
+		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: request.BrokerSource,
 		Cluster: t.sub.scope.Cluster, Owner: t.sub.scope.Owner,
 	}
 }
 
 // sendEvent sends an event that the broker made.
 func (t *stream) sendEvent(e codec.Event, err error) error {
-	event, err := call.Encode(e, err)
+	event, err := request.Encode(e, err)
 	if err != nil {
 		return err
 	}

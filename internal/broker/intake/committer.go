@@ -9,8 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
 	"github.com/hawser-io/hawser/internal/broker/quota"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -34,7 +35,7 @@ const (
 // committer turns publishes that arrive together into one commit. There is no waiting
 // timer: whatever arrived while one commit was written makes up the next one.
 type committer struct {
-	cfg     *call.Config
+	cfg     *settings.Config
 	queue   *queue
 	metrics *metrics
 
@@ -65,7 +66,7 @@ func (c *committer) commit(ctx context.Context, from identity.Identity, void fun
 
 func (c *committer) commitPart(ctx context.Context, from identity.Identity, void func() *transport.Error, ops []store.Op) ([]store.Outcome, error) {
 	if err := c.admit(ops); err != nil {
-		return nil, call.Store(err)
+		return nil, request.Store(err)
 	}
 	p := newPending(from, ops)
 	p.checkValid = void
@@ -79,7 +80,7 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, void
 	case a := <-p.done:
 		return a.outcomes, a.err
 	case <-ctx.Done():
-		return nil, call.CallerGone(ctx)
+		return nil, request.CallerGone(ctx)
 	}
 }
 

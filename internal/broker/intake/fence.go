@@ -3,7 +3,7 @@ package intake
 import (
 	"sync"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -90,14 +90,14 @@ func (x *Fences) endBefore(f *Fence) {
 	}
 	x.mu.Unlock()
 	for _, o := range earlier {
-		o.end(call.Unavailable("", "another session of "+f.client.String()+" compares what it owns, or releases a cluster",
+		o.end(request.Unavailable("", "another session of "+f.client.String()+" compares what it owns, or releases a cluster",
 			"run one process for each source id, or let them elect a leader"))
 	}
 }
 
 // guard returns the subscription that an event names, and what says why the event counts no
 // longer; both are nil where it names none.
-func (x *Fences) guard(e *call.Event) (f *Fence, void func() *transport.Error, err error) {
+func (x *Fences) guard(e *request.Event) (f *Fence, void func() *transport.Error, err error) {
 	if e.Subscription == "" {
 		return nil, nil, nil
 	}
@@ -124,7 +124,7 @@ func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
 	case f.ended:
 		return subscriptionOver()
 	case n != 0 && n < f.order.releasedAt(cluster):
-		return call.Superseded()
+		return request.Superseded()
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (f *Fence) release(cluster string, n uint64, revoke func()) error {
 	case f.ended:
 		return subscriptionOver()
 	case !f.order.release(cluster, n):
-		return call.Superseded()
+		return request.Superseded()
 	}
 	revoke()
 	return nil
@@ -152,7 +152,7 @@ func (f *Fence) Compares(n uint64) error {
 	case f.ended:
 		return subscriptionOver()
 	case !f.order.compare(n):
-		return call.Superseded()
+		return request.Superseded()
 	}
 	return nil
 }

@@ -14,7 +14,8 @@ package intake
 import (
 	"context"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -39,7 +40,7 @@ type SyncInvalidator interface {
 type Intake struct {
 	*Fences
 
-	cfg         *call.Config
+	cfg         *settings.Config
 	invalidator SyncInvalidator
 	witnesses   []CommitHook
 	commits     *committer
@@ -47,7 +48,7 @@ type Intake struct {
 }
 
 // New returns an intake. It starts nothing.
-func New(cfg *call.Config, v SyncInvalidator) *Intake {
+func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 	m, queue := newMetrics(cfg.Meter()), newQueue(cfg.QueueBytes)
 	cfg.Meter().Shown("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
@@ -82,18 +83,18 @@ func (i *Intake) Seen(owner store.Scope, revision uint64) { i.gc.seen(owner, rev
 func (i *Intake) Supersede(ctx context.Context, subscription string, from identity.Identity) error {
 	f := i.Find(subscription, from)
 	if f == nil {
-		return call.NoSubscription(from)
+		return request.NoSubscription(from)
 	}
 	i.endBefore(f)
 	// Commits of one party keep their order, so an empty one comes behind what is queued.
 	if _, err := i.Commit(ctx, from); err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	return nil
 }
 
 // put queues one op and has the witnesses see it.
-func (i *Intake) put(ctx context.Context, e *call.Event, op store.Op) (r transport.Receipt, err error) {
+func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r transport.Receipt, err error) {
 	_, void, err := i.guard(e)
 	if err != nil {
 		return r, err
@@ -103,14 +104,14 @@ func (i *Intake) put(ctx context.Context, e *call.Event, op store.Op) (r transpo
 	defer func() {
 		for _, done := range dones {
 			if failed := done(outcome); failed != nil && err == nil {
-				r, err = transport.Receipt{}, call.Store(failed)
+				r, err = transport.Receipt{}, request.Store(failed)
 			}
 		}
 	}()
 	for _, w := range i.witnesses {
 		done, err := w.Begin(ctx, &op, e.Env)
 		if err != nil {
-			return r, call.Store(err)
+			return r, request.Store(err)
 		}
 		if done != nil {
 			dones = append(dones, done)
@@ -118,7 +119,7 @@ func (i *Intake) put(ctx context.Context, e *call.Event, op store.Op) (r transpo
 	}
 	outcomes, err := i.commits.commit(ctx, e.From, void, op)
 	if err != nil {
-		return r, call.Store(err)
+		return r, request.Store(err)
 	}
 	outcome = outcomes[0]
 	i.commits.metrics.refused(outcome.Excess)

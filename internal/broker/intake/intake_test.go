@@ -10,7 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -63,14 +64,14 @@ func TestPut_CallsHooksAroundCommit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen []string
-			i := New(&call.Config{
+			i := New(&settings.Config{
 				Store: accepting{err: c.commit}, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now, QueueBytes: 1 << 20,
 			}, nil)
 			i.Connect(hookRecorder{"a", &seen, c.look}, hookRecorder{"b", &seen, nil})
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- i.commits.run(ctx) }() // ended is waited for
-			r, err := i.put(t.Context(), &call.Event{From: clientNamed("s"), Env: &codec.Envelope{}}, store.Op{Key: store.Key{ResourceID: "w"}})
+			r, err := i.put(t.Context(), &request.Event{From: clientNamed("s"), Env: &codec.Envelope{}}, store.Op{Key: store.Key{ResourceID: "w"}})
 			stop()
 			if err := <-ended; err != nil {
 				t.Error(err)

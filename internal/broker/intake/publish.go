@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // PutSpec commits a spec or a deletion.
-func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt, error) {
+func (i *Intake) PutSpec(ctx context.Context, e *request.Event) (transport.Receipt, error) {
 	env := e.Env
 	if err := check(e); err != nil {
 		return transport.Receipt{}, err
@@ -52,24 +52,24 @@ func (i *Intake) PutSpec(ctx context.Context, e *call.Event) (transport.Receipt,
 }
 
 // PutStatus commits what an agent reports.
-func (i *Intake) PutStatus(ctx context.Context, e *call.Event) (transport.Receipt, error) {
+func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Receipt, error) {
 	env := e.Env
 	if err := check(e); err != nil {
 		return transport.Receipt{}, err
 	}
 	if env.SequenceID == "" {
-		return transport.Receipt{}, call.Missing(codec.ExtSequenceID)
+		return transport.Receipt{}, request.Missing(codec.ExtSequenceID)
 	}
 	// Of what is not there nothing is read or copied but whether it says that it is gone: an
 	// agent which does forgets its name, too.
 	m, err := i.cfg.Store.Meta(ctx, keyOf(env))
 	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.ConfirmedTombstone
 	if err != nil && !unknown {
-		return transport.Receipt{}, call.Store(err)
+		return transport.Receipt{}, request.Store(err)
 	}
 	reported, err := codec.SummaryOf(env.Data)
 	if err != nil {
-		return transport.Receipt{}, call.Undecodable(err)
+		return transport.Receipt{}, request.Undecodable(err)
 	}
 	if unknown && !reported.Deleted {
 		return transport.Receipt{Outcome: codec.OutcomeIgnored}, nil
@@ -95,14 +95,14 @@ func keyOf(env *codec.Envelope) store.Key {
 }
 
 // check says what an event of a work lacks.
-func check(e *call.Event) error {
+func check(e *request.Event) error {
 	switch {
 	case e.Env.Cluster == "":
-		return call.Missing(codec.ExtClusterName)
+		return request.Missing(codec.ExtClusterName)
 	case e.Env.ResourceID == "":
-		return call.Missing(codec.ExtResourceID)
+		return request.Missing(codec.ExtResourceID)
 	case !e.Env.HasVersion:
-		return call.Missing(codec.ExtResourceVersion)
+		return request.Missing(codec.ExtResourceVersion)
 	}
 	return nil
 }
@@ -111,11 +111,11 @@ func check(e *call.Event) error {
 func checkSpec(env *codec.Envelope) error {
 	switch {
 	case env.ObjectName == "":
-		return call.Invalid(codec.ExtMetadata, "the object in attribute \"metadata\" has no name", "send the work's metadata with its name")
+		return request.Invalid(codec.ExtMetadata, "the object in attribute \"metadata\" has no name", "send the work's metadata with its name")
 	case env.Type.Action == codec.DeleteRequest && !env.Deleting:
-		return call.Missing(codec.ExtDeletionTimestamp)
+		return request.Missing(codec.ExtDeletionTimestamp)
 	case !env.Deleting && len(env.Data) == 0:
-		return call.Invalid("data", "a work without data", "send the work's spec as data, or a deletion with a deletiontimestamp")
+		return request.Invalid("data", "a work without data", "send the work's spec as data, or a deletion with a deletiontimestamp")
 	}
 	return nil
 }
@@ -152,11 +152,11 @@ func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) 
 func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	switch o.Result {
 	case store.OwnedByOther:
-		return call.Refused(transport.CodeDenied, codec.ExtResourceID,
+		return request.Refused(transport.CodeDenied, codec.ExtResourceID,
 			fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
 			"use another resource id, or let an operator move the work with: hawser adopt")
 	case store.NameTaken:
-		return call.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
+		return request.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
 			fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster), "choose another name, or delete the other work first")
 	case store.ConditionFailed:
 		return &transport.Error{
@@ -167,21 +167,21 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	case store.OverQuota:
 		return overQuota(o.Excess, env)
 	case store.Invalid:
-		return call.Invalid("", o.Detail, "")
+		return request.Invalid("", o.Detail, "")
 	}
-	return call.Internal(fmt.Errorf("no answer to verdict %d", o.Result))
+	return request.Internal(fmt.Errorf("no answer to verdict %d", o.Result))
 }
 
 // Release drops all records of the source on one cluster, without a word to the cluster.
 // Repeating it does no harm.
-func (i *Intake) Release(ctx context.Context, e *call.Event) (r transport.Receipt, err error) {
+func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Receipt, err error) {
 	owner, cluster := e.Env.Source, e.Env.Cluster
 	if cluster == "" {
-		return r, call.Missing(codec.ExtClusterName)
+		return r, request.Missing(codec.ExtClusterName)
 	}
 	for _, d := range codec.DataTypes() {
 		if err := store.CheckScope(d, cluster); err != nil {
-			return r, call.Invalid(codec.ExtClusterName, "the released cluster has an impossible name", "name it as in its works")
+			return r, request.Invalid(codec.ExtClusterName, "the released cluster has an impossible name", "name it as in its works")
 		}
 	}
 	f, void, err := i.guard(e)
@@ -198,18 +198,18 @@ func (i *Intake) Release(ctx context.Context, e *call.Event) (r transport.Receip
 	// not wait for would be left behind. Commits of one party keep their order, so an empty
 	// one says that it is no longer.
 	if _, err := i.commits.commit(ctx, e.From, void); err != nil {
-		return r, call.Store(err)
+		return r, request.Store(err)
 	}
 	ops, err := i.drops(ctx, owner, cluster)
 	if err != nil {
-		return r, call.Store(err)
+		return r, request.Store(err)
 	}
 	if len(ops) == 0 {
 		r.Outcome = codec.OutcomeIgnored
 		return r, nil
 	}
 	if _, err := i.commits.commit(ctx, e.From, void, ops...); err != nil {
-		return r, call.Store(err)
+		return r, request.Store(err)
 	}
 	r.Outcome = codec.OutcomeAccepted
 	return r, nil
@@ -237,7 +237,7 @@ func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.
 }
 
 // beginRelease ends the earlier subscriptions of the source, and what it said of the cluster.
-func (i *Intake) beginRelease(e *call.Event, f *Fence) error {
+func (i *Intake) beginRelease(e *request.Event, f *Fence) error {
 	report := func() {}
 	revoke := func() { report = i.invalidator.Release(e.Env.Source, e.Env.Cluster) }
 	if f == nil {

@@ -6,8 +6,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -65,7 +66,7 @@ var seed = maphash.MakeSeed()
 // whoever publishes a lot, or for one of its clusters, waits for itself. What is about one
 // work stays in order. The queue is bounded by its budget.
 type queue struct {
-	budget *call.Budget
+	budget *bytebudget.Budget
 
 	mu        sync.Mutex
 	scheduler fair.Scheduler[identity.Identity]
@@ -89,7 +90,7 @@ type clientQueue struct {
 }
 
 func newQueue(bytes int) *queue {
-	return &queue{budget: call.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: run.NewBell()}
+	return &queue{budget: bytebudget.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: run.NewBell()}
 }
 
 // put adds p, or says why not. A refusal for want of room has no delay yet. It returns
@@ -97,7 +98,7 @@ func newQueue(bytes int) *queue {
 // After close it returns [call.ErrDraining], and of what no longer counts the reason.
 func (q *queue) put(ctx context.Context, p *pending) *transport.Error {
 	if ok, others := q.budget.ReservePart(p.from, p.cluster, p.size); !ok {
-		full := call.Overloaded("the broker has too much to write", 0)
+		full := request.Overloaded("the broker has too much to write", 0)
 		if p.cluster != "" && others {
 			full.ClusterOnly, full.Message = true, "the broker has too much to write of cluster "+p.cluster
 		}
@@ -116,9 +117,9 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 	defer q.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
-		return call.CallerGone(ctx)
+		return request.CallerGone(ctx)
 	case q.closed:
-		return call.ErrDraining()
+		return request.ErrDraining()
 	case p.checkValid != nil:
 		if refused := p.checkValid(); refused != nil {
 			return refused

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -254,7 +254,7 @@ func (*recorder) Head() store.Head { return store.Head{} }
 // TestCommitter_WritesWhatIsQueuedWhenItEnds, and takes nothing more.
 func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 	s := &recorder{}
-	c := New(&call.Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now}, nil).commits
+	c := New(&settings.Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now}, nil).commits
 	queued := publishOf("a", 1)
 	if err := c.queue.put(t.Context(), queued); err != nil {
 		t.Fatalf("put: %v", err)

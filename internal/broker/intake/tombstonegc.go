@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
@@ -24,7 +25,7 @@ var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
 // those that their sources have seen, up to the cursor that each acknowledged last, a batch
 // per source in turn; and, from time to time, those whose sources have had long enough.
 type tombstoneGC struct {
-	cfg     *call.Config
+	cfg     *settings.Config
 	commits *committer
 	metrics *metrics
 
@@ -77,7 +78,7 @@ func (g *tombstoneGC) run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		for !g.removeSeen(ctx) {
-			run.Sleep(ctx, call.RetryAfter)
+			run.Sleep(ctx, request.RetryAfter)
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/internal/run"
@@ -102,7 +102,7 @@ type Agents interface {
 // Peers knows the clusters. Its methods may be called concurrently, by who holds no lock that
 // Agents need.
 type Peers struct {
-	cfg    *call.Config
+	cfg    *settings.Config
 	agents Agents
 	// began is since when everything is seen.
 	began time.Time
@@ -113,7 +113,7 @@ type Peers struct {
 }
 
 // New returns what is known when a broker is started.
-func New(cfg *call.Config) *Peers {
+func New(cfg *settings.Config) *Peers {
 	p := &Peers{cfg: cfg, began: cfg.Now(), all: map[store.Scope]*peer{}}
 	for s := NeverSeen; s < states; s++ {
 		cfg.Meter().Shown("clusters", "Clusters by state.", prometheus.Labels{"state": s.String()}, func() float64 {

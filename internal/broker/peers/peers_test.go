@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 // start starts a broker over the store.
 func (w *world) start() {
 	w.registry = prometheus.NewRegistry()
-	w.Peers = New(&call.Config{Store: w.store, Log: slog.New(slog.DiscardHandler), Registry: w.registry, Now: func() time.Time { return w.now }})
+	w.Peers = New(&settings.Config{Store: w.store, Log: slog.New(slog.DiscardHandler), Registry: w.registry, Now: func() time.Time { return w.now }})
 	w.Connect(w)
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -250,7 +250,7 @@ func (a *agents) wakeAll() {
 
 // askers returns the subscriptions that an event of a party is about: the one that it names; of a
 // party that names none those of its connection, or else all that it has of the place.
-func (a *agents) askers(p streamScope, e *call.Event) []*subscription {
+func (a *agents) askers(p streamScope, e *request.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.Subscription != "" {
@@ -267,7 +267,7 @@ func (a *agents) askers(p streamScope, e *call.Event) []*subscription {
 
 // sameConnection returns those that a party has of a place on the connection of an event; of a
 // party that names one, that alone.
-func (a *agents) sameConnection(p streamScope, e *call.Event) []*subscription {
+func (a *agents) sameConnection(p streamScope, e *request.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.DeleteFunc(a.onConnection(p, e), func(s *subscription) bool {
@@ -276,7 +276,7 @@ func (a *agents) sameConnection(p streamScope, e *call.Event) []*subscription {
 }
 
 // onConnection: the caller has the lock.
-func (a *agents) onConnection(p streamScope, e *call.Event) (same []*subscription) {
+func (a *agents) onConnection(p streamScope, e *request.Event) (same []*subscription) {
 	for _, s := range a.byScope[p] {
 		if s.conn == e.Conn && s.client == e.From {
 			same = append(same, s)

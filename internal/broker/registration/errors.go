@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -20,7 +20,7 @@ func apiError(e codec.APIError) *transport.Error {
 	code, next := codeOf(e)
 	out := &transport.Error{Code: code, Next: next, Message: e.Text()}
 	if next == transport.NextBackOff {
-		out.Delay = max(call.RetryAfter, time.Duration(e.Details.RetryAfterSeconds)*time.Second)
+		out.Delay = max(request.RetryAfter, time.Duration(e.Details.RetryAfterSeconds)*time.Second)
 	}
 	return out
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -26,7 +26,7 @@ const (
 
 // Publish takes an event of an agent, or of the source. That of an agent returns when the hub has
 // answered. Of what is not the hub's error the caller makes a [Refusal].
-func (r *Service) Publish(ctx context.Context, e *call.Event) (transport.Receipt, error) {
+func (r *Service) Publish(ctx context.Context, e *request.Event) (transport.Receipt, error) {
 	switch {
 	case codec.RegistrationEvent(e.Env.RawType):
 		return r.fromSource(ctx, e)
@@ -42,7 +42,7 @@ func (r *Service) Publish(ctx context.Context, e *call.Event) (transport.Receipt
 }
 
 // fromAgent does what an agent asks for.
-func (r *Service) fromAgent(ctx context.Context, e *call.Event) error {
+func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	d, cluster := e.Env.Type.DataType, e.Env.Cluster
 	row, _ := codec.Registration(d)
 	joins := row.Joining && e.Env.Type.Action == codec.CreateRequest
@@ -50,16 +50,16 @@ func (r *Service) fromAgent(ctx context.Context, e *call.Event) error {
 	case !joins && !r.cache.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
 	case e.Size > codec.MaxRequested(e.Env.Type)+envelope:
-		return call.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are taken", e.Size, codec.MaxRequested(e.Env.Type)+envelope, d), "leave out what is large, as CA bundles or annotations")
+		return request.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are taken", e.Size, codec.MaxRequested(e.Env.Type)+envelope, d), "leave out what is large, as CA bundles or annotations")
 	case len(e.Env.Data) == 0:
-		return call.Invalid("data", "an event without data", "")
+		return request.Invalid("data", "an event without data", "")
 	case d == codec.Leases:
 		return r.renew(e)
 	}
 	// The event is the front's until this returns, and the request may then still be on its way.
 	event, err := e.Incoming.Normalized()
 	if err != nil {
-		return call.Undecodable(err)
+		return request.Undecodable(err)
 	}
 	answer, err := r.await(ctx, &agentRequest{
 		from: e.From, cluster: cluster, size: requestBytes + len(event),
@@ -99,17 +99,17 @@ func (r *Service) await(ctx context.Context, a *agentRequest) (*hawserv1.Registr
 	case <-timer.C:
 		return nil, unavailable(fmt.Sprintf("the hub did not answer within %s; whether it has done it is not known", AnswerTimeout))
 	case <-ctx.Done():
-		return nil, call.CallerGone(ctx)
+		return nil, request.CallerGone(ctx)
 	}
 }
 
 // deliverToken hands a token to who asked for it, on the connection on which it asked: nobody else
 // gets it, and nobody gets it again.
-func (r *Service) deliverToken(e *call.Event, token []byte) error {
+func (r *Service) deliverToken(e *request.Event, token []byte) error {
 	if len(token) == 0 {
 		return apiError(answerless)
 	}
-	event, err := call.Encode(codec.Builder{
+	event, err := request.Encode(codec.Builder{
 		ID: r.cfg.NewID(), Source: r.cfg.Registration, Time: r.cfg.Now(), Cluster: e.Env.Cluster,
 		Type:        codec.EventType{DataType: codec.TokenRequests, Subresource: codec.Spec, Action: codec.CreateRequest}.String(),
 		Extensions:  map[string]any{codec.ExtResourceID: e.Env.ResourceID},
@@ -125,13 +125,13 @@ func (r *Service) deliverToken(e *call.Event, token []byte) error {
 }
 
 // renew notes that an agent has renewed its Lease, and answers in the place of the hub.
-func (r *Service) renew(e *call.Event) error {
+func (r *Service) renew(e *request.Event) error {
 	cluster := e.Env.Cluster
 	var lease struct {
 		Metadata struct{ Name, Namespace string }
 	}
 	if err := json.Unmarshal(e.Env.Data, &lease); err != nil {
-		return call.Invalid("data", "the data is not the JSON of a Lease", "")
+		return request.Invalid("data", "the data is not the JSON of a Lease", "")
 	}
 	if lease.Metadata.Name != leaseName || lease.Metadata.Namespace != cluster {
 		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, leaseName))
@@ -153,19 +153,19 @@ func (r *Service) renew(e *call.Event) error {
 }
 
 // resync takes what an agent says that it has.
-func (r *Service) resync(e *call.Event) (receipt transport.Receipt, err error) {
+func (r *Service) resync(e *request.Event) (receipt transport.Receipt, err error) {
 	p := streamScope{e.Env.Type.DataType, e.Env.Cluster}
 	askers := r.agents.askers(p, e)
 	if len(askers) == 0 {
 		if e.Subscription != "" {
-			return receipt, call.NoSubscription(e.From)
+			return receipt, request.NoSubscription(e.From)
 		}
 		receipt.Outcome = codec.OutcomeIgnored // it is sent everything when it subscribes
 		return receipt, nil
 	}
 	versions, err := codec.DecodeVersions(e.Env.Data)
 	if err != nil {
-		return receipt, call.Undecodable(err)
+		return receipt, request.Undecodable(err)
 	}
 	for _, s := range askers {
 		if !r.lists.Reserve(e.From, e.Payload) {

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -47,7 +47,7 @@ type outcome struct {
 // belongs to a call that runs, which takes it away when it ends; so what waits is bounded by the
 // calls, and none waits for whom nobody waits.
 type requestQueue struct {
-	budget *call.Budget
+	budget *bytebudget.Budget
 	// wake is told when there is something to send.
 	wake func()
 
@@ -69,7 +69,7 @@ type clientQueue struct {
 
 func newRequestQueue(bytes int, wake func()) *requestQueue {
 	return &requestQueue{
-		budget: call.NewBudget(bytes), wake: wake,
+		budget: bytebudget.NewBudget(bytes), wake: wake,
 		clients: map[identity.Identity]*clientQueue{}, inFlight: map[string]*agentRequest{},
 	}
 }

@@ -27,7 +27,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
+	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/run"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -37,7 +39,7 @@ import (
 
 // Service serves registration. Its methods may be called concurrently.
 type Service struct {
-	cfg      *call.Config
+	cfg      *settings.Config
 	endWorks func(cluster string, why *transport.Error)
 	raise    func(ctx context.Context, earliest map[string]time.Time) error
 	cache    *hubCache
@@ -45,7 +47,7 @@ type Service struct {
 	renewals pendingLeaseRenewals
 	agents   *agents
 	keys     keys
-	lists    *call.Budget
+	lists    *bytebudget.Budget
 	metrics  *metrics
 
 	// serving is held while one subscription of the source follows another; source is the one that
@@ -59,10 +61,10 @@ type Service struct {
 // New returns the room of the source that cfg.Registration names. It starts nothing. endWorks ends
 // the subscriptions to works of a cluster whose acceptance is withdrawn, raise has its certificates count
 // from a time on.
-func New(cfg *call.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
+func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
 		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
-		lists: call.NewBudget(cfg.QueueBytes), unsaved: run.NewBell(),
+		lists: bytebudget.NewBudget(cfg.QueueBytes), unsaved: run.NewBell(),
 	}
 	r.requests = newRequestQueue(cfg.QueueBytes, r.wakeSource)
 	r.metrics = newMetrics(cfg.Meter(), r)
@@ -85,7 +87,7 @@ func Serves(d codec.DataType) bool {
 func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(err, codec.CheckName("source", raw.Source), codec.CheckName("cluster_name", raw.Cluster)); err != nil {
-		return call.Undecodable(err)
+		return request.Undecodable(err)
 	}
 	if d == codec.Registrations {
 		return r.subscribeSource(ctx, p, raw, out)
@@ -175,11 +177,11 @@ func (r *Service) Facts(cluster string) Facts { return r.cache.factsOf(cluster) 
 func (r *Service) drain(ctx context.Context) error {
 	<-ctx.Done()
 	r.requests.close(unavailable("the broker is shutting down"))
-	streams := r.agents.close(call.ErrDraining())
+	streams := r.agents.close(request.ErrDraining())
 	if s := r.source.Load(); s != nil {
-		s.stop(call.ErrDraining())
+		s.stop(request.ErrDraining())
 	}
-	if !r.cfg.Drain(len(streams), func(i int) { streams[i].stop(call.ErrDraining()) }, r.agents.empty) {
+	if !r.cfg.Drain(len(streams), func(i int) { streams[i].stop(request.ErrDraining()) }, r.agents.empty) {
 		r.cfg.Log.Warn("drain timeout is over, some streams of registration did not end", "streams", r.agents.count())
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -41,7 +41,7 @@ func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw tra
 		return err
 	}
 	if raw.Source != r.cfg.Registration {
-		return call.Refused(transport.CodeDenied, "source", "registration is served by another source",
+		return request.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
 	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), service: r, out: out}
@@ -67,7 +67,7 @@ func (r *Service) enter(s *sourceStream) error {
 		return err
 	}
 	if before := r.source.Swap(s); before != nil {
-		before.stop(call.Unavailable("", "another session of "+s.client.String()+" serves registration",
+		before.stop(request.Unavailable("", "another session of "+s.client.String()+" serves registration",
 			"run one process for each source id, or let them elect a leader"))
 	}
 	r.cache.begin(s.id)
@@ -123,7 +123,7 @@ func (s *sourceStream) serve(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	return call.CallerGone(ctx)
+	return request.CallerGone(ctx)
 }
 
 // next returns what the source is told next, nil if there is nothing.
@@ -146,8 +146,8 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 // send sends a request. Renewals that are lost with the stream are made again within a period.
 func (s *sourceStream) send(req *hawserv1.RegistrationRequest) error {
 	cfg := s.service.cfg
-	event, err := call.Encode(codec.NewRegistrationRequest(codec.SyncParams{
-		ID: cfg.NewID(), Time: cfg.Now(), Source: call.BrokerSource, Owner: cfg.Registration,
+	event, err := request.Encode(codec.NewRegistrationRequest(codec.SyncParams{
+		ID: cfg.NewID(), Time: cfg.Now(), Source: request.BrokerSource, Owner: cfg.Registration,
 	}, req))
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (r *Service) wakeSource() {
 }
 
 // fromSource takes an event of the source. It counts if it is of the subscription that counts.
-func (r *Service) fromSource(ctx context.Context, e *call.Event) (receipt transport.Receipt, err error) {
+func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt transport.Receipt, err error) {
 	s := r.source.Load()
 	if s == nil || e.Subscription != s.id || e.From != s.client {
 		return receipt, sourceOver()
@@ -172,21 +172,21 @@ func (r *Service) fromSource(ctx context.Context, e *call.Event) (receipt transp
 	switch e.Env.RawType {
 	case codec.TypeRegistrationObjects:
 		var reported *hawserv1.RegistrationObjects
-		if reported, err = call.Decode(e, codec.ParseRegistrationObjects); err == nil {
+		if reported, err = request.Decode(e, codec.ParseRegistrationObjects); err == nil {
 			err = r.takeObjects(ctx, s.id, reported)
 		}
 	case codec.TypeRegistrationAnswer:
 		var answer *hawserv1.RegistrationAnswer
-		if answer, err = call.Decode(e, codec.ParseRegistrationAnswer); err == nil {
+		if answer, err = request.Decode(e, codec.ParseRegistrationAnswer); err == nil {
 			taken = r.requests.answer(answer) // else nobody waits for it, or it is the second one
 		}
 	case codec.TypeRegistrationKeys:
 		var reports *hawserv1.RegistrationKeys
-		if reports, err = call.Decode(e, codec.ParseRegistrationKeys); err == nil {
+		if reports, err = request.Decode(e, codec.ParseRegistrationKeys); err == nil {
 			r.keys.set(reports)
 		}
 	default:
-		err = call.Invalid("type", "events of type "+e.Env.RawType+" are not taken", "")
+		err = request.Invalid("type", "events of type "+e.Env.RawType+" are not taken", "")
 	}
 	switch {
 	case err != nil:
@@ -221,7 +221,7 @@ func (r *Service) takeEarliest(ctx context.Context, reported *hawserv1.Registrat
 		return nil
 	}
 	if err := r.raise(ctx, to); err != nil {
-		return call.Store(err)
+		return request.Store(err)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -79,7 +79,7 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 // beat sends a heartbeat that is due; it says so when the stream has to end.
 func (t *stream) beat(ctx context.Context) error {
 	if ctx.Err() != nil {
-		return call.CallerGone(ctx)
+		return request.CallerGone(ctx)
 	}
 	now := t.service.cfg.Now()
 	if now.Before(t.nextBeat) {
@@ -130,8 +130,8 @@ func (t *stream) event(n objectEvent) ([]byte, error) {
 			codec.ExtResourceID: n.gone.uid, codec.ExtResourceVersion: n.gone.version, codec.ExtDeletionTimestamp: b.Time,
 		}
 	}
-	return call.Encode(b.Event())
+	return request.Encode(b.Event())
 }
 
 // broken is the end of a stream that could not be written to.
-func broken(ctx context.Context, err error) error { return call.Broken(ctx, err) }
+func broken(ctx context.Context, err error) error { return request.Broken(ctx, err) }

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
-	"github.com/hawser-io/hawser/internal/broker/call"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -30,7 +30,7 @@ func newService() *Service {
 		ids++
 		return strconv.Itoa(ids)
 	}
-	return New(&call.Config{
+	return New(&settings.Config{
 		Store: mem.Open(mem.Options{NewID: newID}), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Registration: "hub", QueueBytes: 64 << 20, MaxEventBytes: 4 << 20, Heartbeat: time.Hour, StreamsPerClient: 32,
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, NewID: newID,

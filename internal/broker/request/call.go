@@ -1,7 +1,7 @@
-// Package call is what the rooms of the broker have in common: their [Config], an
+// Package request is what the rooms of the broker have in common: their [Config], an
 // [Event] that a party published, a [Budget] that parties share, and the errors that a
 // caller is told. Each error says what to do next, so that no party has to read its text.
-package call
+package request
 
 import (
 	"time"

@@ -1,4 +1,4 @@
-package call
+package bytebudget
 
 import (
 	"sync"
