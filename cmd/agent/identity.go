@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
@@ -100,15 +100,15 @@ func (p *process) run(ctx context.Context) error {
 
 // work is what the active agent does.
 func (r *running) work(ctx context.Context) error {
-	tasks := []run.Task{{Name: "agent", Run: r.Agent.Run}}
+	tasks := []taskgroup.Task{{Name: "agent", Run: r.Agent.Run}}
 	if r.policy != nil {
 		r.policy.look(ctx) // an agent may have stood by for long
-		tasks = append(tasks, run.Task{Name: "policy file", Run: r.policy.watch})
+		tasks = append(tasks, taskgroup.Task{Name: "policy file", Run: r.policy.watch})
 	}
 	if r.registration != nil {
-		tasks = append(tasks, run.Task{Name: "registration", Run: r.registration.Run})
+		tasks = append(tasks, taskgroup.Task{Name: "registration", Run: r.registration.Run})
 	}
-	return run.Group(ctx, tasks...)
+	return taskgroup.Group(ctx, tasks...)
 }
 
 // identifyAgain is the longest time until it is looked again which identity the
@@ -132,7 +132,7 @@ func (p *process) identify(ctx context.Context) (identity string, proven bool, e
 			reported = err.Error()
 			p.agent.Log.ErrorContext(ctx, "it is not known which hub this is, trying again", "error", err)
 		}
-		if !run.Sleep(ctx, delay) {
+		if !taskgroup.Sleep(ctx, delay) {
 			return "", false, ctx.Err()
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -35,7 +35,7 @@ type joining struct {
 	// credential is the certificate, nil while there is none.
 	credential atomic.Pointer[registration.Credential]
 	// changed gets a value when works may flow that could not before.
-	changed run.Bell
+	changed taskgroup.Bell
 	watch   *identity.Watch
 	file    func() (*driver, error)
 	good    lastGood
@@ -59,7 +59,7 @@ func (c *config) joins() bool { return c.bootstrapConfig != "" }
 
 // reachJoining reads the bootstrap file.
 func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
-	j := &joining{cfg: c, changed: run.NewBell()}
+	j := &joining{cfg: c, changed: taskgroup.NewBell()}
 	j.file = func() (*driver, error) { return c.readDriver(false) }
 	var err error
 	if j.watch, err = identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.bootstrapConfig}, Own: j.own, Read: identityOf(j.file)}); err != nil {
@@ -172,7 +172,7 @@ func (j *joining) move(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	run.Sleep(ctx, moving)
+	taskgroup.Sleep(ctx, moving)
 	return conn.Close()
 }
 

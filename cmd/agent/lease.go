@@ -20,7 +20,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/leader"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
@@ -115,7 +115,7 @@ func (l *lease) preflight(ctx context.Context) error {
 			return fmt.Errorf("the cluster does not let this service account read the Lease %s/%s (deploy/agent/rbac.yaml grants it): %w", l.election.Namespace, l.election.Name, err)
 		}
 		l.log.WarnContext(ctx, "the lease cannot be read, trying again", "error", err, "delay", delay)
-		if !run.Sleep(ctx, delay) {
+		if !taskgroup.Sleep(ctx, delay) {
 			return ctx.Err()
 		}
 	}

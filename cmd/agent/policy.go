@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/protect"
 )
@@ -84,7 +84,7 @@ func (p *policyFile) look(ctx context.Context) {
 
 // watch does that until ctx ends.
 func (p *policyFile) watch(ctx context.Context) error {
-	run.Every(ctx, lookAtPolicy, func() { p.look(ctx) })
+	taskgroup.Every(ctx, lookAtPolicy, func() { p.look(ctx) })
 	return nil
 }
 

@@ -14,7 +14,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/memlimit"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
@@ -38,7 +39,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	run.LimitMemory(log)
+	memlimit.LimitMemory(log)
 	klog.SetSlogLogger(log)
 	cmdline.KeepPrivate() // the state directory
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
@@ -85,12 +86,12 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	health.Add("works", p.late)
 	health.Add("certificates", broker.watch.Check)
 	log.Info("starting", "program", telemetry.Version(program), "cluster", cfg.clusterName, "broker", broker.current().addr, "transport", cfg.sourceDriver)
-	return run.Group(ctx,
-		run.Task{Name: "agent", Run: p.run},
-		run.Task{Name: "certificates", Run: broker.watch.Run},
-		run.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
-		run.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
-		run.GiveMemoryBack(),
+	return taskgroup.Group(ctx,
+		taskgroup.Task{Name: "agent", Run: p.run},
+		taskgroup.Task{Name: "certificates", Run: broker.watch.Run},
+		taskgroup.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
+		taskgroup.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
+		memlimit.GiveMemoryBack(),
 	)
 }
 

@@ -24,7 +24,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/memlimit"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -37,7 +38,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		return err
 	}
 	slog.SetDefault(log)
-	run.LimitMemory(log)
+	memlimit.LimitMemory(log)
 	log.Info("starting", "version", telemetry.Version(program))
 	creds, err := c.credentials(log)
 	if err == nil {
@@ -59,7 +60,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	ended := audited(stream)
 	tasks, err := c.tasks(s, creds, log, registry, stream)
 	if err == nil {
-		err = run.Group(ctx, tasks...)
+		err = taskgroup.Group(ctx, tasks...)
 	}
 	ended()
 	log.Info("stopped")
@@ -90,7 +91,7 @@ func audited(stream *audit.Log) (end func()) {
 // tasks wires the parts of the program.
 func (c *config) tasks(
 	s *pebble.Store, creds *identity.Server, log *slog.Logger, registry *prometheus.Registry, stream *audit.Log,
-) ([]run.Task, error) {
+) ([]taskgroup.Task, error) {
 	health := &telemetry.Health{}
 	watch, err := c.watch(registry, log)
 	if err != nil {
@@ -146,14 +147,14 @@ func (c *config) tasks(
 	health.Add("certificates", watch.Check)
 	admin := telemetry.Admin{Addr: c.AdminListen, Registry: registry, Health: health, Log: log}
 	return append(tasks,
-		run.Task{Name: "broker", Run: b.Run},
-		run.Task{Name: "grpc", Run: front.Run},
-		run.Task{Name: "mqtt", Run: mqttFront.Run},
-		run.Task{Name: "certificates", Run: watch.Run},
-		run.Task{Name: "admin", Run: admin.Run},
-		run.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
-		run.GiveMemoryBack(),
-		run.CollectMoreInBursts(),
+		taskgroup.Task{Name: "broker", Run: b.Run},
+		taskgroup.Task{Name: "grpc", Run: front.Run},
+		taskgroup.Task{Name: "mqtt", Run: mqttFront.Run},
+		taskgroup.Task{Name: "certificates", Run: watch.Run},
+		taskgroup.Task{Name: "admin", Run: admin.Run},
+		taskgroup.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
+		memlimit.GiveMemoryBack(),
+		memlimit.CollectMoreInBursts(),
 	), nil
 }
 
@@ -169,7 +170,7 @@ func storeReady(s *pebble.Store) func() error {
 }
 
 // bearers are whose tokens are taken, with what keeps them up to date; nil where none is.
-func (c *config) bearers(b *broker.Broker, log *slog.Logger, registry prometheus.Registerer) (*tokens.Tokens, []run.Task, error) {
+func (c *config) bearers(b *broker.Broker, log *slog.Logger, registry prometheus.Registerer) (*tokens.Tokens, []taskgroup.Task, error) {
 	if !c.Tokens.Enabled() {
 		return nil, nil, nil
 	}
@@ -178,7 +179,7 @@ func (c *config) bearers(b *broker.Broker, log *slog.Logger, registry prometheus
 		return nil, nil, err
 	}
 	b.Registration().OnKeys(t.SetKeys)
-	return t, []run.Task{{Name: "tokens", Run: t.Run}}, nil
+	return t, []taskgroup.Task{{Name: "tokens", Run: t.Run}}, nil
 }
 
 // transportCredentials are those of a port that may be without.

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // membershipConfig is what hub-source does for the members of the hub: namespace, Lease and
@@ -127,6 +127,6 @@ func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker 
 	if err != nil {
 		return fmt.Errorf("membership: %w", err)
 	}
-	into.Leading = append(into.Leading, run.Task{Name: "membership", Run: m.Run})
+	into.Leading = append(into.Leading, taskgroup.Task{Name: "membership", Run: m.Run})
 	return nil
 }

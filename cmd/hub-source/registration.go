@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -111,18 +111,18 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*reg
 		MaxWaiting: c.Registration.MaxWaiting, Dialer: into.Dialer, Changed: both.second, Sessions: into.Sessions,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})
-	into.Leading = append(into.Leading, run.Task{Name: "registration", Run: s.Run}, run.Task{Name: "changed files", Run: both.Run})
+	into.Leading = append(into.Leading, taskgroup.Task{Name: "registration", Run: s.Run}, taskgroup.Task{Name: "changed files", Run: both.Run})
 	return s, nil
 }
 
 // both tells two sessions of what one channel tells.
 type both struct {
 	changed       <-chan struct{}
-	first, second run.Bell
+	first, second taskgroup.Bell
 }
 
 func newBoth(changed <-chan struct{}) *both {
-	return &both{changed, run.NewBell(), run.NewBell()}
+	return &both{changed, taskgroup.NewBell(), taskgroup.NewBell()}
 }
 
 // Run does so until ctx ends.

@@ -25,7 +25,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/leader"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/memlimit"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -39,7 +40,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 		return err
 	}
 	klog.SetSlogLogger(log)
-	run.LimitMemory(log)
+	memlimit.LimitMemory(log)
 	c := hubsource.Config{
 		ID: cfg.SourceID, Selection: cfg.selection(), CleanUp: cfg.FeatureGates.Enabled(gateCleanUp), Health: &telemetry.Health{}, Log: log,
 	}
@@ -71,23 +72,23 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	tasks := []run.Task{
+	tasks := []taskgroup.Task{
 		{Name: "hub source", Run: source.Run},
 		{Name: "certificates", Run: watch.Run},
 		{Name: "outage", Run: down.Run},
 		{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
 		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
-		run.GiveMemoryBack(),
+		memlimit.GiveMemoryBack(),
 	}
 	if cfg.Webhook.Listen != "" {
 		w, err := cfg.webhook(hub, c)
 		if err != nil {
 			return err
 		}
-		tasks = append(tasks, run.Task{Name: "webhook", Run: w.Run})
+		tasks = append(tasks, taskgroup.Task{Name: "webhook", Run: w.Run})
 	}
 	log.Info("starting", "program", telemetry.Version(program), "source_id", cfg.SourceID, "broker", cfg.Broker, "transport", cfg.Transport)
-	return run.Group(ctx, tasks...)
+	return taskgroup.Group(ctx, tasks...)
 }
 
 // webhook returns the webhook, which every replica serves.

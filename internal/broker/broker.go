@@ -36,7 +36,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/bytebudget"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -113,11 +113,11 @@ func New(cfg Config) (*Broker, error) {
 // the drain timeout is over. An error means that the broker cannot go on, for instance because
 // its store failed.
 func (b *Broker) Run(ctx context.Context) error {
-	tasks := slices.Concat([]run.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())
+	tasks := slices.Concat([]taskgroup.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())
 	if b.registration != nil {
 		tasks = append(tasks, b.registration.Tasks()...)
 	}
-	return run.Group(ctx, tasks...)
+	return taskgroup.Group(ctx, tasks...)
 }
 
 // watchStore ends the broker when its store cannot go on.

@@ -19,7 +19,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // What of a hub's API the verbs for joining use.
@@ -216,7 +216,7 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 				return err
 			}
 		}
-		if !run.Sleep(ctx, lookPause) {
+		if !taskgroup.Sleep(ctx, lookPause) {
 			return fmt.Errorf("waited for %s: %s", of, output)
 		}
 	}

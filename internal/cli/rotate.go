@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/internal/earliest"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 var (
@@ -103,7 +103,7 @@ func (h hubAPI) nextSecond(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return now, err
 	}
-	if !run.Sleep(ctx, time.Second) {
+	if !taskgroup.Sleep(ctx, time.Second) {
 		return now, ctx.Err()
 	}
 	return now.Add(time.Second), nil

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
@@ -46,7 +46,7 @@ func bounded(ctx context.Context, timeout time.Duration, f func(context.Context)
 		if err == nil || status.Code(err) != codes.ResourceExhausted {
 			return err
 		}
-		if !run.Sleep(ctx, max(transportgrpc.FromStatus(err).Delay, 100*time.Millisecond)) {
+		if !taskgroup.Sleep(ctx, max(transportgrpc.FromStatus(err).Delay, 100*time.Millisecond)) {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/proc"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // Program is one of Hawser's programs in a fleet. It can be stopped, killed,
@@ -90,7 +90,7 @@ func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.
 		p.note(process.LogTail())
 		p.printf("%s ended by itself and is started again, see %s", p.spec.Name, p.spec.LogFile)
 		for next := (*proc.Process)(nil); next == nil; {
-			if !run.Sleep(ctx, restartAfter) {
+			if !taskgroup.Sleep(ctx, restartAfter) {
 				return
 			}
 			var err error

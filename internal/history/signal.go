@@ -8,18 +8,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // Signal brings what is noticed about a history to the one that decides. Of several pieces of
 // evidence it keeps the strongest.
 type Signal struct {
 	strongest atomic.Int32
-	news      run.Bell
+	news      taskgroup.Bell
 }
 
 // NewSignal returns a Signal that nothing was told.
-func NewSignal() *Signal { return &Signal{news: run.NewBell()} }
+func NewSignal() *Signal { return &Signal{news: taskgroup.NewBell()} }
 
 // Report tells evidence; Nothing means that a look is due. It does not block.
 func (s *Signal) Report(e Evidence) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/history"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // A restored hub lets watches go on from where they were, and sends nothing: neither where its
@@ -24,7 +24,7 @@ func TestSource_DetectsRestoredHubWithRunningWatches(t *testing.T) {
 				signal, begun := history.NewSignal(), atomic.Int32{}
 				b.source(func(c *Config) {
 					c.History = signal
-					c.Leading = []run.Task{{Name: "beside", Run: func(ctx context.Context) error {
+					c.Leading = []taskgroup.Task{{Name: "beside", Run: func(ctx context.Context) error {
 						begun.Add(1)
 						<-ctx.Done()
 						return ctx.Err()

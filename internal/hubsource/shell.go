@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/kubeerror"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -126,13 +126,13 @@ func (s *shell) Run(ctx context.Context) error {
 	s.metrics.state.read.Store(&read)
 	defer s.metrics.state.read.Store(nil)
 	defer context.AfterFunc(ctx, s.shutDown)()
-	var tasks []run.Task
+	var tasks []taskgroup.Task
 	for l, workers := range [core.NumQueues]int{core.BrokerQueue: specWorkers, core.HubQueue: hubWorkers} {
 		for range workers {
-			tasks = append(tasks, run.Task{Name: core.Queue(l).String() + " worker", Run: func(ctx context.Context) error { return s.work(ctx, core.Queue(l)) }})
+			tasks = append(tasks, taskgroup.Task{Name: core.Queue(l).String() + " worker", Run: func(ctx context.Context) error { return s.work(ctx, core.Queue(l)) }})
 		}
 	}
-	return run.Group(ctx, tasks...)
+	return taskgroup.Group(ctx, tasks...)
 }
 
 func (s *shell) stats() (core.Stats, [core.NumQueues]int) {

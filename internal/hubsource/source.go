@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/leader"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -50,7 +50,7 @@ type Config struct {
 	History *history.Signal
 	// Leading run beside the works while this replica leads, anew in each life of the hub. One that
 	// ends before that ends the source.
-	Leading []run.Task
+	Leading []taskgroup.Task
 	// Dialer reaches the broker. Changed, which may be nil, is that of session.Config.
 	Dialer  transport.Dialer
 	Changed <-chan struct{}
@@ -122,9 +122,9 @@ func (s *Source) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return run.Group(ctx,
-		run.Task{Name: "informers", Run: first.run},
-		run.Task{Name: "leader", Run: func(ctx context.Context) error { return s.lead(ctx, first) }})
+	return taskgroup.Group(ctx,
+		taskgroup.Task{Name: "informers", Run: first.run},
+		taskgroup.Task{Name: "leader", Run: func(ctx context.Context) error { return s.lead(ctx, first) }})
 }
 
 // lead waits for the caches and serves while this replica is the leader.
@@ -166,15 +166,15 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 	s.connected.Store(&connected)
 	defer s.connected.Store(nil)
 
-	tasks := []run.Task{
+	tasks := []taskgroup.Task{
 		{Name: "workers", Run: sh.Run},
 		{Name: "history", Run: func(ctx context.Context) error { return s.cfg.History.Follow(ctx, sh.suspected) }},
 		{Name: "hub", Run: func(ctx context.Context) error { return s.live(ctx, sh, first) }},
 	}
 	if t != nil {
-		tasks = append(tasks, run.Task{Name: "events", Run: t.Run})
+		tasks = append(tasks, taskgroup.Task{Name: "events", Run: t.Run})
 	}
-	err = run.Group(ctx, tasks...)
+	err = taskgroup.Group(ctx, tasks...)
 	s.saveLast(ctx, sh)
 	return err
 }
@@ -263,7 +263,7 @@ func query[T any](ctx context.Context, s *Source, request func() (T, error)) (T,
 		} else {
 			s.cfg.Log.Warn("hub does not answer, waiting for it", "err", err, "delay", delay)
 		}
-		if !run.Sleep(ctx, delay) {
+		if !taskgroup.Sleep(ctx, delay) {
 			return got, ctx.Err()
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	workinformer "open-cluster-management.io/api/client/work/informers/externalversions/work/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -61,7 +61,7 @@ func (w *watch) all() []cache.SharedIndexInformer {
 func (w *watch) run(ctx context.Context) error {
 	listened, end := context.WithCancel(ctx)
 	defer end()
-	tasks := []run.Task{{Name: "end", Run: func(ctx context.Context) error {
+	tasks := []taskgroup.Task{{Name: "end", Run: func(ctx context.Context) error {
 		select {
 		case <-w.over:
 			end()
@@ -70,12 +70,12 @@ func (w *watch) run(ctx context.Context) error {
 		return ctx.Err()
 	}}}
 	for _, i := range w.all() {
-		tasks = append(tasks, run.Task{Name: "informer", Run: func(ctx context.Context) error {
+		tasks = append(tasks, taskgroup.Task{Name: "informer", Run: func(ctx context.Context) error {
 			i.RunWithContext(ctx)
 			return nil
 		}})
 	}
-	if err := run.Group(listened, tasks...); err != nil {
+	if err := taskgroup.Group(listened, tasks...); err != nil {
 		return err
 	}
 	<-ctx.Done()
@@ -96,11 +96,11 @@ func (w *watch) synced(ctx context.Context) bool {
 func (s *Source) live(ctx context.Context, sh *shell, w *watch) error {
 	for first := true; ; first = false {
 		epoch, lifetime, end := sh.begin(ctx)
-		tasks := append([]run.Task{{Name: "session", Run: func(ctx context.Context) error { return s.session(ctx, sh, w, epoch) }}}, s.cfg.Leading...)
+		tasks := append([]taskgroup.Task{{Name: "session", Run: func(ctx context.Context) error { return s.session(ctx, sh, w, epoch) }}}, s.cfg.Leading...)
 		if !first {
-			tasks = append(tasks, run.Task{Name: "informers", Run: w.run})
+			tasks = append(tasks, taskgroup.Task{Name: "informers", Run: w.run})
 		}
-		err := run.Group(lifetime, tasks...)
+		err := taskgroup.Group(lifetime, tasks...)
 		end()
 		close(w.over)
 		if err != nil || ctx.Err() != nil {

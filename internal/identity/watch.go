@@ -16,7 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
@@ -52,7 +52,7 @@ type WatchConfig struct {
 // Create it with [NewWatch]. Methods may be called concurrently.
 type Watch struct {
 	cfg     WatchConfig
-	changed run.Bell
+	changed taskgroup.Bell
 
 	// Of Run alone. told is when the log warned last, by what it was about.
 	files       []string
@@ -75,7 +75,7 @@ type ending struct {
 // time, therefore nobody hears of the change. Files that cannot be used are no error here, but
 // one of Check.
 func NewWatch(c WatchConfig) (*Watch, error) {
-	w := &Watch{cfg: c, changed: run.NewBell(), reported: map[string]time.Time{}}
+	w := &Watch{cfg: c, changed: taskgroup.NewBell(), reported: map[string]time.Time{}}
 	w.read()
 	w.known = stampsOf(w.files)
 	w.seen = w.known
@@ -89,7 +89,7 @@ func (w *Watch) Changed() <-chan struct{} { return w.changed }
 // Run looks at the files until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	w.warn(ctx, time.Now())
-	run.Every(ctx, lookEvery, func() {
+	taskgroup.Every(ctx, lookEvery, func() {
 		w.look(ctx)
 		w.warn(ctx, time.Now())
 	})

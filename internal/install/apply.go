@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
@@ -216,7 +216,7 @@ func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done
 			output = missing
 			i.Printf("waiting for %s: %s", nameOf(o), missing)
 		}
-		if !run.Sleep(ctx, pause) {
+		if !taskgroup.Sleep(ctx, pause) {
 			return fmt.Errorf("waited for %s: it %s", nameOf(o), output)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
@@ -113,7 +113,7 @@ func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d 
 				i.Printf("waiting for %d %s to be gone: %s first", waited, d.called, d.first)
 			}
 		}
-		if !run.Sleep(ctx, pause) {
+		if !taskgroup.Sleep(ctx, pause) {
 			return fmt.Errorf("%d %s are not gone: %s", reported, d.called, d.stuck)
 		}
 	}

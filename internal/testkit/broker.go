@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	transportmem "github.com/hawser-io/hawser/pkg/transport/mem"
@@ -69,7 +69,7 @@ func StartBroker(t testing.TB, o Options) *Broker {
 	if b.Broker, err = broker.New(o.Broker); err != nil {
 		t.Fatalf("broker: %v", err)
 	}
-	tasks := []run.Task{{Name: "broker", Run: b.Broker.Run}}
+	tasks := []taskgroup.Task{{Name: "broker", Run: b.Broker.Run}}
 	if o.Port {
 		tasks = append(tasks, b.fronts(o)...)
 	}
@@ -77,7 +77,7 @@ func StartBroker(t testing.TB, o Options) *Broker {
 	b.stop = stop
 	go func() { // Stop waits for it
 		defer close(b.done)
-		b.err = run.Group(ctx, tasks...)
+		b.err = taskgroup.Group(ctx, tasks...)
 		if own && b.err == nil {
 			b.err = b.Store.Close()
 		}
@@ -87,7 +87,7 @@ func StartBroker(t testing.TB, o Options) *Broker {
 }
 
 // fronts returns what serves the port.
-func (b *Broker) fronts(o Options) []run.Task {
+func (b *Broker) fronts(o Options) []taskgroup.Task {
 	b.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -105,7 +105,7 @@ func (b *Broker) fronts(o Options) []run.Task {
 	if err != nil {
 		b.t.Fatalf("port: %v", err)
 	}
-	return []run.Task{{Name: "port", Run: f.Run}, {Name: "mqtt", Run: m.Run}}
+	return []taskgroup.Task{{Name: "port", Run: f.Run}, {Name: "mqtt", Run: m.Run}}
 }
 
 // Stop drains the broker and waits for its end. It may be called again.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/hawser-io/hawser/internal/history"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
@@ -244,11 +244,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.works.Store(works)
 	a.reports.Store(reports)
 	a.saves.Store(saves)
-	err := run.Group(ctx,
-		run.Task{Name: "watches", Run: a.watcher.Run},
-		run.Task{Name: "roles", Run: a.roles.Run},
-		run.Task{Name: "policies", Run: a.policies.Run},
-		run.Task{Name: "workers", Run: func(ctx context.Context) error {
+	err := taskgroup.Group(ctx,
+		taskgroup.Task{Name: "watches", Run: a.watcher.Run},
+		taskgroup.Task{Name: "roles", Run: a.roles.Run},
+		taskgroup.Task{Name: "policies", Run: a.policies.Run},
+		taskgroup.Task{Name: "workers", Run: func(ctx context.Context) error {
 			// Until the journal is read nobody knows what is wanted.
 			select {
 			case <-a.started:
@@ -256,11 +256,11 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 			return a.pool.serve(ctx, works, a.config.Workers)
 		}},
-		run.Task{Name: "watchdog", Run: a.reportSlow},
-		run.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
-		run.Task{Name: "journal", Run: func(ctx context.Context) error { return saves.serve(ctx, 1, a.saveNow) }},
-		run.Task{Name: "session", Run: a.connect},
-		run.Task{Name: "keepalive", Run: a.keepAlive},
+		taskgroup.Task{Name: "watchdog", Run: a.reportSlow},
+		taskgroup.Task{Name: "reports", Run: func(ctx context.Context) error { return reports.serve(ctx, publishesInFlight, a.publish) }},
+		taskgroup.Task{Name: "journal", Run: func(ctx context.Context) error { return saves.serve(ctx, 1, a.saveNow) }},
+		taskgroup.Task{Name: "session", Run: a.connect},
+		taskgroup.Task{Name: "keepalive", Run: a.keepAlive},
 	)
 	a.core.Stop(context.WithoutCancel(ctx))
 	return err
@@ -284,7 +284,7 @@ func (a *Agent) Limit(cause error) {
 
 // reportSlow says of works that take long that they do.
 func (a *Agent) reportSlow(ctx context.Context) error {
-	run.Every(ctx, lookForLate, func() {
+	taskgroup.Every(ctx, lookForLate, func() {
 		for _, w := range a.pool.late(true) {
 			if w.news {
 				a.config.Log.WarnContext(ctx, "a work takes long", "applied_manifest_work", w.key, "since", w.since, "waits_for", w.waits)
@@ -534,7 +534,7 @@ func (a *Agent) keepAlive(ctx context.Context) error {
 
 // jittered waits for about d, and returns the error of ctx where that ends before.
 func jittered(ctx context.Context, d time.Duration) error {
-	if !run.Sleep(ctx, d+time.Duration(rand.Float64()*float64(d)/10)) {
+	if !taskgroup.Sleep(ctx, d+time.Duration(rand.Float64()*float64(d)/10)) {
 		return ctx.Err()
 	}
 	return nil

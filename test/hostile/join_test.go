@@ -29,7 +29,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit/hubapi"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -113,7 +113,7 @@ func runHub(ctx context.Context) error {
 	if err := emit(outputLine{What: "ready"}); err != nil {
 		return err
 	}
-	if err := run.Group(ctx, run.Task{Name: "server", Run: server.Run}, run.Task{Name: "approve", Run: func(ctx context.Context) error { return approve(ctx, s) }}); err != nil {
+	if err := taskgroup.Group(ctx, taskgroup.Task{Name: "server", Run: server.Run}, taskgroup.Task{Name: "approve", Run: func(ctx context.Context) error { return approve(ctx, s) }}); err != nil {
 		return err
 	}
 	n, size, events, renewals := 0, 0, len(s.All("events")), 0

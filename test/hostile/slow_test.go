@@ -20,9 +20,10 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/memlimit"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/proc"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit"
 )
@@ -102,8 +103,8 @@ func runSlowBroker(ctx context.Context) (err error) {
 	health := &telemetry.Health{}
 	health.Add("grpc", front.Ready)
 	admin := telemetry.Admin{Addr: os.Getenv("HAWSER_HOSTILE_ADMIN"), Registry: prometheus.NewRegistry(), Health: health, Log: log}
-	return run.Group(ctx,
-		run.Task{Name: "broker", Run: b.Run}, run.Task{Name: "grpc", Run: front.Run}, run.Task{Name: "admin", Run: admin.Run}, run.GiveMemoryBack())
+	return taskgroup.Group(ctx,
+		taskgroup.Task{Name: "broker", Run: b.Run}, taskgroup.Task{Name: "grpc", Run: front.Run}, taskgroup.Task{Name: "admin", Run: admin.Run}, memlimit.GiveMemoryBack())
 }
 
 // slowDisk is a store whose commits take their time.

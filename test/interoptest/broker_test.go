@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -76,9 +76,9 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tasks := []run.Task{{Name: "broker", Run: b.Run}, {Name: "mqtt", Run: overMQTT.Run}}
+	tasks := []taskgroup.Task{{Name: "broker", Run: b.Run}, {Name: "mqtt", Run: overMQTT.Run}}
 	if bearers != nil {
-		tasks = append(tasks, run.Task{Name: "tokens", Run: bearers.Run})
+		tasks = append(tasks, taskgroup.Task{Name: "tokens", Run: bearers.Run})
 	}
 	front, err := listengrpc.New(listengrpc.Config{
 		Config: listen.Config{
@@ -95,7 +95,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- run.Group(ctx, append(tasks, run.Task{Name: "port", Run: front.Run})...)
+		done <- taskgroup.Group(ctx, append(tasks, taskgroup.Task{Name: "port", Run: front.Run})...)
 	}()
 	t.Cleanup(func() {
 		stop()

@@ -19,7 +19,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
-	programs "github.com/hawser-io/hawser/internal/run"
+	programs "github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // join is a world in which clusters join. Its parties are whole programs, with their clients and

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/membership"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/pki"
-	programs "github.com/hawser-io/hawser/internal/run"
+	programs "github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit/hubapi"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -53,7 +53,7 @@ func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error 
 		return request.CallerGone(ctx)
 	}
 	defer func() { t.free <- struct{}{} }()
-	if rest := t.next.Sub(t.cfg.Now()); rest > 0 && !run.Sleep(ctx, rest) {
+	if rest := t.next.Sub(t.cfg.Now()); rest > 0 && !taskgroup.Sleep(ctx, rest) {
 		return request.CallerGone(ctx)
 	}
 	began := t.cfg.Now()

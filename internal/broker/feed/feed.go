@@ -28,7 +28,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -85,8 +85,8 @@ func (f *Feed) EndCluster(cluster string, why *transport.Error) {
 }
 
 // Tasks are what has to run.
-func (f *Feed) Tasks() []run.Task {
-	return []run.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}}
+func (f *Feed) Tasks() []taskgroup.Task {
+	return []taskgroup.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}}
 }
 
 // Closing returns the error that new calls are refused with while the feed drains, else nil.

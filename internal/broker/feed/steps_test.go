@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -35,7 +35,7 @@ func newStream(part codec.Subresource) *stream {
 		cfg:    cfg,
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
-			id: "1", scope: scope, part: part, wake: run.NewBell(), intake: noIntake{},
+			id: "1", scope: scope, part: part, wake: taskgroup.NewBell(), intake: noIntake{},
 			list: claims.New(cfg).Lists.Open(scope, identity.Identity{}), orphans: orphanReport{budget: bytebudget.NewBudget(1 << 30)},
 		},
 	}

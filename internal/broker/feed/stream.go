@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -194,7 +194,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}
 	s := &subscription{
 		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), client: owner, scope: scope, part: part,
-		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: run.NewBell(),
+		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: taskgroup.NewBell(),
 		list: f.sync.Lists.Open(scope, owner), orphans: orphanReport{budget: f.orphanBudget, client: owner}, mail: mailboxFor(part),
 	}
 	return s, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/route"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -32,7 +32,7 @@ type subscription struct {
 	list *claims.List
 
 	// wake holds a token when something was put since the last look.
-	wake run.Bell
+	wake taskgroup.Bell
 
 	mu        sync.Mutex
 	phase     phase

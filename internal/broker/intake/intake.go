@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -54,7 +54,7 @@ func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
 	return &Intake{
 		Fences: newFences(), cfg: cfg, invalidator: v, commits: c,
-		gc: &tombstoneGC{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: run.NewBell()},
+		gc: &tombstoneGC{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: taskgroup.NewBell()},
 	}
 }
 
@@ -62,8 +62,8 @@ func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 func (i *Intake) Connect(w ...CommitHook) { i.witnesses = w }
 
 // Tasks are what has to run.
-func (i *Intake) Tasks() []run.Task {
-	return []run.Task{{Name: "committer", Run: i.commits.run}, {Name: "graves", Run: i.gc.run}}
+func (i *Intake) Tasks() []taskgroup.Task {
+	return []taskgroup.Task{{Name: "committer", Run: i.commits.run}, {Name: "graves", Run: i.gc.run}}
 }
 
 // Failure is why the last commit failed, nil while commits succeed. It does not block.

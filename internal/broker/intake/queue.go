@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -76,7 +76,7 @@ type queue struct {
 	spare     *clientQueue // of a party that has nothing queued any more
 	closed    bool
 	// wake holds a token when something was put since the last look.
-	wake run.Bell
+	wake taskgroup.Bell
 }
 
 // clientQueue is what waits of one party.
@@ -90,7 +90,7 @@ type clientQueue struct {
 }
 
 func newQueue(bytes int) *queue {
-	return &queue{budget: bytebudget.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: run.NewBell()}
+	return &queue{budget: bytebudget.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: taskgroup.NewBell()}
 }
 
 // put adds p, or says why not. A refusal for want of room has no delay yet. It returns

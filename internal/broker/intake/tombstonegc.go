@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -32,7 +32,7 @@ type tombstoneGC struct {
 	mu     sync.Mutex
 	upTo   map[store.Scope]uint64 // by owner
 	scopes []store.Scope          // keys of upTo, next one first
-	wake   run.Bell
+	wake   taskgroup.Bell
 }
 
 // seen says that a source has seen the statuses of its works up to a revision.
@@ -78,7 +78,7 @@ func (g *tombstoneGC) run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		for !g.removeSeen(ctx) {
-			run.Sleep(ctx, request.RetryAfter)
+			taskgroup.Sleep(ctx, request.RetryAfter)
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/pires/go-proxyproto"
 
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // why a connection ends of which its peer did nothing wrong; see [Port.over].
@@ -80,7 +80,7 @@ func (c *Connection) over(now time.Time) string {
 // Watch ends connections that may not go on, until ctx ends.
 func (p *Port) Watch(ctx context.Context) {
 	p.look(false)
-	run.Every(ctx, lookEvery, func() { p.look(false) })
+	taskgroup.Every(ctx, lookEvery, func() { p.look(false) })
 }
 
 // Look ends the connections that may not go on at this moment, whatever is known

@@ -5,13 +5,13 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/memlimit"
 )
 
 // available is what this process may use, as far as it is told: an unlimited one
 // counts as a large one.
 func available() resources {
-	memory := min(debug.SetMemoryLimit(-1), run.MemoryLimit(os.DirFS("/"))) // the first reads GOMEMLIMIT
+	memory := min(debug.SetMemoryLimit(-1), memlimit.MemoryLimit(os.DirFS("/"))) // the first reads GOMEMLIMIT
 	if memory == math.MaxInt64 {
 		memory = unlimited
 	}

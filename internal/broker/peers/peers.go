@@ -22,7 +22,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/plain"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -133,7 +133,7 @@ func (p *Peers) Connect(a Agents) {
 
 // Run judges all clusters again now and then, until ctx ends.
 func (p *Peers) Run(ctx context.Context) error {
-	run.Every(ctx, lookEvery, p.look)
+	taskgroup.Every(ctx, lookEvery, p.look)
 	return nil
 }
 

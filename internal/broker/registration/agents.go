@@ -7,7 +7,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -24,14 +24,14 @@ const maxPrivateEvents = 16
 type running struct {
 	id     string
 	client identity.Identity
-	wake   run.Bell
+	wake   taskgroup.Bell
 
 	mu  sync.Mutex
 	why *transport.Error // it has to end; nil: it need not
 }
 
 func newRunning(id string, owner identity.Identity) running {
-	return running{id: id, client: owner, wake: run.NewBell()}
+	return running{id: id, client: owner, wake: taskgroup.NewBell()}
 }
 
 // stop ends the stream with an error.

@@ -31,7 +31,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -55,7 +55,7 @@ type Service struct {
 	serving sync.Mutex
 	source  atomic.Pointer[sourceStream]
 	// unsaved rings when there is something to save.
-	unsaved run.Bell
+	unsaved taskgroup.Bell
 }
 
 // New returns the room of the source that cfg.Registration names. It starts nothing. endWorks ends
@@ -64,7 +64,7 @@ type Service struct {
 func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
 		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
-		lists: bytebudget.NewBudget(cfg.QueueBytes), unsaved: run.NewBell(),
+		lists: bytebudget.NewBudget(cfg.QueueBytes), unsaved: taskgroup.NewBell(),
 	}
 	r.requests = newRequestQueue(cfg.QueueBytes, r.wakeSource)
 	r.metrics = newMetrics(cfg.Meter(), r)
@@ -72,8 +72,8 @@ func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Erro
 }
 
 // Tasks are what has to run.
-func (r *Service) Tasks() []run.Task {
-	return []run.Task{{Name: "acceptance", Run: r.save}, {Name: "registration", Run: r.drain}}
+func (r *Service) Tasks() []taskgroup.Task {
+	return []taskgroup.Task{{Name: "acceptance", Run: r.save}, {Name: "registration", Run: r.drain}}
 }
 
 // Serves reports whether events of a data type are of this room.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/identity/token"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -195,7 +195,7 @@ func (t *Tokens) note(e *entry, g *grant, why error) (ended bool) {
 // Run asks the hub again about the tokens that somebody is connected by, until ctx ends.
 func (t *Tokens) Run(ctx context.Context) error {
 	defer t.end()
-	run.Every(ctx, time.Second, func() { t.reviewConnected(ctx) })
+	taskgroup.Every(ctx, time.Second, func() { t.reviewConnected(ctx) })
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
 	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
@@ -161,7 +161,7 @@ func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool
 			}
 			delay = lookForOCM
 		}
-		if !run.Sleep(ctx, delay) {
+		if !taskgroup.Sleep(ctx, delay) {
 			return ""
 		}
 		delay = min(2*delay, lookForOCM)
@@ -172,9 +172,9 @@ func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool
 func (c *Controller) workUntilFound(ctx context.Context) error {
 	lifetime, end := context.WithCancel(ctx)
 	defer end()
-	return run.Group(lifetime,
-		run.Task{Name: "members", Run: c.work},
-		run.Task{Name: "look", Run: func(ctx context.Context) error {
+	return taskgroup.Group(lifetime,
+		taskgroup.Task{Name: "members", Run: c.work},
+		taskgroup.Task{Name: "look", Run: func(ctx context.Context) error {
 			c.await(ctx, func(shownBy string) bool { return shownBy != "" })
 			end()
 			return ctx.Err()

@@ -22,7 +22,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/earliest"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 const (
@@ -65,14 +65,14 @@ func (c *Controller) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tasks := []run.Task{{Name: "queues", Run: func(ctx context.Context) error {
+	tasks := []taskgroup.Task{{Name: "queues", Run: func(ctx context.Context) error {
 		<-ctx.Done()
 		m.due.ShutDown()
 		m.unsigned.ShutDown()
 		return nil
 	}}}
 	add := func(name string, f func(ctx context.Context)) {
-		tasks = append(tasks, run.Task{Name: name, Run: func(ctx context.Context) error { f(ctx); return ctx.Err() }})
+		tasks = append(tasks, taskgroup.Task{Name: name, Run: func(ctx context.Context) error { f(ctx); return ctx.Err() }})
 	}
 	for _, i := range m.informers() {
 		add("informer", i.RunWithContext)
@@ -84,7 +84,7 @@ func (c *Controller) work(ctx context.Context) error {
 		for range signWorkers {
 			add("sign worker", func(ctx context.Context) { m.serve(ctx, m.unsigned, m.sign) })
 		}
-		tasks = append(tasks, run.Task{Name: "signer", Run: c.warn})
+		tasks = append(tasks, taskgroup.Task{Name: "signer", Run: c.warn})
 	}
 	add("sync", func(ctx context.Context) {
 		if m.synced(ctx) {
@@ -92,7 +92,7 @@ func (c *Controller) work(ctx context.Context) error {
 			<-ctx.Done()
 		}
 	})
-	return run.Group(ctx, tasks...)
+	return taskgroup.Group(ctx, tasks...)
 }
 
 func newQueue() queue {

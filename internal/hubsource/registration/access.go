@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 const (
@@ -86,7 +86,7 @@ func (x *access) Run(ctx context.Context) error {
 		case x.enabled.Swap(shownBy != "") != (shownBy != ""):
 			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "asked", shownBy != "", "shown_by", shownBy)
 		}
-		if !run.Sleep(ctx, wait) {
+		if !taskgroup.Sleep(ctx, wait) {
 			return nil
 		}
 	}

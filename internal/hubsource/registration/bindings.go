@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // tokensRole is the ClusterRole that lets hub-source ask for tokens, and the name of the
@@ -42,11 +42,11 @@ type bindings struct {
 	bound map[string]bool // at most the accepted clusters
 	// ended are clusters whose binding is to go; toEnd rings when there are some.
 	ended map[string]bool
-	toEnd run.Bell
+	toEnd taskgroup.Bell
 }
 
 func newBindings(h Hub, log *slog.Logger, accepted func(cluster string) bool) *bindings {
-	return &bindings{hub: h, log: log, accepted: accepted, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: run.NewBell()}
+	return &bindings{hub: h, log: log, accepted: accepted, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: taskgroup.NewBell()}
 }
 
 // do makes a call for which hub-source needs the right to ask for tokens in the namespace.
@@ -68,7 +68,7 @@ func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, 
 	for began := time.Now(); fresh && lacksRight(err) && time.Since(began) <= bindingWorks; {
 		// t1 the binding is created, t2 we ask, t3 the hub's authorizer sees the binding:
 		// therefore it is tried again.
-		if !run.Sleep(ctx, bindingAgain) {
+		if !taskgroup.Sleep(ctx, bindingAgain) {
 			return nil, err
 		}
 		o, err = b.hub.do(ctx, c)

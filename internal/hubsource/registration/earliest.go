@@ -13,7 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/plain"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -41,7 +41,7 @@ type issues struct {
 	suspected map[string]struct{}
 	// unkept are times that the hub is to keep.
 	unkept map[string]time.Time
-	toKeep run.Bell
+	toKeep taskgroup.Bell
 	// shown is the latest issue time of the certificates with which agents of an accepted cluster came.
 	shown map[string]time.Time
 }
@@ -50,7 +50,7 @@ func newIssues() issues {
 	return issues{
 		watched: &watched{kind: ofEarliest, known: make(chan struct{})}, entries: map[string]earliest.Entry{},
 		from: map[string]time.Time{}, unreported: map[string]time.Time{}, unkept: map[string]time.Time{}, suspected: map[string]struct{}{},
-		toKeep: run.NewBell(), shown: map[string]time.Time{},
+		toKeep: taskgroup.NewBell(), shown: map[string]time.Time{},
 	}
 }
 

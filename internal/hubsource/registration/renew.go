@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-io/hawser/internal/plain"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -52,7 +52,7 @@ type toWrite struct {
 // writeLeases writes Leases when they are due.
 func (s *Server) writeLeases(ctx context.Context) error {
 	due := make(chan toWrite)
-	tasks := []run.Task{{Name: "due", Run: func(ctx context.Context) error {
+	tasks := []taskgroup.Task{{Name: "due", Run: func(ctx context.Context) error {
 		for {
 			s.mu.Lock()
 			cluster, renewed, wait, ok := s.renewals.next(time.Now())
@@ -71,7 +71,7 @@ func (s *Server) writeLeases(ctx context.Context) error {
 		}
 	}}}
 	for range leaseWriters {
-		tasks = append(tasks, run.Task{Name: "write", Run: func(ctx context.Context) error {
+		tasks = append(tasks, taskgroup.Task{Name: "write", Run: func(ctx context.Context) error {
 			for {
 				select {
 				case <-ctx.Done():
@@ -82,7 +82,7 @@ func (s *Server) writeLeases(ctx context.Context) error {
 			}
 		}})
 	}
-	return run.Group(ctx, tasks...)
+	return taskgroup.Group(ctx, tasks...)
 }
 
 // await waits that long, or until a Lease was renewed; false when ctx has ended.

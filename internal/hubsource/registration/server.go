@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/internal/fair"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
@@ -81,7 +81,7 @@ type Server struct {
 
 	// objectsReady, requestsReady, leasesReady and newSession ring when there may be something: objects to publish,
 	// requests to carry out, Leases to write, keys to send.
-	objectsReady, requestsReady, leasesReady, newSession run.Bell
+	objectsReady, requestsReady, leasesReady, newSession taskgroup.Bell
 }
 
 // New returns a server that is not running.
@@ -122,7 +122,7 @@ func (s *Server) Connected() (now bool, since time.Time) {
 func (s *Server) Run(ctx context.Context) error {
 	s.begin()
 	defer s.end()
-	tasks := []run.Task{
+	tasks := []taskgroup.Task{
 		{Name: "session", Run: s.session},
 		{Name: "objects", Run: s.publishChanges},
 		{Name: "leases", Run: s.writeLeases},
@@ -132,12 +132,12 @@ func (s *Server) Run(ctx context.Context) error {
 		{Name: "earliest issues", Run: s.keepIssues},
 	}
 	for _, w := range s.allWatches() {
-		tasks = append(tasks, run.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})
+		tasks = append(tasks, taskgroup.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})
 	}
 	for range workers {
-		tasks = append(tasks, run.Task{Name: "requests", Run: s.work})
+		tasks = append(tasks, taskgroup.Task{Name: "requests", Run: s.work})
 	}
-	return run.Group(ctx, tasks...)
+	return taskgroup.Group(ctx, tasks...)
 }
 
 func (s *Server) begin() {
@@ -147,7 +147,7 @@ func (s *Server) begin() {
 	for n, k := range kinds {
 		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
-	s.objectsReady, s.requestsReady, s.leasesReady, s.newSession = run.NewBell(), run.NewBell(), run.NewBell(), run.NewBell()
+	s.objectsReady, s.requestsReady, s.leasesReady, s.newSession = taskgroup.NewBell(), taskgroup.NewBell(), taskgroup.NewBell(), taskgroup.NewBell()
 }
 
 // allWatches are those of objects that the broker is sent, and that of the earliest issue times.
@@ -286,7 +286,7 @@ func (s *Server) publish(ctx context.Context, on string, e codec.Event) error {
 		if err == nil || !transport.Retryable(err) || !s.still(on) || ctx.Err() != nil {
 			return err
 		}
-		if !run.Sleep(ctx, max(delay, delayOf(err))) {
+		if !taskgroup.Sleep(ctx, max(delay, delayOf(err))) {
 			return err
 		}
 	}

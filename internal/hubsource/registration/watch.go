@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // lookAgain is how often the hub is asked whether it has a type now that it lacked.
@@ -77,7 +77,7 @@ func (w *watched) run(ctx context.Context, s *Server) error {
 				w.notifyKnown()
 			}
 		}
-		if !run.Sleep(ctx, lookAgain) {
+		if !taskgroup.Sleep(ctx, lookAgain) {
 			return ctx.Err()
 		}
 	}
@@ -112,12 +112,12 @@ func (w *watched) watch(ctx context.Context, s *Server) error {
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", w.resource.Resource, err)
 	}
-	return run.Group(ctx,
-		run.Task{Name: "informer", Run: func(ctx context.Context) error {
+	return taskgroup.Group(ctx,
+		taskgroup.Task{Name: "informer", Run: func(ctx context.Context) error {
 			i.RunWithContext(ctx)
 			return nil
 		}},
-		run.Task{Name: "first list", Run: func(ctx context.Context) error {
+		taskgroup.Task{Name: "first list", Run: func(ctx context.Context) error {
 			if cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) {
 				w.notifyKnown()
 			}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent/cluster"
 )
 
@@ -182,7 +182,7 @@ func (s apiSource) covers(ref cluster.Ref) bool {
 
 func (s apiSource) List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	if d := s.lag(s.scope); d > 0 {
-		run.Sleep(ctx, d)
+		taskgroup.Sleep(ctx, d)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s apiSource) List(ctx context.Context, o metav1.ListOptions) (*metav1.Part
 
 func (s apiSource) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	if d := s.lag(s.scope); d > 0 {
-		run.Sleep(ctx, d)
+		taskgroup.Sleep(ctx, d)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

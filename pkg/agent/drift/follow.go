@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/hawser-io/hawser/internal/history"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // Source lists and watches the metadata of one scope; a metadata.ResourceInterface
@@ -77,7 +77,7 @@ func (f *follower) run(ctx context.Context) {
 			f.log.DebugContext(ctx, "watch failed", "error", err, "retry_in", wait)
 			f.w.falter(f.feed)
 		}
-		run.Sleep(ctx, wait/2+rand.N(wait/2))
+		taskgroup.Sleep(ctx, wait/2+rand.N(wait/2))
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -138,7 +138,7 @@ type sessions struct {
 	ctx      context.Context //nolint:containedctx // ends the sessions
 	cancel   context.CancelFunc
 	sessions [kinds]*session.Session // nil: there is none of this kind
-	hints    [kinds]run.Bell
+	hints    [kinds]taskgroup.Bell
 	running  sync.WaitGroup
 }
 
@@ -154,7 +154,7 @@ func (l *loop) connect(as CredentialKind) {
 	l.sessions = n
 	for _, k := range streams {
 		p := &sessionHandler{sessions: n, kind: k}
-		n.hints[k] = run.NewBell()
+		n.hints[k] = taskgroup.NewBell()
 		n.sessions[k] = session.New(session.Config{
 			Dialer: dialErrorReporter{dialer, p}, Filter: transport.Filter{Cluster: l.c.Cluster, DataType: dataTypes[k]}, Handler: p,
 			Changed: n.hints[k], Backoff: sessionBackoff, Log: l.c.Log,

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -148,9 +148,9 @@ func (r *Registration) Run(ctx context.Context) error {
 			Name: func() string { return utilrand.String(5) }, NewKey: NewKey,
 		}, kept, r.bootstrapID(ctx)),
 	}
-	return run.Group(ctx,
-		run.Task{Name: "registration", Run: l.run},
-		run.Task{Name: "facts", Run: r.read},
+	return taskgroup.Group(ctx,
+		taskgroup.Task{Name: "registration", Run: l.run},
+		taskgroup.Task{Name: "facts", Run: r.read},
 	)
 }
 
@@ -178,7 +178,7 @@ func (r *Registration) load(ctx context.Context) SavedState {
 			r.c.Log.WarnContext(ctx, "the registration has not begun", "error", err)
 		}
 		r.progress.Store(&Progress{Waits: err})
-		if !run.Sleep(ctx, loadAgain) {
+		if !taskgroup.Sleep(ctx, loadAgain) {
 			return SavedState{}
 		}
 	}
@@ -238,7 +238,7 @@ func (r *Registration) read(ctx context.Context) error {
 		}
 		now := facts
 		r.dispatch(ctx, func(c *Core, at time.Time) { c.Learned(at, now) })
-		if !run.Sleep(ctx, healthEvery) {
+		if !taskgroup.Sleep(ctx, healthEvery) {
 			return nil
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 const (
@@ -55,8 +55,8 @@ type inbox struct {
 type subscription struct {
 	filters []string
 	queue   []*message
-	wake    run.Bell // has one element when something was added
-	ready   bool     // the broker has accepted it
+	wake    taskgroup.Bell // has one element when something was added
+	ready   bool           // the broker has accepted it
 }
 
 // keepUnaccepted says that the broker keeps what is not acknowledged for the next connection.
@@ -184,7 +184,7 @@ func (b *inbox) flush() {
 
 // add begins a subscription. It gets what waits for one.
 func (b *inbox) add(filters []string) *subscription {
-	s := &subscription{filters: filters, wake: run.NewBell()}
+	s := &subscription{filters: filters, wake: taskgroup.NewBell()}
 	var foreign []*packets.Publish
 	b.mu.Lock()
 	b.subs = append(b.subs, s)

@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
@@ -28,7 +28,7 @@ type sharedSubscription struct {
 	accepted     transport.Accepted
 	err          error
 	// wake holds a token while something came back.
-	wake run.Bell
+	wake taskgroup.Bell
 
 	mu      sync.Mutex
 	members int // the front's
@@ -52,7 +52,7 @@ func (f *Front) join(s *subscription) *sharedSubscription {
 		ctx, cancel := context.WithCancel(context.Background())
 		g = &sharedSubscription{
 			key: key, cancel: cancel, of: s, out: make(chan *delivery), ready: make(chan struct{}), ended: make(chan struct{}),
-			wake: run.NewBell(),
+			wake: taskgroup.NewBell(),
 		}
 		f.groups[key] = g
 		f.serving.Go(func() { f.serveGroup(ctx, g) })

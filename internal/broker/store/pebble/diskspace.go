@@ -17,7 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/run"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // spaceGuard is what a store knows of the room that disk and process have for it. It comes
@@ -234,7 +234,7 @@ func (s *Store) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-s.closing; cancel() }()
 	var next time.Time // when room is given back
-	run.Every(ctx, lookEvery, func() {
+	taskgroup.Every(ctx, lookEvery, func() {
 		now := time.Now()
 		s.space.look()
 		if errors.Is(s.space.err(), store.ErrLow) && now.After(next) && s.space.written.Swap(false) {

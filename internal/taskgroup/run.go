@@ -1,7 +1,7 @@
-// Package run owns the long-lived goroutines of a program: a [Group] runs
+// Package taskgroup owns the long-lived goroutines of a program: a [Group] runs
 // tasks side by side, the first one that ends cancels the others, and Run
 // returns when all have ended.
-package run
+package taskgroup
 
 import (
 	"context"

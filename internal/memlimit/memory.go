@@ -1,9 +1,10 @@
-package run
+package memlimit
 
 import (
 	"bufio"
 	"bytes"
 	"context"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -85,10 +86,10 @@ const (
 // GiveMemoryBack is a task that gives memory back to the system after a burst. The
 // runtime does that too, but only with a collection, and a program that is at rest makes
 // one every two minutes.
-func GiveMemoryBack() Task {
-	return Task{Name: "memory", Run: func(ctx context.Context) error {
+func GiveMemoryBack() taskgroup.Task {
+	return taskgroup.Task{Name: "memory", Run: func(ctx context.Context) error {
 		b := newBurst(memoryNow())
-		Every(ctx, lookAtMemory, func() {
+		taskgroup.Every(ctx, lookAtMemory, func() {
 			if b.over(memoryNow()) {
 				b.giveBack()
 			}
@@ -114,8 +115,8 @@ const (
 // until there is as much garbage as there is of all else. What is needed then stands between what
 // no longer is, as long as the connections last, and little of what is free between it is ever
 // used again.
-func CollectMoreInBursts() Task {
-	return Task{Name: "collections", Run: func(ctx context.Context) error {
+func CollectMoreInBursts() taskgroup.Task {
+	return taskgroup.Task{Name: "collections", Run: func(ctx context.Context) error {
 		usual := debug.SetGCPercent(garbageInBursts) // a program that starts may be in a burst
 		defer debug.SetGCPercent(usual)
 		if usual <= garbageInBursts { // of GOGC in the environment, which wins, also where that is off
@@ -124,7 +125,7 @@ func CollectMoreInBursts() Task {
 			return nil
 		}
 		g := growth{fewest: runtime.NumGoroutine(), left: burstLasts}
-		Every(ctx, lookAtGrowth, func() {
+		taskgroup.Every(ctx, lookAtGrowth, func() {
 			before := g.left > 0
 			switch burst := g.look(runtime.NumGoroutine()); {
 			case burst && !before:

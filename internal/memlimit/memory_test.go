@@ -1,4 +1,4 @@
-package run
+package memlimit
 
 import (
 	"context"
