@@ -11,7 +11,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/audit"
-	"github.com/hawser-io/hawser/internal/broker/listen"
+	"github.com/hawser-io/hawser/internal/broker/listener"
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -70,7 +70,7 @@ type config struct {
 func defaults() *config {
 	return &config{
 		Listen: "0.0.0.0:8090", DataDir: "/var/lib/hawser-broker",
-		MaxEventBytes: broker.DefaultMaxEventBytes, HandshakesPerAddress: listen.DefaultHandshakesPerAddress, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
+		MaxEventBytes: broker.DefaultMaxEventBytes, HandshakesPerAddress: listener.DefaultHandshakesPerAddress, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
 		Audit: audit.Off, Output: cmdline.NewOutput("127.0.0.1:8081"),
 	}
 }

@@ -15,9 +15,9 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/audit"
-	"github.com/hawser-io/hawser/internal/broker/listen"
-	"github.com/hawser-io/hawser/internal/broker/listen/grpc"
-	"github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	"github.com/hawser-io/hawser/internal/broker/listener/grpc"
+	"github.com/hawser-io/hawser/internal/broker/listener/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
@@ -110,7 +110,7 @@ func (c *config) tasks(
 	if err != nil {
 		return nil, err
 	}
-	messages := max(listen.DefaultMaxMessageBytes, 2*c.MaxEventBytes)
+	messages := max(listener.DefaultMaxMessageBytes, 2*c.MaxEventBytes)
 	mqttFront, err := mqtt.New(mqtt.Config{
 		Server: b, MaxPacketBytes: messages, DrainTimeout: time.Duration(c.DrainTimeout), Log: log, OnPanic: b.Panicked,
 		Announce: func() property.Announcement {
@@ -125,7 +125,7 @@ func (c *config) tasks(
 		return nil, err
 	}
 	front, err := grpc.New(grpc.Config{
-		Config: listen.Config{
+		Config: listener.Config{
 			Addr: c.Listen, Credentials: transportCredentials(creds), Denials: b.Denials(), Audit: stream, Mapping: c.Identities, Tokens: bearers, Insecure: c.Insecure,
 			MaxMessageBytes:      messages,
 			HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies, Log: log, Registry: registry,

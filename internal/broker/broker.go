@@ -27,14 +27,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/admin"
-	"github.com/hawser-io/hawser/internal/broker/claims"
-	"github.com/hawser-io/hawser/internal/broker/feed"
-	"github.com/hawser-io/hawser/internal/broker/intake"
-	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/delivery"
+	"github.com/hawser-io/hawser/internal/broker/ingest"
 	"github.com/hawser-io/hawser/internal/broker/registration"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -48,9 +48,9 @@ type Broker struct {
 	*admin.Admin
 
 	cfg    Config
-	sync   *claims.State
-	intake *intake.Intake
-	feed   *feed.Feed
+	sync   *syncstate.State
+	intake *ingest.Intake
+	feed   *delivery.Feed
 	// registration is nil where no source serves it.
 	registration *registration.Service
 	// reading is for what is being read of lists and sync events.
@@ -74,7 +74,7 @@ func New(cfg Config) (*Broker, error) {
 	cfg.Times = settings.NewTimes(&cfg)
 	b := &Broker{
 		cfg:             cfg,
-		sync:            claims.New(&cfg),
+		sync:            syncstate.New(&cfg),
 		reading:         bytebudget.NewBudget(cfg.QueueBytes),
 		publishes:       meter.Counters("publishes_total", "Publish calls by kind of event and result.", "kind", "result"),
 		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
@@ -90,9 +90,9 @@ func New(cfg Config) (*Broker, error) {
 		}
 		return 0
 	})
-	b.intake = intake.New(&cfg, b.sync.Sources)
-	known := peers.New(&cfg)
-	b.feed = feed.New(&cfg, b.sync, b.intake, known)
+	b.intake = ingest.New(&cfg, b.sync.Sources)
+	known := agentstatus.New(&cfg)
+	b.feed = delivery.New(&cfg, b.sync, b.intake, known)
 	if b.Admin, err = admin.New(&cfg, b.sync, b.feed, b.intake, known); err != nil {
 		return nil, err
 	}

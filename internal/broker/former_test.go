@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/hawser-io/hawser/internal/broker/denials"
+	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -104,9 +104,9 @@ func TestFormer_Write(t *testing.T) {
 var (
 	formerTime   = time.Date(2026, 5, 1, 8, 30, 0, 0, time.UTC)
 	formerIssue  = time.Date(1999, 4, 2, 1, 2, 3, 0, time.UTC)
-	formerDenied = []denials.Denial{
-		{Subject: denials.Subject{Serial: "a1b"}, By: "olga", At: formerTime},
-		{Subject: denials.Subject{Identity: identity.Identity{Role: identity.Agent, Name: "c9"}}, By: "olga", At: formerTime, Reason: "stolen"},
+	formerDenied = []denylist.Denial{
+		{Subject: denylist.Subject{Serial: "a1b"}, By: "olga", At: formerTime},
+		{Subject: denylist.Subject{Identity: identity.Identity{Role: identity.Agent, Name: "c9"}}, By: "olga", At: formerTime, Reason: "stolen"},
 	}
 	formerPosition = codec.HubPosition{UID: "hub-uid", ResourceVersion: "4711"}
 )

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/broker"
-	"github.com/hawser-io/hawser/internal/broker/listen"
-	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
-	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
+	listenmqtt "github.com/hawser-io/hawser/internal/broker/listener/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/broker/tokens"
@@ -99,7 +99,7 @@ func (b *Broker) fronts(o Options) []taskgroup.Task {
 		b.t.Fatalf("port: %v", err)
 	}
 	f, err := listengrpc.New(listengrpc.Config{
-		Config: listen.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Tokens: o.Tokens, HandshakesPerAddress: o.HandshakesPerAddress, Log: o.Broker.Log},
+		Config: listener.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Tokens: o.Tokens, HandshakesPerAddress: o.HandshakesPerAddress, Log: o.Broker.Log},
 		Server: b.Broker, Inspector: b.Broker, DrainTimeout: o.Broker.DrainTimeout, Other: m.Serve,
 	})
 	if err != nil {

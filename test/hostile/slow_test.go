@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker"
-	"github.com/hawser-io/hawser/internal/broker/listen"
-	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -91,7 +91,7 @@ func runSlowBroker(ctx context.Context) (err error) {
 		return err
 	}
 	front, err := listengrpc.New(listengrpc.Config{
-		Config: listen.Config{
+		Config: listener.Config{
 			Addr: os.Getenv("HAWSER_HOSTILE_ADDR"), Credentials: creds, Denials: b.Denials(), Log: log,
 			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: source}),
 		},

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hawser-io/hawser/internal/broker"
-	"github.com/hawser-io/hawser/internal/broker/listen"
-	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
-	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
+	listenmqtt "github.com/hawser-io/hawser/internal/broker/listener/mqtt"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/broker/tokens"
@@ -81,7 +81,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 		tasks = append(tasks, taskgroup.Task{Name: "tokens", Run: bearers.Run})
 	}
 	front, err := listengrpc.New(listengrpc.Config{
-		Config: listen.Config{
+		Config: listener.Config{
 			Listener: l, Log: cfg.Log,
 			Credentials: serverCredentials(t),
 			Mapping:     testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1}, identity.Identity{Role: identity.Source, Name: src2}),

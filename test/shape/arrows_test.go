@@ -15,15 +15,15 @@ var rows = [][]string{
 	{"internal/cli", "internal/demo", "internal/fleet", "internal/controlplane", "internal/mosquitto", "internal/mqttacl", "internal/install"},
 	{"internal/broker"},
 	{"internal/broker/admin"},
-	{"internal/broker/feed", "internal/broker/intake", "internal/broker/registration"},
-	{"internal/broker/claims", "internal/broker/peers"},
-	{"internal/broker/route"},
+	{"internal/broker/delivery", "internal/broker/ingest", "internal/broker/registration"},
+	{"internal/broker/syncstate", "internal/broker/agentstatus"},
+	{"internal/broker/deliveryqueue"},
 	{"internal/broker/call"},
-	{"internal/broker/listen/..."},
+	{"internal/broker/listener/..."},
 	{"internal/broker/tokens"},
 	{"internal/broker/store/..."},
 	{"internal/broker/quota"},
-	{"internal/broker/authz", "internal/broker/audit", "internal/broker/denials"},
+	{"internal/broker/authz", "internal/broker/audit", "internal/broker/denylist"},
 	{"internal/hubsource/...", "internal/admission/..."},
 	{"pkg/agent", "pkg/agent/registration"},
 	{"pkg/agent/..."},
@@ -48,16 +48,16 @@ var apart = []struct{ from, to, why string }{
 	{"internal/broker", module + "/pkg/agent", "the broker knows no agent, only subscriptions"},
 	{"internal/broker", module + "/internal/hubsource", "the broker knows no hub, only sources"},
 	{"internal/broker", module + "/pkg/session", "a session is the other end of the broker"},
-	{"internal/broker/feed", module + "/internal/broker/intake", "streams bring what was committed, whoever committed it"},
-	{"internal/broker/intake", module + "/internal/broker/feed", "a publish waits for no stream"},
-	{"internal/broker/intake", module + "/internal/broker/claims", "what parties claim is told to it by its witnesses"},
+	{"internal/broker/delivery", module + "/internal/broker/ingest", "streams bring what was committed, whoever committed it"},
+	{"internal/broker/ingest", module + "/internal/broker/delivery", "a publish waits for no stream"},
+	{"internal/broker/ingest", module + "/internal/broker/syncstate", "what parties claim is told to it by its witnesses"},
 	{"internal/hubsource", module + "/pkg/agent", "hub and agent meet on the wire only"},
 	{"pkg", module + "/internal/broker", "what programs import does not bring a broker along"},
 }
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/census", "internal/fair", "internal/resync", "internal/plain", "internal/kubeerror", "internal/broker/route", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
+var pure = []string{"pkg/codec/...", "internal/census", "internal/fair", "internal/resync", "internal/plain", "internal/kubeerror", "internal/broker/deliveryqueue", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hawser-io/hawser/internal/broker"
-	"github.com/hawser-io/hawser/internal/broker/listen"
-	"github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	"github.com/hawser-io/hawser/internal/broker/listener/mqtt"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -41,7 +41,7 @@ import (
 type front struct {
 	w      *world
 	broker *broker.Broker
-	port   *listen.Port
+	port   *listener.Port
 	front  *mqtt.Front
 	dialed chan net.Conn // to be accepted
 	accept net.Listener
@@ -63,7 +63,7 @@ func newFront(ctx context.Context, w *world, b *broker.Broker) *front {
 	f := &front{w: w, broker: b, dialed: make(chan net.Conn, 1), done: make(chan error, 1), conns: map[uint64]*conn{}}
 	log := slog.New(slog.DiscardHandler)
 	var err error
-	f.port, _, err = listen.New(listen.Config{
+	f.port, _, err = listener.New(listener.Config{
 		Listener: f, Log: log, Credentials: known{},
 		Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: hubName}, identity.Identity{Role: identity.Source, Name: shopName}),
 	})
@@ -242,7 +242,7 @@ func (f *front) take(c *conn, remote net.Conn) {
 	if p := connection.Peer(); p.Name != c.peer.Name || p.Role != c.peer.Role {
 		f.w.fail("I8", "%s is taken for %s/%s", c.link.id, p.Role, p.Name)
 	}
-	f.front.Serve(raw, connection, listen.MQTT)
+	f.front.Serve(raw, connection, listener.MQTT)
 }
 
 // topicsOf is where a party publishes, and what it subscribes to.

@@ -8,22 +8,22 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/hawser-io/hawser/internal/broker/claims"
-	"github.com/hawser-io/hawser/internal/broker/denials"
-	"github.com/hawser-io/hawser/internal/broker/feed"
-	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/delivery"
+	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/registration"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
 // Agents are the running subscriptions of agents.
 type Agents interface {
 	// Agents returns those of a cluster, or all where it is "", by cluster.
-	Agents(cluster string) []feed.Agent
+	Agents(cluster string) []delivery.Agent
 	// Sources returns the names of the sources that are connected.
 	Sources() []string
 	// Resolve hands an order to the agents of a cluster that named an AppliedManifestWork.
@@ -42,11 +42,11 @@ type Hub interface {
 // Admin answers operators and viewers. Its methods may be called concurrently.
 type Admin struct {
 	cfg     *settings.Config
-	sync    *claims.State
+	sync    *syncstate.State
 	agents  Agents
-	writer  claims.Writer
-	denials *denials.List
-	peers   *peers.Peers
+	writer  syncstate.Writer
+	denials *denylist.List
+	peers   *agentstatus.Peers
 	limiter scanLimiter
 	// hub is nil where no source serves registration.
 	hub Hub
@@ -54,8 +54,8 @@ type Admin struct {
 
 // New returns an admin, which writes through w. The error says what in the store
 // cannot be read.
-func New(cfg *settings.Config, c *claims.State, a Agents, w claims.Writer, p *peers.Peers) (*Admin, error) {
-	d, err := denials.New(cfg.Store)
+func New(cfg *settings.Config, c *syncstate.State, a Agents, w syncstate.Writer, p *agentstatus.Peers) (*Admin, error) {
+	d, err := denylist.New(cfg.Store)
 	if err != nil {
 		return nil, err
 	}

@@ -12,13 +12,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/broker/claims"
-	"github.com/hawser-io/hawser/internal/broker/feed"
-	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/delivery"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -35,7 +35,7 @@ var (
 type syncFake struct {
 	*testing.T
 	*Admin
-	agents  []feed.Agent
+	agents  []delivery.Agent
 	closing error
 	failing error // of the next commits
 	orders  []string
@@ -55,9 +55,9 @@ func newSyncFake(t *testing.T) *syncFake {
 		QueueBytes: 1 << 20, Comparisons: 1,
 	}
 	d := &syncFake{T: t}
-	c := claims.New(cfg)
+	c := syncstate.New(cfg)
 	c.Connect(d, d)
-	known := peers.New(cfg)
+	known := agentstatus.New(cfg)
 	var err error
 	if d.Admin, err = New(cfg, c, d, d, known); err != nil {
 		t.Fatal(err)
@@ -66,11 +66,11 @@ func newSyncFake(t *testing.T) *syncFake {
 	return d
 }
 
-func (d *syncFake) Agents(cluster string) []feed.Agent {
-	return slices.DeleteFunc(slices.Clone(d.agents), func(a feed.Agent) bool { return cluster != "" && a.Scope.Cluster != cluster })
+func (d *syncFake) Agents(cluster string) []delivery.Agent {
+	return slices.DeleteFunc(slices.Clone(d.agents), func(a delivery.Agent) bool { return cluster != "" && a.Scope.Cluster != cluster })
 }
 
-func (d *syncFake) StateOf(scope store.Scope) (worst peers.State) {
+func (d *syncFake) StateOf(scope store.Scope) (worst agentstatus.State) {
 	for _, a := range d.Agents(scope.Cluster) {
 		worst = max(worst, a.State(d.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
 	}
@@ -84,7 +84,7 @@ func (d *syncFake) Resolve(cluster, uid string, adopt bool) (string, error) {
 
 func (d *syncFake) Closing() error                          { return d.closing }
 func (*syncFake) Sources() []string                         { return nil }
-func (*syncFake) Recheck(claims.Change)                     {}
+func (*syncFake) Recheck(syncstate.Change)                  {}
 func (*syncFake) End(store.Scope, string, *transport.Error) {}
 
 func (d *syncFake) Commit(ctx context.Context, _ identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
@@ -163,20 +163,20 @@ func (d *syncFake) wantCode(what string, err error, code transport.Code) {
 func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1", "w2")
-	inSync := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: feed.Matched}
-	behind := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: feed.Matched, Pending: 3}
-	muted := feed.Agent{Scope: placed("c1"), Since: noon}
-	differs := feed.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: feed.Differs}
+	inSync := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.Matched}
+	behind := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: delivery.Matched, Pending: 3}
+	muted := delivery.Agent{Scope: placed("c1"), Since: noon}
+	differs := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.Differs}
 	for _, c := range []struct {
-		agents  []feed.Agent
+		agents  []delivery.Agent
 		sync    hawserv1.SyncState
 		pending uint64
 		acked   uint64
 	}{
-		{[]feed.Agent{inSync}, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 0, 2},
-		{[]feed.Agent{inSync, behind}, hawserv1.SyncState_SYNC_STATE_BEHIND, 3, 1},
-		{[]feed.Agent{behind, inSync, muted}, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 3, 0},
-		{[]feed.Agent{differs, behind, muted}, hawserv1.SyncState_SYNC_STATE_DIFFERS, 3, 0},
+		{[]delivery.Agent{inSync}, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 0, 2},
+		{[]delivery.Agent{inSync, behind}, hawserv1.SyncState_SYNC_STATE_BEHIND, 3, 1},
+		{[]delivery.Agent{behind, inSync, muted}, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 3, 0},
+		{[]delivery.Agent{differs, behind, muted}, hawserv1.SyncState_SYNC_STATE_DIFFERS, 3, 0},
 	} {
 		d.agents = c.agents
 		var got []*hawserv1.ListClustersResponse
@@ -312,7 +312,7 @@ func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
 	d := newSyncFake(t)
 	lost := codec.OrphanRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
 	shared := codec.OrphanRecord{UID: "u2", Name: "shared", Objects: 1, Shared: true}
-	d.agents = []feed.Agent{
+	d.agents = []delivery.Agent{
 		{Scope: placed("c1"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost, shared}}},
 		{Scope: placed("c1"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost}, More: 7}},
 		{Scope: placed("c2"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost}}},

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/hawser-io/hawser/internal/broker/feed"
-	"github.com/hawser-io/hawser/internal/broker/peers"
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/delivery"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -38,10 +38,10 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 }
 
 // describe is one cluster. Of several agents the one that is furthest behind counts.
-func (a *Admin) describe(scope store.Scope, agents []feed.Agent) *hawserv1.ListClustersResponse {
+func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.ListClustersResponse {
 	facts, state := a.peers.Of(scope)
 	if state == 0 { // only the hub knows it
-		state = peers.NeverSeen
+		state = agentstatus.NeverSeen
 	}
 	head := a.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)
 	uid, known := a.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
@@ -60,13 +60,13 @@ func (a *Admin) describe(scope store.Scope, agents []feed.Agent) *hawserv1.ListC
 	if facts.RoundTrip > 0 {
 		c.RoundTrip = durationpb.New(facts.RoundTrip)
 	}
-	agents = slices.DeleteFunc(agents, func(s feed.Agent) bool { return s.Scope != scope })
+	agents = slices.DeleteFunc(agents, func(s delivery.Agent) bool { return s.Scope != scope })
 	c.Subscriptions = uint32(min(len(agents), math.MaxUint32))
 	if len(agents) == 0 {
 		c.LastSeen = timeOf(facts.Seen)
 		c.Pending = uint64(max(head.Unanswered+head.Tombstones, 0))
 	}
-	var worst peers.State
+	var worst agentstatus.State
 	for i, s := range agents {
 		worst = max(worst, s.State(head))
 		c.Pending = max(c.Pending, uint64(s.Pending))
@@ -92,14 +92,14 @@ func timeOf(t time.Time) *timestamppb.Timestamp {
 }
 
 var (
-	syncStates = map[peers.State]hawserv1.SyncState{
-		peers.InSync: hawserv1.SyncState_SYNC_STATE_IN_SYNC, peers.Syncing: hawserv1.SyncState_SYNC_STATE_BEHIND, peers.OutOfSync: hawserv1.SyncState_SYNC_STATE_DIFFERS,
+	syncStates = map[agentstatus.State]hawserv1.SyncState{
+		agentstatus.InSync: hawserv1.SyncState_SYNC_STATE_IN_SYNC, agentstatus.Syncing: hawserv1.SyncState_SYNC_STATE_BEHIND, agentstatus.OutOfSync: hawserv1.SyncState_SYNC_STATE_DIFFERS,
 	}
-	clusterStates = map[peers.State]hawserv1.ClusterState{
-		peers.InSync: hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, peers.Syncing: hawserv1.ClusterState_CLUSTER_STATE_BEHIND,
-		peers.OutOfSync: hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, peers.Failing: hawserv1.ClusterState_CLUSTER_STATE_FAILING,
-		peers.Unverified: hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, peers.Offline: hawserv1.ClusterState_CLUSTER_STATE_OFFLINE,
-		peers.Refused: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, peers.NeverSeen: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN,
+	clusterStates = map[agentstatus.State]hawserv1.ClusterState{
+		agentstatus.InSync: hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, agentstatus.Syncing: hawserv1.ClusterState_CLUSTER_STATE_BEHIND,
+		agentstatus.OutOfSync: hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, agentstatus.Failing: hawserv1.ClusterState_CLUSTER_STATE_FAILING,
+		agentstatus.Unverified: hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, agentstatus.Offline: hawserv1.ClusterState_CLUSTER_STATE_OFFLINE,
+		agentstatus.Refused: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, agentstatus.NeverSeen: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN,
 	}
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/hawser-io/hawser/internal/broker/denials"
+	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -15,7 +15,7 @@ import (
 const maxReason = 256
 
 // Denials returns who is kept out, for the ports that do it.
-func (a *Admin) Denials() *denials.List { return a.denials }
+func (a *Admin) Denials() *denylist.List { return a.denials }
 
 // Deny keeps an identity, or one certificate, out. When it returns, no connection
 // of it is left.
@@ -29,7 +29,7 @@ func (a *Admin) Deny(ctx context.Context, by identity.Identity, r *hawserv1.Deny
 	case len(r.GetReason()) > maxReason:
 		return nil, request.Invalid("reason", "the reason is too long", "say it in 256 bytes")
 	}
-	d := denials.Denial{Subject: s, By: by.Name, At: a.cfg.Now().UTC(), Reason: r.GetReason()}
+	d := denylist.Denial{Subject: s, By: by.Name, At: a.cfg.Now().UTC(), Reason: r.GetReason()}
 	if err := a.denials.Deny(ctx, d); err != nil {
 		return nil, request.Store(err)
 	}
@@ -53,8 +53,8 @@ func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.All
 	return &hawserv1.AllowResponse{}, nil
 }
 
-func subjectOf(text string) (denials.Subject, error) {
-	s, err := denials.ParseSubject(text)
+func subjectOf(text string) (denylist.Subject, error) {
+	s, err := denylist.ParseSubject(text)
 	if err != nil {
 		return s, request.Invalid("subject", err.Error(), "")
 	}

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/claims"
-	"github.com/hawser-io/hawser/internal/broker/feed"
+	"github.com/hawser-io/hawser/internal/broker/delivery"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -47,7 +47,7 @@ func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest,
 const applied = 1
 
 // orphanScopes are where something does not fit together, in the order of the list.
-func (a *Admin) orphanScopes(cluster string, agents []feed.Agent) (all []position) {
+func (a *Admin) orphanScopes(cluster string, agents []delivery.Agent) (all []position) {
 	for _, at := range a.sync.Scopes() {
 		if cluster == "" || at.Cluster == cluster {
 			all = append(all, position{scope: at})
@@ -63,18 +63,18 @@ func (a *Admin) orphanScopes(cluster string, agents []feed.Agent) (all []positio
 }
 
 // explain is what is sent of a finding.
-func (a *Admin) explain(ctx context.Context, f claims.Discrepancy) (*hawserv1.ListOrphansResponse, error) {
+func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1.ListOrphansResponse, error) {
 	o := &hawserv1.ListOrphansResponse{
 		Cluster: f.Scope.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
 	}
 	switch f.Cause {
-	case claims.Orphan:
+	case syncstate.Orphan:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_NO_RECORD
 		o.Detail = "the agent holds it, the broker knows nothing of it"
 		if f.Omitted > 0 {
 			o.Detail = fmt.Sprintf("and %d more, which are counted and not named", f.Omitted)
 		}
-	case claims.Ahead:
+	case syncstate.Ahead:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
 		o.Detail = "the agent holds a newer version, its source has to publish it again"
 		switch r, err := a.cfg.Store.Get(ctx, store.Key{DataType: f.Scope.DataType, Cluster: f.Scope.Cluster, ResourceID: f.ResourceID}); {
@@ -84,9 +84,9 @@ func (a *Admin) explain(ctx context.Context, f claims.Discrepancy) (*hawserv1.Li
 		default:
 			o.Name, o.Source, o.Revision = r.Name, r.Owner, r.SpecRevision
 		}
-	case claims.Withheld:
+	case syncstate.Withheld:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD
-	case claims.Quarantined:
+	case syncstate.Quarantined:
 		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER
 		o.Detail = "cluster " + f.Detail + " comes under this name, which is another cluster's"
 	}
@@ -94,7 +94,7 @@ func (a *Admin) explain(ctx context.Context, f claims.Discrepancy) (*hawserv1.Li
 }
 
 // addApplied adds the AppliedManifestWorks of a cluster that no work explains.
-func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, agents []feed.Agent) {
+func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, agents []delivery.Agent) {
 	reported := map[string]bool{} // several agents of one cluster see the same
 	for _, s := range agents {
 		if s.Scope.Cluster != at.scope.Cluster {

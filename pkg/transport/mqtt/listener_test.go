@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/broker/listen"
-	listengrpc "github.com/hawser-io/hawser/internal/broker/listen/grpc"
-	listenmqtt "github.com/hawser-io/hawser/internal/broker/listen/mqtt"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
+	listenmqtt "github.com/hawser-io/hawser/internal/broker/listener/mqtt"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -70,7 +70,7 @@ func serve(t testing.TB, l net.Listener, s transport.Server, ca *testkit.CA) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := listengrpc.Config{Server: s, Other: front.Serve, Config: listen.Config{Listener: l, Log: log, Insecure: ca == nil}}
+	config := listengrpc.Config{Server: s, Other: front.Serve, Config: listener.Config{Listener: l, Log: log, Insecure: ca == nil}}
 	if ca != nil {
 		config.Credentials = ca.Server()
 	}

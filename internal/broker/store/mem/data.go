@@ -7,7 +7,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -16,14 +16,14 @@ import (
 // makes them anew, as that of every engine does.
 type data struct {
 	storeID      string
-	incarnations resident.Incarnations
+	incarnations memindex.Incarnations
 	head         uint64
-	clusters     map[resident.ClusterKey]*clusterData
-	tally        *resident.Summary
+	clusters     map[memindex.ClusterKey]*clusterData
+	tally        *memindex.Summary
 	usage        *quota.Usage
-	subscribed   resident.Subscriptions
-	bookmarks    resident.Bookmarks
-	ring         *resident.Ring
+	subscribed   memindex.Subscriptions
+	bookmarks    memindex.Bookmarks
+	ring         *memindex.Ring
 	feed         map[uint64]store.Change // what the records have in the feed, by revision
 }
 
@@ -44,8 +44,8 @@ type record struct {
 
 func newData(epoch string) data {
 	return data{
-		storeID: epoch, clusters: make(map[resident.ClusterKey]*clusterData), subscribed: make(resident.Subscriptions),
-		bookmarks: make(resident.Bookmarks), feed: make(map[uint64]store.Change),
+		storeID: epoch, clusters: make(map[memindex.ClusterKey]*clusterData), subscribed: make(memindex.Subscriptions),
+		bookmarks: make(memindex.Bookmarks), feed: make(map[uint64]store.Change),
 	}
 }
 
@@ -55,7 +55,7 @@ func (d *data) clone() data {
 	c.subscribed = maps.Clone(d.subscribed)
 	c.tally, c.usage, c.ring, c.feed = nil, nil, nil, maps.Clone(d.feed)
 	c.bookmarks = maps.Clone(d.bookmarks)
-	c.clusters = make(map[resident.ClusterKey]*clusterData, len(d.clusters))
+	c.clusters = make(map[memindex.ClusterKey]*clusterData, len(d.clusters))
 	for w, p := range d.clusters {
 		c.clusters[w] = &clusterData{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
 	}
@@ -63,9 +63,9 @@ func (d *data) clone() data {
 }
 
 // begin begins a term.
-func (d *data) begin(t resident.Incarnation) {
+func (d *data) begin(t memindex.Incarnation) {
 	d.incarnations = d.incarnations.Begin(t)
-	d.tally, d.usage, d.ring = resident.NewTally(), quota.NewUsage(), resident.NewRing(ringSize, t.First)
+	d.tally, d.usage, d.ring = memindex.NewTally(), quota.NewUsage(), memindex.NewRing(ringSize, t.First)
 	for _, p := range d.clusters {
 		for _, r := range p.records {
 			d.tally.Load(r.meta)
@@ -76,7 +76,7 @@ func (d *data) begin(t resident.Incarnation) {
 }
 
 func (d *data) record(k store.Key) *record {
-	if p := d.clusters[resident.ClusterKey{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
+	if p := d.clusters[memindex.ClusterKey{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		return p.records[k.ResourceID]
 	}
 	return nil
@@ -92,7 +92,7 @@ func (d *data) Meta(k store.Key) (*store.Meta, error) {
 
 // Named implements [store.Reader].
 func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error) {
-	if p := d.clusters[resident.ClusterKey{DataType: dt, Cluster: cluster}]; p != nil {
+	if p := d.clusters[memindex.ClusterKey{DataType: dt, Cluster: cluster}]; p != nil {
 		id, ok = p.names[name]
 	}
 	return id, ok, nil
@@ -100,7 +100,7 @@ func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok boo
 
 // Behind implements [store.Reader].
 func (d *data) Behind(k store.Key) (id string, ok bool) {
-	if p := d.clusters[resident.ClusterKey{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
+	if p := d.clusters[memindex.ClusterKey{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		id, ok = p.behind[k.ResourceID]
 	}
 	return id, ok
@@ -108,7 +108,7 @@ func (d *data) Behind(k store.Key) (id string, ok bool) {
 
 // Subscribed implements [store.Reader].
 func (d *data) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	uid, ok := d.subscribed[resident.ClusterKey{DataType: dt, Cluster: cluster}]
+	uid, ok := d.subscribed[memindex.ClusterKey{DataType: dt, Cluster: cluster}]
 	return uid, ok
 }
 
@@ -159,7 +159,7 @@ func (d *data) after(revision uint64, limit int) []store.Change {
 }
 
 func (d *data) write(w store.Write, event, waited []byte) {
-	at := resident.ClusterKey{DataType: w.Key.DataType, Cluster: w.Key.Cluster}
+	at := memindex.ClusterKey{DataType: w.Key.DataType, Cluster: w.Key.Cluster}
 	p := d.clusters[at]
 	if p == nil {
 		p = &clusterData{records: make(map[string]*record), names: make(map[string]string), behind: make(map[string]string)}

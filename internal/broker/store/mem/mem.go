@@ -10,7 +10,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -44,7 +44,7 @@ func Open(o Options) *Store {
 		s.data = o.From.data.clone()
 	}
 	s.opened = store.Head{StoreID: s.data.storeID, Incarnation: o.NewID(), TermStart: s.data.head + 1}
-	s.data.begin(resident.Incarnation{ID: s.opened.Incarnation, First: s.opened.TermStart})
+	s.data.begin(memindex.Incarnation{ID: s.opened.Incarnation, First: s.opened.TermStart})
 	return s
 }
 
@@ -199,7 +199,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if s.closed {
 		return store.ErrClosed
 	}
-	if p := (resident.ClusterKey{DataType: dt, Cluster: cluster}); s.data.subscribed.News(p, uid) {
+	if p := (memindex.ClusterKey{DataType: dt, Cluster: cluster}); s.data.subscribed.News(p, uid) {
 		s.data.subscribed[p] = uid
 	}
 	return nil

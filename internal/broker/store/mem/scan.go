@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -66,7 +66,7 @@ func (d *data) scan(scope store.Scope) []*store.Meta {
 	}
 	var out []*store.Meta
 	for _, c := range clusters {
-		p := d.clusters[resident.ClusterKey{DataType: scope.DataType, Cluster: c}]
+		p := d.clusters[memindex.ClusterKey{DataType: scope.DataType, Cluster: c}]
 		if p == nil {
 			continue
 		}

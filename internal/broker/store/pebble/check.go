@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -305,12 +305,12 @@ func (c *checker) value(it *engine.Iterator) error {
 func (c *checker) incarnation(key []byte) {
 	n := len(c.incarnations) - 1
 	t := c.incarnations[n]
-	var before resident.Incarnation
+	var before memindex.Incarnation
 	if n > 0 {
 		before = c.incarnations[n-1]
 	}
 	switch {
-	case t.ID == "" || slices.ContainsFunc(c.incarnations[:n], func(o resident.Incarnation) bool { return o.ID == t.ID }):
+	case t.ID == "" || slices.ContainsFunc(c.incarnations[:n], func(o memindex.Incarnation) bool { return o.ID == t.ID }):
 		c.wrong(key, "another term has its id, or it has none")
 	case t.First < before.First:
 		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.First, before.First)

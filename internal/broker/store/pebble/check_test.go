@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -198,10 +198,10 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"term":                     {numberKey(keyTerm, 1), garbage, []string{"e/1"}},
 		"term without sense":       {numberKey(keyTerm, 1), sound(numberKey(keyTerm, 1), nil), []string{"e/1"}},
 		"term is missing":          {numberKey(keyTerm, 2), nil, []string{"term that it does not have"}},
-		"term without an id":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Incarnation{ID: "", First: 1})), []string{"e/9", "has none"}},
-		"term of the future":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Incarnation{ID: "t", First: 99})), []string{"e/9", "above the head"}},
-		"term of the past":         {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(resident.Incarnation{ID: "t", First: 0})), []string{"e/9", "before the one before"}},
-		"key of a term":            {[]byte("ex"), sound([]byte("ex"), encodeTerm(resident.Incarnation{ID: "t", First: 1})), []string{"8 bytes"}},
+		"term without an id":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(memindex.Incarnation{ID: "", First: 1})), []string{"e/9", "has none"}},
+		"term of the future":       {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(memindex.Incarnation{ID: "t", First: 99})), []string{"e/9", "above the head"}},
+		"term of the past":         {numberKey(keyTerm, 9), sound(numberKey(keyTerm, 9), encodeTerm(memindex.Incarnation{ID: "t", First: 0})), []string{"e/9", "before the one before"}},
+		"key of a term":            {[]byte("ex"), sound([]byte("ex"), encodeTerm(memindex.Incarnation{ID: "t", First: 1})), []string{"8 bytes"}},
 		"subscription":             {clusterKey(codec.ManifestBundles, "c1"), garbage, []string{"c/"}},
 		"subscription of no place": {clusterKey(codec.ManifestBundles, ""), sound(clusterKey(codec.ManifestBundles, ""), nil), []string{"c/", "cluster is empty"}},
 		"key of a subscription":    {[]byte("cx"), sound([]byte("cx"), nil), []string{"parts"}},

@@ -11,7 +11,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -44,7 +44,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 		return err
 	}
 	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
-		p := resident.ClusterKey{DataType: dt, Cluster: cluster}
+		p := memindex.ClusterKey{DataType: dt, Cluster: cluster}
 		if s.subscribed.News(p, uid) {
 			b.set(clusterKey(dt, cluster), []byte(uid))
 		}
@@ -325,7 +325,7 @@ func (t *transaction) apply() {
 		}
 	}
 	for _, p := range t.events {
-		h := resident.Half{Key: p.key, Part: store.SpecPart}
+		h := memindex.Half{Key: p.key, Part: store.SpecPart}
 		switch {
 		case p.kind == keyWaiting:
 			continue

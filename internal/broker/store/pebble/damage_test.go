@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -87,7 +87,7 @@ func TestOpen_FindsDamage(t *testing.T) {
 		"epoch is garbage":         {put([]byte{keyEpoch}, garbage), "damaged value at i"},
 		"term is garbage":          {put(numberKey(keyTerm, 1), garbage), "e/1"},
 		"term has no sense":        {put(numberKey(keyTerm, 1), seal(numberKey(keyTerm, 1), nil)), "e/1"},
-		"number of a term":         {put([]byte("e1"), seal([]byte("e1"), encodeTerm(resident.Incarnation{}))), "8 bytes"},
+		"number of a term":         {put([]byte("e1"), seal([]byte("e1"), encodeTerm(memindex.Incarnation{}))), "8 bytes"},
 		"subscription is garbage":  {put(clusterKey(codec.ManifestBundles, "c1"), garbage), "c1"},
 		"bookmark is garbage":      {put(bookmarkKey("hub/s1"), garbage), "hub/s1"},
 		"key of a subscription":    {put([]byte("cx"), seal([]byte("cx"), nil)), "parts"},
@@ -95,7 +95,7 @@ func TestOpen_FindsDamage(t *testing.T) {
 		"feed's newest is garbage": {put(numberKey(keyRevision, 99), garbage), "r/99"},
 		"latest term is missing":   {remove(numberKey(keyTerm, 1)), "term that it does not have"},
 		"head is lower":            {put([]byte{keyHead}, seal([]byte{keyHead}, encodeNumber(3))), "above the head"},
-		"terms have no end":        {put(numberKey(keyTerm, 1<<64-1), seal(numberKey(keyTerm, 1<<64-1), encodeTerm(resident.Incarnation{}))), "no number"},
+		"terms have no end":        {put(numberKey(keyTerm, 1<<64-1), seal(numberKey(keyTerm, 1<<64-1), encodeTerm(memindex.Incarnation{}))), "no number"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -33,7 +33,7 @@
 //	seen      nothing
 //
 // What changed in a scope needs no index of its own: its revisions are in memory
-// ([resident.Summary]), and the feed leads from each to its record. Every value starts
+// ([memindex.Summary]), and the feed leads from each to its record. Every value starts
 // with a format byte, flags and a key id and ends with a CRC-32C over storage
 // key and value: damage is named ([store.DamageError]), a newer format refused
 // ([FormatError]). A file CLEAN says where the store was closed, and with which

@@ -13,7 +13,7 @@ import (
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -357,13 +357,13 @@ func parseChange(key, body []byte) (store.Change, error) {
 	return c, r.end(key)
 }
 
-func encodeTerm(t resident.Incarnation) []byte {
+func encodeTerm(t memindex.Incarnation) []byte {
 	return binary.AppendUvarint(appendString(nil, t.ID), t.First)
 }
 
-func decodeTerm(key, body []byte) (resident.Incarnation, error) {
+func decodeTerm(key, body []byte) (memindex.Incarnation, error) {
 	r := reader{b: body}
-	t := resident.Incarnation{ID: r.string(), First: r.uint64()}
+	t := memindex.Incarnation{ID: r.string(), First: r.uint64()}
 	return t, r.end(key)
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -24,7 +24,7 @@ func FuzzUnseal(f *testing.F) {
 	newer := bytes.Clone(good)
 	newer[0] = format + 1
 	f.Add(key, reseal(key, newer))
-	f.Add([]byte(cleanName), seal([]byte(cleanName), encodeTerm(resident.Incarnation{ID: "t", First: 9})))
+	f.Add([]byte(cleanName), seal([]byte(cleanName), encodeTerm(memindex.Incarnation{ID: "t", First: 9})))
 	f.Add([]byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, key, v []byte) {
 		body, err := unseal(key, v)
@@ -132,7 +132,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add(recordKey(keyMeta, k), encodeMeta(&store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
 	f.Add(recordKey(keyMeta, testKey(2)), encodeMeta(&store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "s2", Name: "work-1", StatusRevision: 2}))
 	f.Add(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
-	f.Add(numberKey(keyTerm, 2), encodeTerm(resident.Incarnation{ID: "t", First: 9}))
+	f.Add(numberKey(keyTerm, 2), encodeTerm(memindex.Incarnation{ID: "t", First: 9}))
 	f.Add([]byte{keyHead}, encodeNumber(1))
 	f.Add(nameKey(k.DataType, k.Cluster, "work-1"), []byte("u2"))
 	f.Add(ownerKey("s2", k), []byte{})

@@ -7,17 +7,17 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // memIndex is what a store knows without a look at the disk.
 type memIndex struct {
 	head         store.Head
-	incarnations resident.Incarnations
-	subscribed   resident.Subscriptions
-	bookmarks    resident.Bookmarks
-	tally        *resident.Summary
+	incarnations memindex.Incarnations
+	subscribed   memindex.Subscriptions
+	bookmarks    memindex.Bookmarks
+	tally        *memindex.Summary
 	usage        *quota.Usage
 	behind       map[store.Key]string // id that waits to the id of its tombstone
 
@@ -28,8 +28,8 @@ type memIndex struct {
 
 func newState() memIndex {
 	return memIndex{
-		subscribed: make(resident.Subscriptions), tally: resident.NewTally(), usage: quota.NewUsage(), behind: make(map[store.Key]string),
-		bookmarks: make(resident.Bookmarks),
+		subscribed: make(memindex.Subscriptions), tally: memindex.NewTally(), usage: quota.NewUsage(), behind: make(map[store.Key]string),
+		bookmarks: make(memindex.Bookmarks),
 	}
 }
 
@@ -44,7 +44,7 @@ func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 	case kind == keyBookmark:
 		s.bookmarks[string(key[1:])] = append([]byte{}, body...)
 	case kind == keyCluster:
-		var p resident.ClusterKey
+		var p memindex.ClusterKey
 		if p.DataType, p.Cluster, err = parseClusterKey(key); err == nil {
 			s.subscribed[p] = string(body)
 		}
@@ -110,7 +110,7 @@ func (s *memIndex) aboveHead(m *store.Meta) string {
 }
 
 // newTerm begins a term.
-func (s *memIndex) newTerm(epoch string, t resident.Incarnation) {
+func (s *memIndex) newTerm(epoch string, t memindex.Incarnation) {
 	s.incarnations = s.incarnations.Begin(t)
 	s.head.StoreID, s.head.Incarnation, s.head.TermStart = epoch, t.ID, t.First
 }
@@ -122,9 +122,9 @@ type memory struct {
 	// Who holds the commit lock of the store may read without it.
 	mu sync.RWMutex
 	memIndex
-	ring    *resident.Ring
+	ring    *memindex.Ring
 	metas   recent[store.Key, *store.Meta]
-	events  recent[resident.Half, []byte]
+	events  recent[memindex.Half, []byte]
 	view    *view
 	commits chan struct{} // closed and replaced at each commit
 }
@@ -200,7 +200,7 @@ func (m *memory) ValidCursor(c store.Cursor) bool {
 func (m *memory) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	uid, ok := m.subscribed[resident.ClusterKey{DataType: dt, Cluster: cluster}]
+	uid, ok := m.subscribed[memindex.ClusterKey{DataType: dt, Cluster: cluster}]
 	return uid, ok
 }
 
@@ -240,8 +240,8 @@ func newMetas() recent[store.Key, *store.Meta] {
 }
 
 // newEvents keeps payloads.
-func newEvents() recent[resident.Half, []byte] {
-	return newRecent[resident.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
+func newEvents() recent[memindex.Half, []byte] {
+	return newRecent[memindex.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
 }
 
 // get returns the present value of what exists; false: it is not known whether it

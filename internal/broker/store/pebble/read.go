@@ -11,7 +11,7 @@ import (
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -194,8 +194,8 @@ func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error
 	var m *store.Meta
 	look := func() {
 		m, _ = s.metas.get(k)
-		r.Spec, _ = s.events.get(resident.Half{Key: k, Part: store.SpecPart})
-		r.Status, _ = s.events.get(resident.Half{Key: k, Part: store.StatusPart})
+		r.Spec, _ = s.events.get(memindex.Half{Key: k, Part: store.SpecPart})
+		r.Status, _ = s.events.get(memindex.Half{Key: k, Part: store.StatusPart})
 	}
 	err = s.read(ctx, look, func(v *view) error {
 		if m == nil {

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -85,7 +85,7 @@ func TestRecent_HoldsWhatItMay(t *testing.T) {
 // A large event is not kept, and does not drive out others.
 func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 	r := newEvents()
-	small, large := resident.Half{Key: store.Key{ResourceID: "a"}, Part: store.SpecPart}, resident.Half{Key: store.Key{ResourceID: "b"}, Part: store.SpecPart}
+	small, large := memindex.Half{Key: store.Key{ResourceID: "a"}, Part: store.SpecPart}, memindex.Half{Key: store.Key{ResourceID: "b"}, Part: store.SpecPart}
 	r.put(small, make([]byte, 1000))
 	r.put(large, make([]byte, 1000))
 	for range 10 {

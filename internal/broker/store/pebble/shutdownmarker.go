@@ -15,7 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 )
 
 // At the end of a log, and of a manifest, Pebble takes damage for the torn write of
@@ -116,7 +116,7 @@ func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 
 // value is what the file holds.
 func (c shutdownMarker) value() []byte {
-	body := encodeTerm(resident.Incarnation{ID: c.incarnation, First: c.revision})
+	body := encodeTerm(memindex.Incarnation{ID: c.incarnation, First: c.revision})
 	for _, s := range c.files {
 		body = binary.AppendUvarint(appendString(body, s.name), s.crc)
 	}
@@ -199,7 +199,7 @@ func (s *Store) checkClean(o *Options) error {
 // compare says what a store in dir has lost since it was closed.
 func (c shutdownMarker) compare(dir string, s *memIndex) error {
 	head := s.highest()
-	switch i := slices.IndexFunc(s.incarnations, func(t resident.Incarnation) bool { return t.ID == c.incarnation }); {
+	switch i := slices.IndexFunc(s.incarnations, func(t memindex.Incarnation) bool { return t.ID == c.incarnation }); {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
 	case i < len(s.incarnations)-1:

@@ -15,7 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 )
 
 // ErrInUse says that another process, or another store in this one, has the
@@ -207,7 +207,7 @@ func (s *Store) loadState(o *Options) error {
 		}
 	}
 	s.tally.Sort()
-	s.ring = resident.NewRing(o.ringSize, s.head.Revision+1)
+	s.ring = memindex.NewRing(o.ringSize, s.head.Revision+1)
 	switch {
 	case s.head.StoreID == "":
 		// A store without an epoch is a new one, or one that lost it.
@@ -236,7 +236,7 @@ func (s *Store) begin(o *Options) error {
 			b.set([]byte{keyEpoch}, []byte(epoch))
 			b.set([]byte{keyHead}, encodeNumber(0))
 		}
-		t := resident.Incarnation{ID: o.NewID(), First: s.head.Revision + 1}
+		t := memindex.Incarnation{ID: o.NewID(), First: s.head.Revision + 1}
 		b.set(numberKey(keyTerm, number), encodeTerm(t))
 		if number > store.MaxIncarnations {
 			err = b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxIncarnations+1), nil)

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/broker/store/resident"
+	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -166,7 +166,7 @@ func FuzzDecodeChange(f *testing.F) {
 		Part: store.StatusPart, State: store.ConfirmedTombstone,
 	}
 	f.Add(encodeChange(&c))
-	f.Add(encodeTerm(resident.Incarnation{ID: "t", First: 9}))
+	f.Add(encodeTerm(memindex.Incarnation{ID: "t", First: 9}))
 	f.Add(encodeNumber(1 << 63))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if c, err := parseChange(numberKey(keyRevision, 7), body); err == nil {

@@ -1,0 +1,220 @@
+package agentstatus
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/settings"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// world is a store, a clock, and agents that stand as the test says.
+type world struct {
+	*testing.T
+	*Peers
+	store    store.Store
+	registry *prometheus.Registry
+	now      time.Time
+	stand    map[string]State
+	sequence int64
+}
+
+func (w *world) StateOf(scope store.Scope) State { return w.stand[scope.Cluster] }
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ids := 0
+	w := &world{
+		T: t, store: mem.Open(mem.Options{NewID: func() string { ids++; return fmt.Sprint("store-", ids) }}),
+		now: time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC), stand: map[string]State{}, sequence: 1,
+	}
+	t.Cleanup(func() {
+		if err := w.store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.start()
+	return w
+}
+
+// start starts a broker over the store.
+func (w *world) start() {
+	w.registry = prometheus.NewRegistry()
+	w.Peers = New(&settings.Config{Store: w.store, Log: slog.New(slog.DiscardHandler), Registry: w.registry, Now: func() time.Time { return w.now }})
+	w.Connect(w)
+}
+
+func at(cluster string) store.Scope {
+	return store.Scope{DataType: codec.ManifestBundles, Cluster: cluster}
+}
+
+func (w *world) commit(op store.Op) {
+	w.Helper()
+	op.Key.DataType, op.Key.ResourceID, op.At = codec.ManifestBundles, "work", w.now
+	outcomes, err := w.store.Commit(w.Context(), []store.Op{op})
+	if err != nil || outcomes[0].Result != store.Accepted {
+		w.Fatal(outcomes, err)
+	}
+	w.Refresh(at(op.Key.Cluster))
+}
+
+func (w *world) put(cluster string) {
+	w.Helper()
+	w.commit(store.Op{
+		Kind: store.PutSpec, Key: store.Key{Cluster: cluster}, Owner: "src", Name: "work", Action: codec.CreateRequest, Version: 1,
+		Tag: codec.TagOf(false, 1, "", nil), Event: []byte("spec"),
+	})
+}
+
+func (w *world) report(cluster string, failing bool) {
+	w.Helper()
+	w.sequence++
+	w.commit(store.Op{
+		Kind: store.PutStatus, Key: store.Key{Cluster: cluster}, Version: 1, Sequence: fmt.Sprint(w.sequence<<22 | 1<<12), StatusHash: fmt.Sprint(w.sequence),
+		Failing: failing, Event: []byte("status"),
+	})
+}
+
+// come has an agent of a cluster come for the first time or again.
+func (w *world) come(cluster string, f Facts) {
+	w.Helper()
+	if err := w.store.MarkSubscribed(w.Context(), codec.ManifestBundles, cluster, ""); err != nil {
+		w.Fatal(err)
+	}
+	w.stand[cluster] = Unverified
+	w.Connected(at(cluster), f)
+}
+
+func (w *world) leave(cluster string) {
+	delete(w.stand, cluster)
+	w.Disconnected(at(cluster))
+}
+
+// counted is what the metric says, of what is not 0.
+func (w *world) counted() map[string]int {
+	w.Helper()
+	families, err := w.registry.Gather()
+	if err != nil {
+		w.Fatal(err)
+	}
+	got := map[string]int{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if n := int(m.GetGauge().GetValue()); f.GetName() == "hawser_broker_clusters" && n != 0 {
+				got[m.GetLabel()[0].GetValue()] = n
+			}
+		}
+	}
+	return got
+}
+
+func (w *world) want(what string, want map[string]int) {
+	w.Helper()
+	if d := cmp.Diff(want, w.counted()); d != "" {
+		w.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+// TestAgents_ReportsWhyNoneIsConnected: an agent that was refused, or whose certificate has ended, is told as such.
+func TestAgents_ReportsWhyNoneIsConnected(t *testing.T) {
+	w := newWorld(t)
+	w.put("c1")
+	why := func(want string) {
+		t.Helper()
+		w.now = w.now.Add(absentAfter)
+		if c, absent := w.Absent(at("c1")); !absent || c.Why != want {
+			t.Errorf("it is told %+v, %t, want %q", c, absent, want)
+		}
+	}
+	why("")
+	w.come("c1", Facts{CertificateEnds: time.Date(2000, 2, 3, 4, 5, 6, 0, time.UTC)})
+	w.leave("c1")
+	why("the certificate of its agent ended at 2000-02-03 04:05:06 UTC: put a new one into its Secret, or have it join again")
+	w.Refused("c1", "not you")
+	why("not you")
+}
+
+// TestAgents_CountsStates: the count follows every change, without anybody who looks.
+func TestAgents_CountsStates(t *testing.T) {
+	w := newWorld(t)
+	w.want("nothing is there", map[string]int{})
+	w.Refused("c1", "not you")
+	w.want("who is refused is no cluster", map[string]int{})
+	w.put("c1")
+	w.put("c2")
+	w.want("works for nobody", map[string]int{"NeverSeen": 2})
+	w.come("c1", Facts{})
+	w.want("an agent came", map[string]int{"NeverSeen": 1, "Unknown": 1})
+	w.stand["c1"] = InSync
+	w.Acknowledged(at("c1"), time.Second)
+	w.want("it proved it", map[string]int{"NeverSeen": 1, "InSync": 1})
+	w.report("c1", true)
+	w.want("it fails", map[string]int{"NeverSeen": 1, "Failing": 1})
+	w.stand["c1"] = OutOfSync
+	w.Refresh(at("c1"))
+	w.want("it differs, which is worse", map[string]int{"NeverSeen": 1, "Differs": 1})
+	w.stand["c1"] = Syncing
+	w.report("c1", false)
+	w.want("it is better", map[string]int{"NeverSeen": 1, "Behind": 1})
+	w.leave("c1")
+	w.want("it left", map[string]int{"NeverSeen": 1, "Offline": 1})
+	w.Refused("c1", "expired")
+	w.Refused("c2", "another name")
+	w.want("both are refused", map[string]int{"Refused": 2})
+	w.now = w.now.Add(refusalCounts)
+	w.look()
+	w.want("they do not come back", map[string]int{"NeverSeen": 1, "Offline": 1})
+	w.come("c1", Facts{})
+	w.Refused("c1", "too many")
+	w.leave("c1")
+	w.want("it was refused while it was there, and left then", map[string]int{"NeverSeen": 1, "Refused": 1})
+	w.now = w.now.Add(time.Second)
+	w.Disconnected(at("c1"))
+	w.want("it left after that", map[string]int{"NeverSeen": 1, "Offline": 1})
+	w.commit(store.Op{Kind: store.Drop, Key: store.Key{Cluster: "c2"}})
+	w.want("nothing of c2 is left", map[string]int{"Offline": 1})
+	if err := w.store.ForgetCluster(t.Context(), "c1"); err != nil {
+		t.Fatal(err)
+	}
+	w.Forget("c1")
+	w.want("c1 has a work and no name", map[string]int{"NeverSeen": 1})
+	if f, s := w.Of(at("c1")); f != (Facts{}) || s != NeverSeen {
+		t.Errorf("of what was forgotten it knows %+v, %v", f, s)
+	}
+	if f, s := w.Of(at("c9")); f != (Facts{}) || s != 0 {
+		t.Errorf("of nobody it knows %+v, %v", f, s)
+	}
+}
+
+// TestAgents_KeepsLastSeen: also after it is gone, in a bounded form. What was before a restart is
+// unknown, not never: that an agent came is in the store.
+func TestAgents_KeepsLastSeen(t *testing.T) {
+	w := newWorld(t)
+	w.come("c1", Facts{Address: "192.0.2.1:7", Version: "v1\x1b[2J" + strings.Repeat("9", 1<<20), Transport: "grpc", CertificateEnds: w.now.Add(time.Hour)})
+	w.Acknowledged(at("c1"), time.Second)
+	came := w.now
+	w.now = w.now.Add(time.Minute)
+	w.leave("c1")
+	w.now = w.now.Add(time.Minute)
+	w.Refused("c1", "because\n"+strings.Repeat("x", 1<<20))
+	want := Facts{
+		Seen: came.Add(time.Minute), Address: "192.0.2.1:7", Version: "v1.[2J" + strings.Repeat("9", longest-6), Transport: "grpc", CertificateEnds: came.Add(time.Hour),
+		RoundTrip: time.Second, RefusedAt: w.now, Refusal: "because." + strings.Repeat("x", longestRefusal-8),
+	}
+	if f, s := w.Of(at("c1")); f != want || s != Refused {
+		t.Errorf("it knows %+v, %v", f, s)
+	}
+	w.start()
+	if f, s := w.Of(at("c1")); f != (Facts{}) || s != Offline || w.Began() != w.now {
+		t.Errorf("after a restart it knows %+v, %v, of what was since %s", f, s, w.Began())
+	}
+	w.want("after a restart", map[string]int{"Offline": 1})
+}

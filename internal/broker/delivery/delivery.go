@@ -1,0 +1,269 @@
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// deliver sends what a mailbox entry stands for, in the form the record has now. A record that
+// is gone, or no longer concerns the party, is skipped.
+func (t *stream) deliver(ctx context.Context, e deliveryqueue.Entry) error {
+	s := t.sub
+	key := store.Key{DataType: s.scope.DataType, Cluster: e.Cluster, ResourceID: e.ResourceID}
+	r, err := t.cfg.Store.Get(ctx, key)
+	var damaged *store.DamageError
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case errors.As(err, &damaged):
+		// One record that cannot be read does not keep the others back. The store refuses
+		// writes from now on, so an operator hears of it.
+		t.metrics.damaged.Inc()
+		t.cfg.Log.Error("record cannot be read and is not delivered", "cluster", e.Cluster, "resource_id", e.ResourceID, "error", err)
+		s.undeliverable(e.Revision)
+		return nil
+	case err != nil:
+		return request.Store(err)
+	}
+	f := form{record: &r, hawser: s.hello.Protocol >= 1, resync: e.Flags&deliveryqueue.Resync != 0}
+	if s.part == codec.Spec {
+		return t.deliverSpec(f, e)
+	}
+	if r.Owner != s.scope.Owner {
+		return nil
+	}
+	s.locked(func() { s.mail.Charge(e.Cluster, len(r.Status)) })
+	return t.send(f.status)
+}
+
+// deliverSpec sends an agent what it must know of the record.
+func (t *stream) deliverSpec(f form, e deliveryqueue.Entry) error {
+	r := f.record
+	if r.State != store.ConfirmedTombstone && !f.hawser && t.sub.postpone(e, r.Name, t.cfg.Now()) {
+		return nil
+	}
+	// The list of the agent may have lacked a record of which it has a newer version, or the
+	// record may have changed since.
+	if d, w := t.sync.Classify(t.sub.list, &r.Meta); d == syncstate.Force {
+		t.recheckAhead(r.ResourceID, w)
+		return nil // it comes once more, so that the agent accepts it
+	}
+	if e.Flags&deliveryqueue.Force != 0 {
+		f.listed = t.forced[e.ResourceID]
+		f.force = r.Version < f.listed
+		delete(t.forced, e.ResourceID)
+	}
+	switch {
+	case r.State == store.Live && f.hawser:
+		return t.timed(r, t.send(f.spec))
+	case r.State == store.Live:
+		return t.timed(r, t.liveToOCM(f))
+	case r.State == store.Tombstone && f.hawser:
+		return t.send(f.deletion)
+	case r.State == store.Tombstone:
+		return t.deletionToOCM(f, e)
+	case f.resync && !r.DeletedAt.IsZero(): // a grave
+		return t.send(f.deletion)
+	}
+	return nil
+}
+
+// timed measures how long a record took that was sent.
+func (t *stream) timed(r *store.Record, err error) error {
+	if err == nil {
+		t.cfg.Times.Sent(&r.Meta)
+	}
+	return err
+}
+
+// send sends the event that render makes, if it makes one.
+func (t *stream) send(render func() ([][]byte, error)) error {
+	event, err := render()
+	if err != nil {
+		return request.Internal(err)
+	}
+	if event == nil {
+		return nil
+	}
+	if err := t.out.Send(event...); err != nil {
+		return err
+	}
+	t.metrics.delivered(t.sub.part, event)
+	return nil
+}
+
+// form turns a record into the events that a party of a certain kind gets: the
+// stored bytes, and behind them the attributes that differ. The last value of
+// an attribute counts, so nothing stored is decoded or copied.
+type form struct {
+	record *store.Record
+	hawser bool // the party negotiated Hawser's protocol
+	resync bool // the event answers a resync request
+	// force: the agent has a newer version, and this is the truth all the same;
+	// listed is that version, of a deletion. A stock agent obeys a deletion of any
+	// version, and one of ours confirms the one that it is told.
+	force  bool
+	listed int64
+	// known: the party has the spec by now, so that its version may be told.
+	known bool
+}
+
+// unversioned reports whether a party that orders by version has to be sent the
+// spec without one.
+func (f form) unversioned() bool { return (f.record.SpecSupersedes || f.force) && !f.known }
+
+// spec returns the record's spec as a live work.
+func (f form) spec() ([][]byte, error) {
+	r := f.record
+	if r.Spec == nil {
+		return nil, nil
+	}
+	var add []byte
+	if f.resync {
+		add = codec.AppendType(add, f.kind(codec.Spec, codec.ResyncResponse))
+	}
+	if f.unversioned() {
+		add = appendVersion(add, 0)
+	}
+	return f.parts(r.Spec, f.appendOwn(add, r.SpecRevision)), nil
+}
+
+// deletion returns the record as a deletion: the last spec, if there is one,
+// with what makes it a deletion.
+func (f form) deletion() ([][]byte, error) {
+	r := f.record
+	action := codec.DeleteRequest
+	if f.resync {
+		action = codec.ResyncResponse
+	}
+	add := codec.AppendType(nil, f.kind(codec.Spec, action))
+	add = codec.AppendAttributes(add, codec.TimestampAttr(codec.ExtDeletionTimestamp, r.DeletedAt))
+	version := f.version()
+	if f.force && f.hawser && f.listed > r.Version && f.listed <= math.MaxInt32 {
+		version = int32(f.listed)
+	}
+	add = appendVersion(add, version)
+	add = f.appendOwn(add, r.SpecRevision)
+	if r.Spec != nil {
+		return f.parts(r.Spec, add), nil
+	}
+	bare, err := f.bare(codec.Spec, r.Owner, r.DeletedAt, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return f.parts(bare, add), nil
+}
+
+// status returns the record's status for its owner; nil when it has none.
+func (f form) status() ([][]byte, error) {
+	r := f.record
+	event := r.Status
+	if event == nil {
+		if r.State != store.ConfirmedTombstone {
+			return nil, nil
+		}
+		var err error
+		if event, err = f.lastStatus(); err != nil {
+			return nil, err
+		}
+	}
+	var add []byte
+	if f.resync {
+		add = codec.AppendType(add, f.kind(codec.Status, codec.ResyncResponse))
+	}
+	// The agent said whose work it thinks it is; the record knows.
+	add = codec.AppendAttributes(add, codec.StringAttr(codec.ExtOriginalSource, r.Owner))
+	return f.parts(event, f.appendOwn(add, r.StatusRevision)), nil
+}
+
+// lastStatus is the report that a deleted work is gone, where no agent made it:
+// there was none, or an operator gave the work up.
+func (f form) lastStatus() ([]byte, error) {
+	r := f.record
+	sequence := cmp.Or(r.Sequence, "0")
+	data, err := json.Marshal(map[string]any{"conditions": []map[string]string{{
+		"type": codec.ConditionDeleted, "status": "True", "reason": "ManifestsDeleted",
+		"message":            "nothing of the work is left for the cluster to delete",
+		"lastTransitionTime": r.ConfirmedAt.UTC().Format(time.RFC3339),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return f.bare(codec.Status, request.BrokerSource, r.ConfirmedAt, map[string]any{codec.ExtSequenceID: sequence}, data)
+}
+
+// bare builds an event of which the store has no bytes.
+func (f form) bare(s codec.Subresource, source string, at time.Time, extensions map[string]any, data []byte) ([]byte, error) {
+	r := f.record
+	metadata, err := json.Marshal(map[string]any{
+		"name": r.Name, "namespace": r.Cluster, "uid": r.ResourceID, "generation": r.Version,
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]any{
+		codec.ExtResourceID:      r.ResourceID,
+		codec.ExtResourceVersion: f.version(),
+		codec.ExtMetadata:        string(metadata),
+		codec.ExtLogTracing:      "{}",
+	}
+	maps.Copy(all, extensions)
+	e, err := codec.Builder{
+		ID:     fmt.Sprintf("%s-%d-%d", r.ResourceID, r.SpecRevision, r.StatusRevision),
+		Source: source, Time: at, Cluster: r.Cluster,
+		Type:       f.kind(s, codec.UpdateRequest).String(),
+		Extensions: all, ContentType: codec.ContentTypeJSON, Data: data,
+	}.Event()
+	if err != nil {
+		return nil, err
+	}
+	return codec.Marshal(e)
+}
+
+func (f form) kind(s codec.Subresource, a codec.Action) codec.EventType {
+	return codec.EventType{DataType: f.record.DataType, Subresource: s, Action: a}
+}
+
+// version is the resourceversion of the event: 0, unversioned, where it does
+// not fit, and where the version went backwards: a stock agent orders by it, and
+// so does one of ours that has another store's revisions.
+func (f form) version() int32 {
+	v := f.record.Version
+	if v < 0 || v > math.MaxInt32 || f.record.SpecSupersedes {
+		return 0
+	}
+	return int32(v)
+}
+
+func appendVersion(add []byte, version int32) []byte {
+	return codec.AppendAttributes(add, codec.IntegerAttr(codec.ExtResourceVersion, version))
+}
+
+// appendOwn appends Hawser's attributes for parties that know them.
+func (f form) appendOwn(add []byte, revision uint64) []byte {
+	if !f.hawser {
+		return add
+	}
+	return codec.AppendAttributes(add,
+		codec.StringAttr(codec.ExtRevision, codec.FormatRevision(revision)),
+		codec.StringAttr(codec.ExtTag, f.record.Tag.String()))
+}
+
+func (f form) parts(event, add []byte) [][]byte {
+	if add == nil {
+		return [][]byte{event}
+	}
+	return [][]byte{event, add}
+}

@@ -1,0 +1,362 @@
+// Package delivery brings what changed in the store to whom it concerns:
+//
+//	routing:   the store's change feed ─► claims ─► mailboxes of the subscriptions
+//	Subscribe: registry ─► header ─► fill or compare ─► mailbox entry ─► read the record ─► send
+//
+// Nothing that a subscriber does or fails to do delays anybody else: a mailbox has keys and
+// no events, each stream is one goroutine, and no lock is held while it sends.
+//
+// A [subscription] is what everybody sees of a party that subscribed: others put changes,
+// lists and the end into it. A [stream] is the goroutine that serves it: it asks
+// [stream.next] for one step after the other, performs it, and says what came of it.
+//
+// What only parties of Open Cluster Management need stands in ocmagents.go.
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
+	"github.com/hawser-io/hawser/internal/bytebudget"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Intake is told which subscriptions of Hawser parties run: what such a party publishes counts
+// while its subscription does.
+type Intake interface {
+	// Open begins a subscription; end ends it.
+	Open(id string, client identity.Identity, scope store.Scope, end func(*transport.Error))
+	// End says that it is about to end, Close that it has ended.
+	End(id string)
+	Close(id string)
+	// Supersede ends the earlier subscriptions of the source that has this one, and waits until
+	// nothing that they published is queued any more.
+	Supersede(ctx context.Context, subscription string, from identity.Identity) error
+	// Seen says that a source has seen the statuses of its works up to a revision.
+	Seen(owner store.Scope, revision uint64)
+}
+
+// Feed serves subscriptions. Its methods may be called concurrently.
+type Feed struct {
+	cfg    *settings.Config
+	sync   *syncstate.State
+	intake Intake
+	// lists is for what waits for a comparison; applied for what agents say of
+	// AppliedManifestWorks that no work explains.
+	lists, orphanBudget *bytebudget.Budget
+	peers               *agentstatus.Peers
+	// admits says why the agents of a cluster may have no works, nil where they may.
+	admits   func(cluster string) error
+	registry *registry
+	metrics  *metrics
+}
+
+// New returns a feed of the store's changes from now on. It starts nothing.
+func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peers) *Feed {
+	r, lists := newRegistry(cfg.Store.Head().Revision), bytebudget.NewBudget(cfg.QueueBytes)
+	return &Feed{
+		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
+		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
+	}
+}
+
+// Admit has the agents of a cluster subscribe only while admits returns nil for it. It is called
+// once, before anybody subscribes.
+func (f *Feed) Admit(admits func(cluster string) error) { f.admits = admits }
+
+// EndCluster ends the subscriptions of a cluster's agents.
+func (f *Feed) EndCluster(cluster string, why *transport.Error) {
+	for _, s := range f.registry.agents(cluster) {
+		s.stop(why)
+	}
+}
+
+// Tasks are what has to run.
+func (f *Feed) Tasks() []taskgroup.Task {
+	return []taskgroup.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}}
+}
+
+// Closing returns the error that new calls are refused with while the feed drains, else nil.
+func (f *Feed) Closing() error {
+	if err := f.registry.end.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// route feeds the mailboxes from the store's change feed and nothing else.
+func (f *Feed) route(ctx context.Context) error {
+	const atOnce = 1024
+	after := f.registry.position()
+	for {
+		changes, err := f.cfg.Store.Changes(ctx, after, atOnce)
+		if err != nil {
+			return err
+		}
+		if len(changes) == 0 {
+			continue
+		}
+		for i := range changes {
+			f.sync.Changed(&changes[i])
+		}
+		after = changes[len(changes)-1].Revision
+		// The store may return fewer than it has, so their number says nothing.
+		f.registry.route(changes, after >= f.cfg.Store.Head().Revision)
+		f.judge(changes)
+	}
+}
+
+// judge has another look at the clusters of which something has changed.
+func (f *Feed) judge(changes []store.Change) {
+	scopes := make(map[store.Scope]struct{}, 8)
+	for i := range changes {
+		scopes[scopeOf(changes[i].Key)] = struct{}{}
+	}
+	for scope := range scopes {
+		f.peers.Refresh(scope)
+	}
+}
+
+// Begin is told of a spec or a status before it is queued; done gets the outcome, before the
+// publisher is told.
+func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error) {
+	key := op.Key
+	switch {
+	case op.Kind == store.PutSpec && !op.Deleting:
+		return func(o store.Outcome) error {
+			if o.Result == store.Accepted {
+				f.registry.accepted(key, o.Revision)
+			}
+			return nil
+		}, nil
+	case op.Kind == store.PutStatus:
+		if err := f.checkSequence(op); err != nil {
+			return nil, err
+		}
+		if op.Deleted {
+			f.registry.rest(key, env.ObjectName, unanswered)
+		}
+		return func(o store.Outcome) error {
+			for _, s := range f.registry.of(scopeOf(key)) {
+				switch o.Result {
+				case store.ResendSpec:
+					s.answer(keyOf(key), max(o.Revision, 1), 0)
+				case store.Stale:
+					// Its sequence id is too low. The highest may have been accepted after the
+					// agents were told last, from a process before theirs.
+					s.touch()
+				}
+			}
+			if op.Deleted {
+				f.registry.rest(key, env.ObjectName, f.cfg.Now().Add(f.cfg.Rest))
+			}
+			return nil
+		}, nil
+	}
+	return nil, nil
+}
+
+// checkSequence refuses a status whose sequence id would make all later ones stale. Its
+// agents are told what the time is here, and how high the ids are.
+func (f *Feed) checkSequence(op *store.Op) error {
+	err := codec.CheckSequence(op.Sequence, op.At)
+	if err == nil {
+		return nil
+	}
+	for _, s := range f.registry.of(scopeOf(op.Key)) {
+		s.touch()
+	}
+	return request.Undecodable(err)
+}
+
+// Recheck tells agents that other sources than before vouch for their cluster.
+func (f *Feed) Recheck(c syncstate.Change) {
+	if c.Everywhere {
+		for _, s := range f.registry.agents("") {
+			if s.scope.DataType == c.DataType {
+				s.recheck()
+			}
+		}
+		return
+	}
+	for _, cluster := range c.Clusters {
+		for _, s := range f.registry.of(store.Scope{DataType: c.DataType, Cluster: cluster}) {
+			s.recheck()
+		}
+	}
+}
+
+// End ends the subscriptions of a cluster whose agents gave another uid.
+func (f *Feed) End(scope store.Scope, uid string, why *transport.Error) {
+	for _, s := range f.registry.of(scope) {
+		if s.hello.ClusterUID != "" && s.hello.ClusterUID != uid {
+			s.stop(why)
+		}
+	}
+}
+
+// Agent is one running subscription of an agent, for whoever looks.
+type Agent struct {
+	Scope     store.Scope
+	Transport string    // over which it is connected
+	Since     time.Time // when it was opened
+	Pending   int       // works that still have to be sent to it
+	Acked     uint64    // revision up to which it confirmed that it has everything; 0: none
+	Sync      SyncResult
+	// Applied are the AppliedManifestWorks on its cluster that no work explains.
+	Applied codec.OrphanReport
+}
+
+// State is how the agent stands, where the store has this of its cluster.
+func (a *Agent) State(head store.ClusterHead) agentstatus.State {
+	switch {
+	case a.Sync == Differs:
+		return agentstatus.OutOfSync
+	case a.Sync == Unproven:
+		return agentstatus.Unverified
+	case a.Acked < head.SpecRevision || a.Pending > 0:
+		return agentstatus.Syncing
+	}
+	return agentstatus.InSync
+}
+
+// StateOf implements [agentstatus.Agents].
+func (f *Feed) StateOf(scope store.Scope) (worst agentstatus.State) {
+	for _, s := range f.registry.of(scope) {
+		a := s.snapshot()
+		worst = max(worst, a.State(f.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
+	}
+	return worst
+}
+
+// Agents returns the running subscriptions of agents, of every cluster where it is "", by
+// cluster, data type and age.
+func (f *Feed) Agents(cluster string) []Agent {
+	all := f.registry.agents(cluster)
+	slices.SortFunc(all, func(a, b *subscription) int {
+		return cmp.Or(cmp.Compare(a.scope.Cluster, b.scope.Cluster), cmp.Compare(a.scope.DataType.String(), b.scope.DataType.String()),
+			a.since.Compare(b.since), cmp.Compare(a.id, b.id))
+	})
+	list := make([]Agent, 0, len(all))
+	for _, s := range all {
+		list = append(list, s.snapshot())
+	}
+	return list
+}
+
+// Sources returns the names of the sources that are connected.
+func (f *Feed) Sources() []string { return f.registry.sources() }
+
+// metrics are listed, with their meaning, in docs/metrics.md. None has a label that grows
+// with works, clusters or sources.
+type metrics struct {
+	subscribes, resyncs, resyncRecords, resumes, resumeRecords, checkpoints, acks *prometheus.CounterVec
+	resyncDuration, resumeDuration                                                *prometheus.HistogramVec
+	statusRequests, heartbeats, damaged, pages, forced                            prometheus.Counter
+
+	// spec and status are deliveries by half.
+	spec, status delivery
+}
+
+type delivery struct{ events, bytes prometheus.Counter }
+
+func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metrics {
+	m := &metrics{
+		subscribes:     f.Counters("subscribes_total", "Subscribe calls by role and result.", "role", "result"),
+		resyncs:        f.Counters("resyncs_total", "Comparisons of lists by subresource and cause.", "subresource", "cause"),
+		resyncRecords:  f.Counters("resync_records_total", "Records found missing by comparisons.", "subresource"),
+		resyncDuration: f.Seconds("resync_duration_seconds", "Time of one comparison, sending not included.", "subresource"),
+		statusRequests: f.Counter("status_requests_total", "Requests to agents to report statuses that differ."),
+		heartbeats:     f.Counter("heartbeats_total", "Heartbeats sent."),
+		damaged:        f.Counter("damaged_records_total", "Deliveries skipped because the record is damaged on disk."),
+		resumes:        f.Counters("resumes_total", "Accepted subscriptions of Hawser parties by subresource and how they continue.", "subresource", "resync"),
+		resumeRecords:  f.Counters("resume_records_total", "Records that had changed since the cursors of parties that continue.", "subresource"),
+		resumeDuration: f.Seconds("resume_duration_seconds", "Time to find out what changed since a cursor, sending not included.", "subresource"),
+		checkpoints:    f.Counters("checkpoints_total", "Checkpoints sent by subresource.", "subresource"),
+		acks:           f.Counters("acks_total", "Acknowledged checkpoints by subresource and what they prove.", "subresource", "result"),
+		pages:          f.Counter("inventory_pages_total", "Pages of inventories sent to sources."),
+		forced:         f.Counter("overruled_versions_total", "Records sent to agents that held a newer version, on their source's word."),
+	}
+	deliveries := f.Counters("deliveries_total", "Events sent to subscribers by subresource, heartbeats aside.", "subresource")
+	bytes := f.Counters("delivered_bytes_total", "Bytes of events sent to subscribers by subresource.", "subresource")
+	of := func(s codec.Subresource) delivery {
+		return delivery{deliveries.WithLabelValues(string(s)), bytes.WithLabelValues(string(s))}
+	}
+	m.spec, m.status = of(codec.Spec), of(codec.Status)
+	f.Shown("mailbox_records", "Records that subscribers still have to be sent, over all mailboxes.", nil, func() float64 {
+		return float64(x.mailed())
+	})
+	for role, part := range map[string]codec.Subresource{"agent": codec.Spec, "source": codec.Status} {
+		for _, over := range []string{transport.GRPC, transport.MQTT} {
+			f.Shown("subscriptions", "Running subscriptions by role and transport.", prometheus.Labels{"role": role, "transport": over}, func() float64 {
+				return float64(x.count(part, over))
+			})
+		}
+	}
+	f.Shown("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
+	f.Shown("routed_revision", "Revision up to which changes are in the mailboxes.", nil, func() float64 { return float64(x.position()) })
+	return m
+}
+
+func (m *metrics) subscribed(raw transport.RawSubscription, err error) {
+	role, result := "agent", codec.OutcomeAccepted
+	if raw.Source != "" {
+		role = "source"
+	}
+	if err != nil {
+		result = transport.CodeOf(err).String()
+	}
+	m.subscribes.WithLabelValues(role, result).Inc()
+}
+
+func (m *metrics) accepted(s codec.Subresource, a transport.Accepted) {
+	if a.Protocol > 0 {
+		m.resumes.WithLabelValues(string(s), a.Resync).Inc()
+	}
+}
+
+func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) {
+	m.resumeRecords.WithLabelValues(string(s)).Add(float64(records))
+	m.resumeDuration.WithLabelValues(string(s)).Observe(took.Seconds())
+}
+
+// acked counts an ack by what it proves.
+func (m *metrics) acked(s codec.Subresource, p SyncResult) {
+	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", Matched: "InSync", Differs: "Differs"}[p]).Inc()
+}
+
+func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
+	size := 0
+	for _, part := range event {
+		size += len(part)
+	}
+	d := &m.spec
+	if s == codec.Status {
+		d = &m.status
+	}
+	d.events.Inc()
+	d.bytes.Add(float64(size))
+}
+
+func (m *metrics) compared(s codec.Subresource, muted bool, sends int, took time.Duration) {
+	cause := "request"
+	if muted {
+		cause = "silence"
+	}
+	m.resyncs.WithLabelValues(string(s), cause).Inc()
+	m.resyncRecords.WithLabelValues(string(s)).Add(float64(sends))
+	m.resyncDuration.WithLabelValues(string(s)).Observe(took.Seconds())
+}

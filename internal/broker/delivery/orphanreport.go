@@ -1,0 +1,116 @@
+package delivery
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/bytebudget"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// maxOrders is how many orders of operators may wait for an agent.
+const maxOrders = 1000
+
+// orphanReport is what an agent says of AppliedManifestWorks that no work explains, and what
+// operators want done with them, for as long as the subscription lives. Its lock guards it.
+type orphanReport struct {
+	budget   *bytebudget.Budget
+	client   identity.Identity
+	bytes    int
+	reported codec.OrphanReport
+	orders   []codec.ResolveOrphan // oldest first
+}
+
+// replace replaces what was said before. Where there is no room, works are counted and not
+// named.
+func (a *orphanReport) replace(u codec.OrphanReport) {
+	a.budget.Free(a.client, a.bytes)
+	a.bytes = 0
+	for _, r := range u.Records {
+		a.bytes += 128 + len(r.UID) + len(r.Name) + len(r.Outcome)
+	}
+	if !a.budget.Reserve(a.client, a.bytes) {
+		u = codec.OrphanReport{More: u.More + uint64(len(u.Records))}
+		a.bytes = 0
+	}
+	a.reported = u
+}
+
+// free forgets everything.
+func (a *orphanReport) free() {
+	a.replace(codec.OrphanReport{})
+	a.orders = nil
+}
+
+// order puts an order for the agent; false: there are too many.
+func (a *orphanReport) order(r codec.ResolveOrphan) bool {
+	if len(a.orders) >= maxOrders {
+		return false
+	}
+	if !slices.Contains(a.orders, r) {
+		a.orders = append(a.orders, r)
+	}
+	return true
+}
+
+// OrphanReport notes what an agent says of AppliedManifestWorks that no work explains.
+func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
+	s, u, err := delivered(f.registry, e, codec.ParseOrphanReport)
+	if err != nil {
+		return err
+	}
+	if s.part != codec.Spec {
+		return request.Invalid(codec.HeaderSubscriptionID, "the subscription is not one of an agent", "name the subscription to the works of the agent's cluster")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != closed { // else it has nothing to say any more
+		s.orphans.replace(u)
+	}
+	return nil
+}
+
+// Resolve hands an operator's order to the agents of a cluster that named an
+// AppliedManifestWork.
+func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error) {
+	agents := f.registry.agents(cluster)
+	if len(agents) == 0 {
+		return "", request.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows who is; try again when the agent is there")
+	}
+	for _, s := range agents {
+		named, err := s.resolve(cluster, uid, adopt)
+		if err != nil {
+			return "", err
+		}
+		if named != "" {
+			name = named
+		}
+	}
+	if name == "" {
+		return "", request.NotFound("no agent of cluster "+cluster+" has an AppliedManifestWork without an owner with the uid "+uid, "hawser get orphans --cluster "+cluster+" shows those there are")
+	}
+	return name, nil
+}
+
+// resolve puts an order, if the agent named the AppliedManifestWork, and returns its name.
+func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.orphans.reported.Records, func(r codec.OrphanRecord) bool { return r.UID == uid })
+	if i < 0 {
+		return "", nil
+	}
+	r := s.orphans.reported.Records[i]
+	if r.Shared {
+		return "", request.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser move")
+	}
+	if !s.orphans.order(codec.ResolveOrphan{UID: uid, Name: r.Name, Adopt: adopt}) {
+		return "", request.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
+	}
+	s.wake.Ring()
+	return r.Name, nil
+}

@@ -1,0 +1,284 @@
+package delivery
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// registry is the set of running subscriptions, and what the router has seen. Its lock is
+// held while keys go into mailboxes, never while anything is sent.
+type registry struct {
+	mu        sync.Mutex
+	byScope   map[store.Scope][]*subscription
+	byID      map[string]*subscription
+	perClient map[identity.Identity]int
+	// routed is the revision up to which every change is in the mailboxes where it belongs.
+	// It is written under the lock.
+	routed   atomic.Uint64
+	unrouted unrouted
+	// awaited are the subscriptions that want to hear when routed is so far.
+	awaited map[*subscription]uint64
+	// end is why nobody may call any more; nil while everybody may. It is set under the lock,
+	// once.
+	end atomic.Pointer[transport.Error]
+	// empty is closed when end is set and the last subscription is gone.
+	empty chan struct{}
+}
+
+func newRegistry(revision uint64) *registry {
+	r := &registry{
+		byScope: map[store.Scope][]*subscription{}, byID: map[string]*subscription{}, perClient: map[identity.Identity]int{}, unrouted: unrouted{},
+		awaited: map[*subscription]uint64{}, empty: make(chan struct{}),
+	}
+	r.routed.Store(revision)
+	return r
+}
+
+// position returns the revision up to which changes were routed.
+func (r *registry) position() uint64 { return r.routed.Load() }
+
+// await wakes s when changes up to a revision were routed. The last call counts.
+func (r *registry) await(s *subscription, revision uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.routed.Load() >= revision {
+		s.wake.Ring()
+		return
+	}
+	r.awaited[s] = revision
+}
+
+// add registers s: every change routed from now on reaches it.
+func (r *registry) add(s *subscription, perClient int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.end.Load(); err != nil {
+		return err
+	}
+	if r.perClient[s.client] >= perClient {
+		return request.Overloaded("too many subscriptions of "+s.client.String(), request.RetryAfter)
+	}
+	r.perClient[s.client]++
+	r.byID[s.id] = s
+	r.byScope[s.scope] = append(r.byScope[s.scope], s)
+	return nil
+}
+
+// remove is the end of s; it must have been added.
+func (r *registry) remove(s *subscription) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rest := slices.DeleteFunc(r.byScope[s.scope], func(o *subscription) bool { return o == s })
+	if r.byScope[s.scope] = rest; len(rest) == 0 {
+		delete(r.byScope, s.scope)
+	}
+	delete(r.byID, s.id)
+	delete(r.awaited, s)
+	if r.perClient[s.client]--; r.perClient[s.client] == 0 {
+		delete(r.perClient, s.client)
+	}
+	r.checkEmpty()
+}
+
+func (r *registry) checkEmpty() {
+	if r.end.Load() == nil || len(r.byID) > 0 {
+		return
+	}
+	select {
+	case <-r.empty:
+	default:
+		close(r.empty)
+	}
+}
+
+// close refuses new subscriptions with err, and returns those that there are.
+func (r *registry) close(err *transport.Error) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end.Store(err)
+	r.checkEmpty()
+	return slices.Collect(maps.Values(r.byID))
+}
+
+// route puts changes, in the order of their revisions, into the mailboxes of whom they
+// concern. all: there were no more when they were read.
+func (r *registry) route(changes []store.Change, all bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range changes {
+		r.routeOne(&changes[i])
+	}
+	routed := changes[len(changes)-1].Revision
+	r.routed.Store(routed)
+	if all {
+		r.unrouted.forget(routed)
+	}
+	for s, revision := range r.awaited {
+		if revision <= routed {
+			delete(r.awaited, s)
+			s.wake.Ring()
+		}
+	}
+}
+
+func (r *registry) routeOne(c *store.Change) {
+	scope := scopeOf(c.Key)
+	if c.Part == store.StatusPart {
+		scope = store.Scope{DataType: c.Key.DataType, Owner: c.Owner}
+	}
+	var flags deliveryqueue.Flags
+	switch {
+	case c.Part == store.SpecPart:
+		flags = r.unrouted.flags(c)
+	case c.State == store.ConfirmedTombstone: // its source waits for that
+		flags = deliveryqueue.Deletion
+	}
+	for _, s := range r.byScope[scope] {
+		if c.Gone {
+			s.discard(keyOf(c.Key))
+		} else {
+			s.post(keyOf(c.Key), c.Revision, flags)
+		}
+	}
+}
+
+// scopeOf is that of the agents of a record's cluster, keyOf its key in their mailboxes.
+func scopeOf(k store.Key) store.Scope {
+	return store.Scope{DataType: k.DataType, Cluster: k.Cluster}
+}
+
+func keyOf(k store.Key) deliveryqueue.Key {
+	return deliveryqueue.Key{Cluster: k.Cluster, ResourceID: k.ResourceID}
+}
+
+// of returns the subscriptions of a scope.
+func (r *registry) of(scope store.Scope) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.byScope[scope])
+}
+
+// agents returns the subscriptions of a cluster's agents, of every cluster where it is "".
+func (r *registry) agents(cluster string) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []*subscription
+	if cluster != "" {
+		for _, d := range codec.DataTypes() {
+			list = append(list, r.byScope[store.Scope{DataType: d, Cluster: cluster}]...)
+		}
+		return list
+	}
+	for _, s := range r.byID {
+		if s.part == codec.Spec {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// sources returns the names of those that have subscriptions, one for each type of data.
+func (r *registry) sources() (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for scope := range r.byScope {
+		if scope.Owner != "" {
+			names = append(names, scope.Owner)
+		}
+	}
+	return names
+}
+
+// askers returns the subscriptions that a resync request is about: the one whose id it
+// echoes and no other, since a list that outlived its stream is not what the party has now;
+// without an id those of its connection, else all of its scope.
+func (r *registry) askers(scope store.Scope, id string, conn uint64) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id != "" {
+		if s := r.byID[id]; s != nil && s.scope == scope {
+			return []*subscription{s}
+		}
+		return nil
+	}
+	var same, all []*subscription
+	for _, s := range r.byScope[scope] {
+		if s.conn == conn {
+			same = append(same, s)
+		}
+		all = append(all, s)
+	}
+	if len(same) > 0 {
+		return same
+	}
+	return all
+}
+
+// named returns the running subscription that a sync event names; it must be of its
+// publisher and of Hawser's protocol.
+func (r *registry) named(e *request.Event) (*subscription, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.byID[e.Subscription]
+	if s == nil || s.client != e.From || s.hello.Protocol == 0 {
+		return nil, request.NoSubscription(e.From)
+	}
+	return s, nil
+}
+
+// delivered returns the running subscription that a sync event names, and what the event
+// says.
+func delivered[T any](r *registry, e *request.Event, parse func(codec.Event) (T, error)) (s *subscription, reported T, err error) {
+	if s, err = r.named(e); err != nil {
+		return nil, reported, err
+	}
+	reported, err = request.Decode(e, parse)
+	return s, reported, err
+}
+
+// count returns how many subscriptions are sent this part over this transport, any
+// where it is "".
+func (r *registry) count(part codec.Subresource, over string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.byID {
+		if s.part == part && (over == "" || s.transport == over) {
+			n++
+		}
+	}
+	return n
+}
+
+// mailed returns the number of records in all mailboxes.
+func (r *registry) mailed() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.byID {
+		n += s.mailed()
+	}
+	return n
+}
+
+// drain waits for ctx to end, then refuses new calls, ends the streams one after the other and
+// waits for them, until the drain timeout is over.
+func (f *Feed) drain(ctx context.Context) error {
+	<-ctx.Done()
+	streams := f.registry.close(request.ErrDraining())
+	if len(streams) > 0 {
+		f.cfg.Log.Info("draining", "streams", len(streams))
+	}
+	if !f.cfg.Drain(len(streams), func(i int) { streams[i].stop(request.ErrDraining()) }, f.registry.empty) {
+		f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", f.registry.count(codec.Spec, ""), "sources", f.registry.count(codec.Status, ""))
+	}
+	return nil
+}

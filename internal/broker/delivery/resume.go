@@ -1,0 +1,338 @@
+package delivery
+
+import (
+	"context"
+
+	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
+	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// cursorOf returns where a party continues from; nil when it has to say what it has: it gave
+// no cursor, or one that is no position of this store.
+func (f *Feed) cursorOf(h transport.Hello) *codec.Cursor {
+	if h.Protocol == 0 || h.Cursor == "" {
+		return nil
+	}
+	c, err := codec.ParseCursor(h.Cursor)
+	if err != nil || !f.cfg.Store.ValidCursor(c) {
+		return nil
+	}
+	return &c
+}
+
+// cursorRevision is up to where a party has everything, 0 if it does not say.
+func cursorRevision(c *codec.Cursor) uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.Revision
+}
+
+// resume prepares what a party needs that continues from its cursor. It comes after the
+// registration: what changes from then on reaches the mailbox anyway.
+func (t *stream) resume() {
+	s := t.sub
+	switch {
+	case s.cursor == nil:
+		return
+	case s.part == codec.Status:
+		// Whoever continues from a cursor has accepted what lies before it.
+		t.intake.Seen(s.scope, s.cursor.Revision)
+	default:
+		head := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
+		if head.SpecRevision <= s.cursor.Revision && head.Tombstones == 0 {
+			s.resume(unchanged)
+			s.begin(t.cfg.Now())
+			return
+		}
+	}
+	s.resume(changed)
+}
+
+// fillFromCursor puts what changed since the cursor into the mailbox, and every tombstone. It gives the
+// slot back that the caller has occupied.
+func (t *stream) fillFromCursor(ctx context.Context) error {
+	defer t.sync.Slots.Free()
+	s := t.sub
+	start := t.cfg.Now()
+	records := 0
+	put := func(m store.Meta) error {
+		revision, flags := m.StatusRevision, deliveryqueue.Flags(0)
+		if s.part == codec.Spec {
+			revision = m.SpecRevision
+			if m.State == store.Tombstone {
+				flags = deliveryqueue.Deletion
+			}
+		}
+		s.answer(keyOf(m.Key), revision, flags)
+		records++
+		return nil
+	}
+	part := store.StatusPart
+	if s.part == codec.Spec {
+		part = store.SpecPart
+	}
+	if err := t.cfg.Store.Since(ctx, s.scope, part, s.cursor.Revision, put); err != nil {
+		return request.Store(err)
+	}
+	changed := records
+	if s.part == codec.Spec {
+		// Those that are newer than the cursor come once more, in vain.
+		if err := t.cfg.Store.Tombstones(ctx, s.scope.DataType, s.scope.Cluster, put); err != nil {
+			return request.Store(err)
+		}
+	}
+	now := t.cfg.Now()
+	s.complete(now, nil)
+	t.metrics.resumed(s.part, changed, now.Sub(start))
+	return nil
+}
+
+// Resync notes what a party says it has, for the streams that are to answer. A party that is
+// not subscribed gets no answer; when it subscribes and does not ask then, it is believed to
+// have nothing.
+func (f *Feed) Resync(ctx context.Context, e *request.Event) error {
+	scope := store.Scope{DataType: e.Env.Type.DataType}
+	if e.Env.Type.Subresource == codec.Spec {
+		if e.Env.Cluster == "" {
+			return request.Missing(codec.ExtClusterName)
+		}
+		scope.Cluster = e.Env.Cluster
+	} else {
+		scope.Owner = e.Env.Source
+	}
+	for _, s := range f.registry.askers(scope, e.Subscription, e.Conn) {
+		if ctx.Err() != nil {
+			return request.CallerGone(ctx)
+		}
+		if err := f.hand(s, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hand hands a list to a stream, which gets memory of its own for it.
+func (f *Feed) hand(s *subscription, e *request.Event) (err error) {
+	if !f.lists.Reserve(e.From, e.Payload) {
+		return request.Overloaded("too many lists wait to be compared", request.RetryAfter)
+	}
+	l := list{free: func() { f.lists.Free(e.From, e.Payload) }}
+	if e.Env.Type.Subresource == codec.Spec {
+		l.versions, err = codec.DecodeVersions(e.Env.Data)
+	} else {
+		l.cluster = e.Env.Cluster
+		l.hashes, err = codec.DecodeHashes(e.Env.Data)
+	}
+	switch {
+	case err != nil:
+		l.free()
+		return request.Undecodable(err)
+	case !s.request(&l):
+		l.free()
+		return request.Overloaded("too many lists of this subscription wait to be compared", request.RetryAfter)
+	}
+	return nil
+}
+
+// compare answers a list: what the party lacks goes into its mailbox. It gives the slot back
+// that the caller has occupied.
+func (t *stream) compare(ctx context.Context, l *list) (err error) {
+	defer l.free()
+	defer t.sync.Slots.Free()
+	start := t.cfg.Now()
+	var sends int
+	if t.sub.part == codec.Spec {
+		sends, err = t.compareSpecs(ctx, l)
+	} else {
+		sends, err = t.compareStatuses(ctx, l)
+	}
+	if err != nil {
+		return request.Store(err)
+	}
+	end := t.cfg.Now()
+	t.calmDown(end, end.Sub(start))
+	t.sub.complete(end, l)
+	t.metrics.compared(t.sub.part, l.timedOut, sends, end.Sub(start))
+	return nil
+}
+
+// specList is the comparison of an agent's list in the making.
+type specList struct {
+	*stream
+	plan      *resync.Specs
+	newer     map[string]syncstate.AheadWork
+	hashes    []codec.StatusHash
+	confirmed []store.Meta // that a stock agent lists
+	seen      uint64       // highest revision
+	sends     int
+}
+
+func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err error) {
+	c := specList{stream: t, plan: resync.NewSpecs(l.versions), newer: map[string]syncstate.AheadWork{}, seen: t.cfg.Store.Head().Revision}
+	err = t.cfg.Store.Scan(ctx, t.sub.scope, func(m store.Meta) error {
+		c.add(&m)
+		return nil
+	})
+	if err == nil {
+		err = c.answerConfirmed(ctx)
+	}
+	if err != nil {
+		return c.sends, err
+	}
+	t.ocm.compared(c.seen)
+	var chunks [][]codec.StatusHash
+	for chunk := range resync.Chunks(c.hashes) {
+		chunks = append(chunks, chunk)
+	}
+	t.request(chunks)
+	if !l.timedOut {
+		odd := syncstate.Mismatch{Orphans: map[string]int64{}, Newer: c.newer, MaxBytes: min(syncstate.MaxListBytes, t.cfg.MaxEventBytes/2)}
+		for _, id := range c.plan.Orphans() {
+			odd.Orphans[id] = c.plan.Version(id)
+		}
+		t.sub.list.Replace(odd)
+	}
+	return c.sends, nil
+}
+
+// add compares one record.
+func (c *specList) add(m *store.Meta) {
+	c.seen = max(c.seen, m.SpecRevision)
+	var flags deliveryqueue.Flags
+	if m.State != store.Live {
+		flags = deliveryqueue.Deletion
+	}
+	switch c.plan.Decide(specOf(m)) {
+	case resync.SpecThenDeletion:
+		flags |= deliveryqueue.SpecFirst
+		fallthrough
+	case resync.Send:
+		if m.State == store.ConfirmedTombstone && c.sub.hello.Protocol == 0 {
+			c.confirmed = append(c.confirmed, *m)
+			break
+		}
+		c.sub.answer(keyOf(m.Key), m.SpecRevision, flags)
+		c.sends++
+	case resync.Ahead:
+		w := syncstate.NewerOf(m, c.plan.Version(m.ResourceID))
+		if syncstate.ResolveConflict(c.sync.About(m, w.Listed)) == syncstate.Wait {
+			c.newer[m.ResourceID] = w
+		} else {
+			c.recheckAhead(m.ResourceID, w)
+			c.sends++
+		}
+	case resync.Skip:
+	}
+	if m.Queued != nil {
+		c.plan.MarkKnown(m.Queued.ResourceID)
+	}
+	if m.State != store.ConfirmedTombstone && c.plan.Lists(m.ResourceID) {
+		// No status has the empty hash: the agent is asked to report.
+		c.hashes = append(c.hashes, codec.StatusHash{ResourceID: m.ResourceID, StatusHash: m.StatusHash})
+	}
+}
+
+// answerConfirmed sends the deletions of works that ended and that a stock agent lists all the same,
+// but for those whose name another work has:
+//
+//	t1 an agent has the first work, and leaves
+//	t2 its source publishes the next work of that name; the first one gives way to it
+//	t3 the deletion of the first one comes, and is confirmed at once: the name is not its own
+//	t4 the agent comes back, and lists the first work
+//
+// Therefore the next work alone is sent, which takes the place of the first one. An agent that
+// got both could carry out the deletion on what the next one wants: on the cluster a name tells
+// whose objects they are.
+func (c *specList) answerConfirmed(ctx context.Context) error {
+	if len(c.confirmed) == 0 {
+		return nil
+	}
+	names := map[string]bool{} // of graves; true: a live work has it
+	for _, m := range c.confirmed {
+		names[m.Name] = false
+	}
+	err := c.cfg.Store.Scan(ctx, c.sub.scope, func(m store.Meta) error {
+		if _, requested := names[m.Name]; requested && m.State == store.Live {
+			names[m.Name] = true
+		}
+		return nil
+	})
+	for _, m := range c.confirmed {
+		if err == nil && !names[m.Name] {
+			c.sub.answer(keyOf(m.Key), m.SpecRevision, deliveryqueue.Deletion)
+			c.sends++
+		}
+	}
+	return err
+}
+
+// specOf is a record as a comparison sees it.
+func specOf(m *store.Meta) resync.Spec {
+	r := resync.Spec{
+		ID: m.ResourceID, Version: m.Version, Tag: m.Tag, Supersedes: m.SpecSupersedes,
+		Reported: m.StatusRevision != 0, ReportedVersion: m.StatusVersion,
+	}
+	switch {
+	case m.State == store.Live:
+		r.State = resync.Live
+	case m.State == store.Tombstone:
+		r.State = resync.Deleted
+	case m.DeletedAt.IsZero():
+		r.State = resync.GivenUp
+	default:
+		r.State = resync.Confirmed
+	}
+	return r
+}
+
+func (t *stream) compareStatuses(ctx context.Context, l *list) (sends int, err error) {
+	plan := resync.NewStatuses(l.hashes)
+	scope := t.sub.scope
+	scope.Cluster = l.cluster
+	err = t.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
+		final := m.State == store.ConfirmedTombstone
+		if m.StatusRevision == 0 && !final {
+			return nil
+		}
+		if plan.Needs(resync.Status{ID: m.ResourceID, Hash: m.StatusHash, Final: final}) {
+			t.sub.answer(keyOf(m.Key), m.StatusRevision, 0)
+			sends++
+		}
+		return nil
+	})
+	return sends, err
+}
+
+// requestStatuses sends an agent the hashes of the statuses that the broker has, so that it reports those
+// that differ.
+func (t *stream) requestStatuses(chunk []codec.StatusHash) error {
+	t.metrics.statusRequests.Inc()
+	return t.sendEvent(codec.NewStatusResyncRequest(codec.ResyncParams{
+		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: request.BrokerSource, Cluster: t.sub.scope.Cluster, DataType: t.sub.scope.DataType,
+	}, chunk))
+}
+
+// forceWaiting sends an agent the records of which it has newer versions, where their sources
+// have made sure that the records are the truth.
+func (t *stream) forceWaiting() {
+	for id, w := range t.sync.Forced(t.sub.list) {
+		t.recheckAhead(id, w)
+	}
+}
+
+// recheckAhead puts one such record into the mailbox. An agent that orders by version gets it without
+// one; one of ours is told a deletion with its own, because its confirmation will name it.
+func (t *stream) recheckAhead(id string, w syncstate.AheadWork) {
+	if t.forced == nil {
+		t.forced = map[string]int64{}
+	}
+	t.forced[id] = w.Listed
+	t.metrics.forced.Inc()
+	t.sub.answer(deliveryqueue.Key{Cluster: t.sub.scope.Cluster, ResourceID: id}, w.Revision, w.Flags|deliveryqueue.Force)
+}

@@ -1,0 +1,477 @@
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/syncstate"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// stream is the goroutine that serves a subscription; only that one uses it.
+type stream struct {
+	agenda
+	cfg      *settings.Config
+	sync     *syncstate.State
+	intake   Intake
+	registry *registry
+	metrics  *metrics
+	peers    *agentstatus.Peers
+	sub      *subscription
+	out      transport.Stream
+	ocm      ocmAgentState
+	// forced are the versions that the agent listed of works that it is sent although it has
+	// a newer version, until they were sent.
+	forced       map[string]int64
+	disconnected disconnectedNotice
+	// delivered: it was sent something since it had nothing to do.
+	delivered bool
+}
+
+// Subscribe runs a subscription until ctx ends, the feed drains or out fails. The goroutine
+// it is called on is the stream's only one.
+func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+	s, err := f.open(p, raw)
+	if err == nil {
+		// The order matters: from here on every change reaches the mailbox, and only then may
+		// the party believe that it is subscribed.
+		err = f.enter(ctx, s)
+	}
+	f.metrics.subscribed(raw, err)
+	if err != nil {
+		f.refused(p, raw, err)
+		return err
+	}
+	defer f.leave(s)
+	// Once more: it may have been withdrawn after it was asked, and before this one was there to
+	// be ended.
+	if err := f.admitted(s); err != nil {
+		return err
+	}
+	if s.part == codec.Spec {
+		f.peers.Connected(s.scope, agentstatus.Facts{Address: p.Addr, Version: raw.Hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
+	}
+	accepted := f.accepted(s)
+	if err := out.Accept(accepted); err != nil {
+		return request.Broken(ctx, err)
+	}
+	f.metrics.accepted(s.part, accepted)
+	t := &stream{
+		cfg: f.cfg, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
+		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notCompared},
+	}
+	if s.part == codec.Spec {
+		if err := f.sync.Deletions.ReplaceTombstones(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
+			return err
+		}
+	}
+	t.resume()
+	now := f.cfg.Now()
+	t.nextBeat, t.graceEnd = now.Add(f.cfg.Heartbeat), now.Add(f.cfg.ListGrace)
+	return t.serve(ctx)
+}
+
+// admitted says why an agent may have no works.
+func (f *Feed) admitted(s *subscription) error {
+	if s.part == codec.Status {
+		return nil
+	}
+	return f.admits(s.scope.Cluster)
+}
+
+// enter registers a subscription.
+func (f *Feed) enter(ctx context.Context, s *subscription) (err error) {
+	if err := f.admitted(s); err != nil {
+		return err
+	}
+	if s.hello.Protocol > 0 {
+		f.intake.Open(s.id, s.client, s.scope, s.stop)
+	}
+	add := func() error { return f.registry.add(s, f.cfg.StreamsPerClient) }
+	if s.part == codec.Status {
+		err = add()
+	} else {
+		err = f.sync.Names.Bind(ctx, s.scope, s.hello.ClusterUID, func() error {
+			err := add()
+			if err == nil {
+				f.sync.Deletions.Enter(s.scope)
+			}
+			return err
+		})
+	}
+	if err != nil {
+		f.intake.Close(s.id)
+	}
+	return err
+}
+
+// leave is the end of a subscription that has entered.
+func (f *Feed) leave(s *subscription) {
+	f.intake.Close(s.id)
+	head := f.cfg.Store.Head().Revision
+	f.registry.remove(s)
+	if s.part == codec.Spec {
+		f.sync.Deletions.Leave(s.scope, head)
+		f.peers.Disconnected(s.scope)
+	}
+	s.leave()
+}
+
+// refused notes at a cluster who was refused that said to be its agent.
+func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err error) {
+	e := (*transport.Error)(nil)
+	switch {
+	case raw.Cluster == "" || !errors.As(err, &e) || e.Code != transport.CodeDenied:
+	case p.Role == string(identity.Agent) && p.Name != raw.Cluster:
+		f.peers.Refused(raw.Cluster, "its agent came with the certificate of cluster "+p.Name+": put the one of "+raw.Cluster+" into its Secret")
+	default:
+		f.peers.Refused(raw.Cluster, e.Message)
+	}
+}
+
+// accepted is the header. A stock party learns its id and nothing else.
+func (f *Feed) accepted(s *subscription) transport.Accepted {
+	a := transport.Accepted{SubscriptionID: s.id}
+	if s.hello.Protocol >= 1 {
+		a.Protocol, a.Resync, a.MaxEventBytes = 1, codec.ResyncList, f.cfg.MaxEventBytes
+		a.Epoch = f.cfg.Store.Head().StoreID
+		if s.cursor != nil {
+			a.Resync = codec.ResyncCursor
+		}
+	}
+	return a
+}
+
+// checkNames refuses names that could be neither kept nor shown.
+func checkNames(raw *transport.RawSubscription) error {
+	return cmp.Or(codec.CheckName("data_type", raw.DataType), codec.CheckName("source", raw.Source),
+		codec.CheckName("cluster_name", raw.Cluster), codec.CheckName(codec.HeaderClusterUID, raw.Hello.ClusterUID))
+}
+
+// open checks what was asked for and who asks.
+func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscription, error) {
+	if err := f.Closing(); err != nil {
+		return nil, err
+	}
+	d, err := codec.ParseDataType(raw.DataType)
+	if err = cmp.Or(checkNames(&raw), err); err != nil {
+		e := request.Undecodable(err)
+		if e.Attribute == "type" {
+			e.Attribute = "data_type"
+		}
+		return nil, e
+	}
+	if _, ok := codec.Lookup(d); !ok {
+		return nil, request.Invalid("data_type", "data type "+d.String()+" is not served", "use "+codec.ManifestBundles.String())
+	}
+	if (raw.Source == "") == (raw.Cluster == "") {
+		return nil, request.Invalid("cluster_name", "a subscription names either a source or a cluster",
+			"an agent gives its cluster_name, a source its source id")
+	}
+	part := codec.Spec
+	if raw.Source != "" {
+		part = codec.Status
+	}
+	requested := authz.Call{
+		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: part},
+		Source: raw.Source, Cluster: raw.Cluster,
+	}
+	owner := authz.Identify(p, requested, f.cfg.Insecure)
+	if err := authz.Authorize(owner, requested); err != nil {
+		return nil, err
+	}
+	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}
+	s := &subscription{
+		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), client: owner, scope: scope, part: part,
+		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: taskgroup.NewBell(),
+		list: f.sync.Lists.Open(scope, owner), orphans: orphanReport{budget: f.orphanBudget, client: owner}, mail: mailboxFor(part),
+	}
+	return s, nil
+}
+
+// serve performs, one after the other, the steps that the subscription's state asks for.
+func (t *stream) serve(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	slot := false // one of those for comparing; never occupied while anything is sent
+	for ctx.Err() == nil {
+		now := t.cfg.Now()
+		slot = slot || t.wantsToCompare(now) && t.sync.Slots.Try()
+		// Before the mailbox is looked at: what was routed until here is in it.
+		position := t.registry.position()
+		st := t.next(now, slot, position)
+		if slot && !st.reads() {
+			t.sync.Slots.Free()
+		}
+		slot = false
+		switch st.kind {
+		case finish:
+			return st.err
+		case idle:
+			t.ocm.routed(position)
+			if t.delivered && t.sub.part == codec.Spec {
+				t.peers.Refresh(t.sub.scope)
+			}
+			t.delivered = false
+			timer.Reset(st.until.Sub(now))
+			slot = t.wait(ctx, timer)
+		default:
+			if err := t.perform(ctx, st); err != nil {
+				return request.Broken(ctx, err)
+			}
+		}
+	}
+	if slot {
+		t.sync.Slots.Free()
+	}
+	return request.CallerGone(ctx)
+}
+
+// perform performs one step. Those that read much give the slot back.
+func (t *stream) perform(ctx context.Context, st step) error {
+	switch st.kind {
+	case sendHeartbeat:
+		t.metrics.heartbeats.Inc()
+		if err := t.out.Send(codec.Heartbeat(t.cfg.NewID())); err != nil {
+			return err
+		}
+		return t.sendDisconnected()
+	case fillFromCursor:
+		return t.fillFromCursor(ctx)
+	case compare:
+		return t.compare(ctx, st.list)
+	case inventory:
+		return t.answerPage(ctx, st.page)
+	case recheckAhead:
+		t.forceWaiting()
+	case requestStatuses:
+		return t.requestStatuses(st.chunk)
+	case deliver:
+		t.delivered = true
+		return t.deliver(ctx, st.entry)
+	case checkpoint:
+		return t.checkpoint(st.checkpoint)
+	case resolve:
+		return t.sendEvent(codec.NewResolveOrphan(t.params(), st.resolve))
+	case idle, finish:
+	}
+	return nil
+}
+
+// params is the envelope of a sync event to the party.
+func (t *stream) params() codec.SyncParams {
+	return codec.SyncParams{
+		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: request.BrokerSource,
+		Cluster: t.sub.scope.Cluster, Owner: t.sub.scope.Owner,
+	}
+}
+
+// sendEvent sends an event that the broker made.
+func (t *stream) sendEvent(e codec.Event, err error) error {
+	event, err := request.Encode(e, err)
+	if err != nil {
+		return err
+	}
+	return t.out.Send(event)
+}
+
+// wait returns when something was put into the subscription, the timer fires, ctx ends, or,
+// where a comparison is due, a slot for it became free; the result says whether the stream
+// now occupies one.
+func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
+	var free chan<- struct{}
+	if t.wantsToCompare(t.cfg.Now()) {
+		free = t.sync.Slots
+	}
+	select {
+	case <-t.sub.wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	case free <- struct{}{}:
+		return true
+	}
+	return false
+}
+
+// step is what a stream does next.
+type step struct {
+	kind       stepKind
+	entry      deliveryqueue.Entry
+	list       *list
+	page       *pageRequest
+	chunk      []codec.StatusHash
+	checkpoint pendingCheckpoint
+	resolve    codec.ResolveOrphan
+	err        *transport.Error
+	until      time.Time
+}
+
+type stepKind uint8
+
+const (
+	idle            stepKind = iota // wait until something is put or until step.until
+	finish                          // the stream ends with step.err
+	sendHeartbeat                   // send a heartbeat
+	fillFromCursor                  // put what changed since the cursor into the mailbox
+	compare                         // compare step.list
+	inventory                       // answer step.page
+	recheckAhead                    // look once more at the works of which the agent has newer versions
+	requestStatuses                 // requestStatuses the agent for the statuses of step.chunk
+	deliver                         // send what step.entry stands for
+	checkpoint                      // send step.checkpoint
+	resolve                         // send step.resolve
+)
+
+// reads reports whether the step needs one of the slots for comparing.
+func (st *step) reads() bool {
+	return st.kind == fillFromCursor || st.kind == compare || st.kind == inventory
+}
+
+// agenda is what a stream has to do besides what its subscription has for it.
+type agenda struct {
+	nextBeat, graceEnd time.Time
+	// calm is the time before which no further comparison is made.
+	calm time.Time
+	// hashes is what is still to be asked of an agent, in chunks.
+	hashes [][]codec.StatusHash
+	// requesting alternates between mailbox and what else is to be sent.
+	requesting bool
+}
+
+// calmFactor is how many times as long as a comparison took the stream then makes none, so
+// that whoever keeps asking does not occupy a processor.
+const calmFactor = 9
+
+// calmDown lets no comparison be made for a while after one that ended now.
+func (a *agenda) calmDown(now time.Time, took time.Duration) { a.calm = now.Add(calmFactor * took) }
+
+// request replaces what is to be asked of an agent.
+func (a *agenda) request(chunks [][]codec.StatusHash) { a.hashes = chunks }
+
+// next says what the stream does next at the time now. mayCompare: what reads much may be
+// done at this moment. position is that of the registry before the call. A heartbeat that is
+// due comes before everything that could delay it.
+func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
+	s := t.sub
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end != nil {
+		return step{kind: finish, err: s.end}
+	}
+	if !now.Before(t.nextBeat) {
+		t.nextBeat = now.Add(t.cfg.Heartbeat)
+		s.holdback.prune(now)
+		return step{kind: sendHeartbeat}
+	}
+	if len(s.orphans.orders) > 0 {
+		return step{kind: resolve, resolve: pop(&s.orphans.orders)}
+	}
+	for _, e := range s.holdback.due(now) {
+		s.mail.Return(e)
+	}
+	if s.phase == awaitingClient && !now.Before(t.graceEnd) {
+		s.listTimeout()
+	}
+	if st, ok := t.nextRead(now, mayCompare); ok {
+		return st
+	}
+	if st, ok := t.nextSent(now, position); ok {
+		return st
+	}
+	return step{kind: idle, until: t.until(now, position)}
+}
+
+// nextRead is the next step that reads much.
+func (t *stream) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
+	s := t.sub
+	switch {
+	case !mayCompare || !t.hasToRead(now):
+		return st, false
+	case s.phase == filling:
+		return step{kind: fillFromCursor}, true
+	case len(s.requests) > 0:
+		return step{kind: compare, list: pop(&s.requests)}, true
+	case t.mayRequest():
+		return step{kind: inventory, page: pop(&s.pages)}, true
+	}
+	return st, false
+}
+
+// mayRequest reports whether it is not the mailbox's turn, and gives it the next one then.
+func (t *stream) mayRequest() bool {
+	mine := t.requesting || t.sub.mail.Len() == 0
+	if mine {
+		t.requesting = false
+	}
+	return mine
+}
+
+// hasToRead reports whether a step that reads much is due.
+func (t *stream) hasToRead(now time.Time) bool {
+	return (t.sub.phase == filling || len(t.sub.requests)+len(t.sub.pages) > 0) && !now.Before(t.calm)
+}
+
+// wantsToCompare reports whether a step that reads much is due but for next's mayCompare.
+func (t *stream) wantsToCompare(now time.Time) bool {
+	t.sub.mu.Lock()
+	defer t.sub.mu.Unlock()
+	return t.hasToRead(now)
+}
+
+// nextSent is the next step that sends, or prepares to.
+func (t *stream) nextSent(now time.Time, position uint64) (st step, ok bool) {
+	s := t.sub
+	if s.rechecks() {
+		return step{kind: recheckAhead}, true
+	}
+	if m, ok := s.partialCheckpoint(now, position); ok {
+		return step{kind: checkpoint, checkpoint: m}, true
+	}
+	if len(t.hashes) > 0 && t.mayRequest() {
+		return step{kind: requestStatuses, chunk: pop(&t.hashes)}, true
+	}
+	if e, ok := s.mail.Next(); ok {
+		t.requesting = true
+		s.sync.progress.Touch()
+		return step{kind: deliver, entry: e}, true
+	}
+	if m, ok := s.completeCheckpoint(now, position); ok {
+		return step{kind: checkpoint, checkpoint: m}, true
+	}
+	return st, false
+}
+
+// until returns when next has to be asked anew although nothing was put.
+func (t *stream) until(now time.Time, position uint64) time.Time {
+	s := t.sub
+	first := t.nextBeat
+	earlier := func(u time.Time) {
+		if u.Before(first) {
+			first = u
+		}
+	}
+	if s.phase == awaitingClient {
+		earlier(t.graceEnd)
+	}
+	if len(s.requests)+len(s.pages) > 0 && now.Before(t.calm) {
+		earlier(t.calm)
+	}
+	if len(s.holdback.later) > 0 {
+		earlier(s.holdback.look)
+	}
+	if u, ok := s.sync.progress.Until(position); ok && s.phase.idle() {
+		earlier(u)
+	}
+	return first
+}

@@ -1,0 +1,213 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/quota"
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// Bounds of one commit: enough to make a sync cheap per publish, small enough to be written
+// within a few milliseconds.
+const (
+	commitOps   = 1024
+	commitBytes = 2 << 20
+	// partOps is how many of its writes a long list gives to one commit.
+	partOps = 256
+	// shareBytes is how much of one commit a party may fill, so that whoever publishes while
+	// it is written waits for that and not for all that a flood has.
+	shareBytes = commitBytes / 4
+	// entryBytes is what a queued publish takes besides its event.
+	entryBytes = 1 << 10
+)
+
+// committer turns publishes that arrive together into one commit. There is no waiting
+// timer: whatever arrived while one commit was written makes up the next one.
+type committer struct {
+	cfg     *settings.Config
+	queue   *queue
+	metrics *metrics
+
+	batch []*pending // of step, kept for its memory
+	ops   []store.Op
+	// pace is how long the last commit took, for the delays that are advised.
+	pace atomic.Int64
+	// failure is the error of the last commit, nil while commits succeed.
+	failure atomic.Pointer[error]
+}
+
+// commit queues ops of from and returns their outcomes once they are on disk. When ctx ends
+// first, they may still be committed, but not if it ended before they were queued. Nothing
+// is written either if void gives a reason at the moment of queueing.
+func (c *committer) commit(ctx context.Context, from identity.Identity, void func() *transport.Error, ops ...store.Op) (all []store.Outcome, err error) {
+	if len(ops) <= partOps {
+		return c.commitPart(ctx, from, void, ops)
+	}
+	for part := range slices.Chunk(ops, partOps) {
+		outcomes, err := c.commitPart(ctx, from, void, part)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, outcomes...)
+	}
+	return all, nil
+}
+
+func (c *committer) commitPart(ctx context.Context, from identity.Identity, void func() *transport.Error, ops []store.Op) ([]store.Outcome, error) {
+	if err := c.admit(ops); err != nil {
+		return nil, request.Store(err)
+	}
+	p := newPending(from, ops)
+	p.checkValid = void
+	if refused := c.queue.put(ctx, p); refused != nil {
+		if refused.Code == transport.CodeOverloaded {
+			refused.Delay = c.delay()
+		}
+		return nil, refused
+	}
+	select {
+	case a := <-p.done:
+		return a.outcomes, a.err
+	case <-ctx.Done():
+		return nil, request.CallerGone(ctx)
+	}
+}
+
+// admit says why the store has none for ops.
+func (c *committer) admit(ops []store.Op) error {
+	err := c.cfg.Store.Err()
+	stays := func(op store.Op) bool { return !op.FreesQuota() }
+	if errors.Is(err, store.ErrLow) && !slices.ContainsFunc(ops, stays) {
+		return nil
+	}
+	return err
+}
+
+// delay is when somebody who found the queue full should try again: it holds several
+// commits' worth.
+func (c *committer) delay() time.Duration {
+	return min(max(8*time.Duration(c.pace.Load()), 50*time.Millisecond), 5*time.Second)
+}
+
+// failed returns the error of the last commit.
+func (c *committer) failed() error {
+	if err := c.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// run commits until ctx ends, then what is still queued.
+func (c *committer) run(ctx context.Context) error {
+	for {
+		for c.step() {
+		}
+		select {
+		case <-c.queue.wake:
+		case <-ctx.Done():
+			c.finish()
+			return nil
+		}
+	}
+}
+
+// finish lets nothing more in, and commits what is queued.
+func (c *committer) finish() {
+	c.queue.close()
+	for c.step() {
+	}
+}
+
+// step makes one commit of what is queued; false: nothing was.
+func (c *committer) step() bool {
+	c.batch = c.queue.pop(c.batch[:0], commitOps, commitBytes)
+	if len(c.batch) == 0 {
+		return false
+	}
+	c.ops = c.ops[:0]
+	for _, p := range c.batch {
+		c.ops = append(c.ops, p.ops...)
+	}
+	start := c.cfg.Now()
+	// Callers come and go; what is written together is written to the end.
+	outcomes, err := c.cfg.Store.Commit(context.Background(), c.ops)
+	c.result(c.cfg.Now().Sub(start), err)
+	if n := len(outcomes); n > 0 {
+		c.cfg.Times.Committed(outcomes[n-1].Head)
+	}
+	written := 0
+	for _, p := range c.batch {
+		a := answer{err: err}
+		if err == nil {
+			a.outcomes = outcomes[written : written+len(p.ops) : written+len(p.ops)]
+			written += len(p.ops)
+		}
+		p.done <- a
+	}
+	c.queue.free(c.batch)
+	clear(c.batch)
+	clear(c.ops)
+	return true
+}
+
+// result notes how a commit went, before its callers hear of it.
+func (c *committer) result(took time.Duration, err error) {
+	c.metrics.committed(len(c.ops), took, err)
+	c.pace.Store(int64(took))
+	if err == nil {
+		c.failure.Store(nil)
+		return
+	}
+	if errors.Is(err, store.ErrNoSpace) { // which the store tells, until there is
+		return
+	}
+	c.cfg.Log.Error("commit failed", "error", err)
+	c.failure.Store(&err)
+}
+
+// metrics are listed, with their meaning, in docs/metrics.md.
+type metrics struct {
+	commitDuration                                 prometheus.Observer
+	commitOperations                               prometheus.Histogram
+	commitFailures, collectedByAge, collectedByAck prometheus.Counter
+	confirmedTombstones                            prometheus.Gauge
+	overQuota                                      *prometheus.CounterVec
+}
+
+func newMetrics(m telemetry.Meter) *metrics {
+	return &metrics{
+		commitDuration:      m.Seconds("commit_duration_seconds", "Time of one commit, sync included.").WithLabelValues(),
+		commitOperations:    m.Sizes("commit_operations", "Operations written by one commit."),
+		commitFailures:      m.Counter("commit_failures_total", "Commits that failed; nothing of them was acknowledged."),
+		collectedByAge:      m.Counter("graves_removed_total", "Graves removed after their retention."),
+		collectedByAck:      m.Counter("graves_acknowledged_total", "Graves removed because their source has seen them."),
+		overQuota:           m.Counters("over_quota_total", "Specs and statuses refused because of a quota, by whose it is and what it bounds.", "of", "what"),
+		confirmedTombstones: m.Gauge("graves", "Confirmed deletions kept for their sources, at the last sweep."),
+	}
+}
+
+// refused counts what was over a quota, if it was.
+func (m *metrics) refused(x quota.Excess) {
+	if x != (quota.Excess{}) {
+		m.overQuota.WithLabelValues(string(x.Of), string(x.What)).Inc()
+	}
+}
+
+func (m *metrics) committed(ops int, took time.Duration, err error) {
+	m.commitDuration.Observe(took.Seconds())
+	m.commitOperations.Observe(float64(ops))
+	if err != nil {
+		m.commitFailures.Inc()
+	}
+}

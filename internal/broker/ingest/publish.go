@@ -1,0 +1,253 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// PutSpec commits a spec or a deletion.
+func (i *Intake) PutSpec(ctx context.Context, e *request.Event) (transport.Receipt, error) {
+	env := e.Env
+	if err := check(e); err != nil {
+		return transport.Receipt{}, err
+	}
+	if err := checkSpec(env); err != nil {
+		return transport.Receipt{}, err
+	}
+	event, err := e.Stored(i.cfg.MaxEventBytes)
+	if err != nil {
+		return transport.Receipt{}, err
+	}
+	terms := i.cfg.Quotas.Of(env.Source)
+	op := store.Op{
+		Kind: store.PutSpec, Key: keyOf(env), Owner: env.Source, Name: env.ObjectName,
+		Action: env.Type.Action, Version: trueVersion(env),
+		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
+		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
+		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
+		Quota: &terms.Quota, OutOfScope: !terms.Reach.Covers(env.Cluster),
+		Event: event, At: i.cfg.Now(),
+	}
+	if env.Deleting {
+		// What is stored is the last spec; that it is deleted, and when, is in the record.
+		op.Event = nil
+		if len(env.Data) > 0 {
+			live := env.Type
+			live.Action = codec.UpdateRequest
+			op.Event = codec.AppendType(codec.WithoutAttribute(event, codec.ExtDeletionTimestamp), live)
+		}
+	}
+	r, err := i.put(ctx, e, op)
+	if op.OutOfScope && r.Outcome == codec.OutcomeIgnored {
+		r.Outcome = codec.OutcomeConfirmed // the source has nothing there
+	}
+	return r, err
+}
+
+// PutStatus commits what an agent reports.
+func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Receipt, error) {
+	env := e.Env
+	if err := check(e); err != nil {
+		return transport.Receipt{}, err
+	}
+	if env.SequenceID == "" {
+		return transport.Receipt{}, request.Missing(codec.ExtSequenceID)
+	}
+	// Of what is not there nothing is read or copied but whether it says that it is gone: an
+	// agent which does forgets its name, too.
+	m, err := i.cfg.Store.Meta(ctx, keyOf(env))
+	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.ConfirmedTombstone
+	if err != nil && !unknown {
+		return transport.Receipt{}, request.Store(err)
+	}
+	reported, err := codec.SummaryOf(env.Data)
+	if err != nil {
+		return transport.Receipt{}, request.Undecodable(err)
+	}
+	if unknown && !reported.Deleted {
+		return transport.Receipt{Outcome: codec.OutcomeIgnored}, nil
+	}
+	event, err := e.Stored(i.cfg.MaxEventBytes)
+	if err != nil {
+		return transport.Receipt{}, err
+	}
+	r, err := i.put(ctx, e, store.Op{
+		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
+		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: reported.Deleted, Failing: reported.Fails(),
+		Quota: &i.cfg.Quotas.Of("").Quota,
+		Event: event, At: i.cfg.Now(),
+	})
+	if err == nil && r.Outcome == codec.OutcomeAccepted {
+		i.cfg.Times.Confirmed(&m, trueVersion(env))
+	}
+	return r, err
+}
+
+func keyOf(env *codec.Envelope) store.Key {
+	return store.Key{DataType: env.Type.DataType, Cluster: env.Cluster, ResourceID: env.ResourceID}
+}
+
+// check says what an event of a work lacks.
+func check(e *request.Event) error {
+	switch {
+	case e.Env.Cluster == "":
+		return request.Missing(codec.ExtClusterName)
+	case e.Env.ResourceID == "":
+		return request.Missing(codec.ExtResourceID)
+	case !e.Env.HasVersion:
+		return request.Missing(codec.ExtResourceVersion)
+	}
+	return nil
+}
+
+// checkSpec says what a spec event lacks besides.
+func checkSpec(env *codec.Envelope) error {
+	switch {
+	case env.ObjectName == "":
+		return request.Invalid(codec.ExtMetadata, "the object in attribute \"metadata\" has no name", "send the work's metadata with its name")
+	case env.Type.Action == codec.DeleteRequest && !env.Deleting:
+		return request.Missing(codec.ExtDeletionTimestamp)
+	case !env.Deleting && len(env.Data) == 0:
+		return request.Invalid("data", "a work without data", "send the work's spec as data, or a deletion with a deletiontimestamp")
+	}
+	return nil
+}
+
+// trueVersion is the version by which specs are ordered: the generation in the metadata
+// where that is too large for the attribute, which is then 0.
+func trueVersion(env *codec.Envelope) int64 {
+	if env.Version == 0 && env.ObjectGen > math.MaxInt32 {
+		return env.ObjectGen
+	}
+	return env.Version
+}
+
+// outcomes are what the publisher is told of each verdict that is no refusal.
+var outcomes = map[store.ResultCode]string{
+	store.Accepted:   codec.OutcomeAccepted,
+	store.Confirmed:  codec.OutcomeConfirmed,
+	store.Queued:     codec.OutcomeWaits,
+	store.Unchanged:  codec.OutcomeUnchanged,
+	store.Stale:      codec.OutcomeStale,
+	store.Ignored:    codec.OutcomeIgnored,
+	store.ResendSpec: codec.OutcomeIgnored,
+}
+
+// receiptOf is what the publisher is told.
+func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) {
+	r := transport.Receipt{Outcome: outcomes[o.Result], Revision: o.Head}
+	if r.Outcome == "" {
+		return r, refusalOf(o, env)
+	}
+	return r, nil
+}
+
+func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
+	switch o.Result {
+	case store.OwnedByOther:
+		return request.Refused(transport.CodeDenied, codec.ExtResourceID,
+			fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
+			"use another resource id, or let an operator move the work with: hawser adopt")
+	case store.NameTaken:
+		return request.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
+			fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster), "choose another name, or delete the other work first")
+	case store.ConditionFailed:
+		return &transport.Error{
+			Code: transport.CodeConflict, Next: transport.NextResync,
+			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is none, and its name may be another's)", o.Revision),
+			Hint:    "compare with the broker's inventory and try again with that revision",
+		}
+	case store.OverQuota:
+		return overQuota(o.Excess, env)
+	case store.Invalid:
+		return request.Invalid("", o.Detail, "")
+	}
+	return request.Internal(fmt.Errorf("no answer to verdict %d", o.Result))
+}
+
+// Release drops all records of the source on one cluster, without a word to the cluster.
+// Repeating it does no harm.
+func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Receipt, err error) {
+	owner, cluster := e.Env.Source, e.Env.Cluster
+	if cluster == "" {
+		return r, request.Missing(codec.ExtClusterName)
+	}
+	for _, d := range codec.DataTypes() {
+		if err := store.CheckScope(d, cluster); err != nil {
+			return r, request.Invalid(codec.ExtClusterName, "the released cluster has an impossible name", "name it as in its works")
+		}
+	}
+	f, void, err := i.guard(e)
+	if err != nil {
+		return r, err
+	}
+	// First of all what the source said of the cluster before counts no longer, whether it
+	// has arrived yet or not: what vanishes from the store is not its word that it does not
+	// exist.
+	if err := i.beginRelease(e, f); err != nil {
+		return r, err
+	}
+	// What the source published before may still be queued: a publish whose answer it did
+	// not wait for would be left behind. Commits of one party keep their order, so an empty
+	// one says that it is no longer.
+	if _, err := i.commits.commit(ctx, e.From, void); err != nil {
+		return r, request.Store(err)
+	}
+	ops, err := i.drops(ctx, owner, cluster)
+	if err != nil {
+		return r, request.Store(err)
+	}
+	if len(ops) == 0 {
+		r.Outcome = codec.OutcomeIgnored
+		return r, nil
+	}
+	if _, err := i.commits.commit(ctx, e.From, void, ops...); err != nil {
+		return r, request.Store(err)
+	}
+	r.Outcome = codec.OutcomeAccepted
+	return r, nil
+}
+
+// drops are the drops of what a source has of a cluster, and of what waits there: that may
+// have begun by then.
+func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.Op, err error) {
+	drop := func(k store.Key) {
+		ops = append(ops, store.Op{Kind: store.Drop, Key: k, Owner: owner, At: i.cfg.Now()})
+	}
+	for _, d := range codec.DataTypes() {
+		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
+			drop(m.Key)
+			if w := m.Queued; w != nil && w.ResourceID != m.ResourceID {
+				drop(store.Key{DataType: d, Cluster: cluster, ResourceID: w.ResourceID})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ops, nil
+}
+
+// beginRelease ends the earlier subscriptions of the source, and what it said of the cluster.
+func (i *Intake) beginRelease(e *request.Event, f *Fence) error {
+	report := func() {}
+	revoke := func() { report = i.invalidator.Release(e.Env.Source, e.Env.Cluster) }
+	if f == nil {
+		revoke()
+	} else {
+		i.endBefore(f)
+		if err := f.release(e.Env.Cluster, e.Env.Fence, revoke); err != nil {
+			return err
+		}
+	}
+	report()
+	return nil
+}

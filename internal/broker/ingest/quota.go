@@ -1,0 +1,36 @@
+package ingest
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/quota"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// spaceDelay is when somebody who is over a quota should try again: room comes when a person
+// deletes something.
+const spaceDelay = time.Minute
+
+// overQuota is the error for what there is no room for. It names the attribute that asks for
+// it, which says that other events of the same party may be taken. How much a cluster has of all
+// sources it does not tell.
+func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
+	what := map[quota.Resource]string{
+		quota.Works: "works", quota.Bytes: "bytes of works", quota.Statuses: "bytes of statuses", quota.Clusters: "clusters with works",
+		quota.Records: "records of works, deleted ones included",
+	}[x.What]
+	attribute := cmp.Or(map[quota.Resource]string{quota.Bytes: "data", quota.Statuses: "data", quota.Clusters: codec.ExtClusterName}[x.What], codec.ExtResourceID)
+	e := &transport.Error{
+		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: spaceDelay, Attribute: attribute,
+		Message: fmt.Sprintf("no room: source %s may have %d %s", env.Source, x.Limit, what),
+		Hint:    "delete some, or have the quota of the source raised in the broker's configuration; hawser get limits shows it",
+	}
+	if x.Of == quota.Cluster {
+		e.Message = fmt.Sprintf("no room: cluster %s may have %d %s, of all sources together", env.Cluster, x.Limit, what)
+		e.Hint = "delete some, or have clusterQuota raised in the broker's configuration; hawser get limits shows it"
+	}
+	return e
+}

@@ -1,0 +1,169 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// collectTombstones bounds one sweep: what is left over is for the next one.
+const collectTombstones = 16 << 10
+
+// itself is the broker as a publisher.
+var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
+
+// tombstoneGC removes graves in its own time, so that neither a call nor a stream waits for it:
+// those that their sources have seen, up to the cursor that each acknowledged last, a batch
+// per source in turn; and, from time to time, those whose sources have had long enough.
+type tombstoneGC struct {
+	cfg     *settings.Config
+	commits *committer
+	metrics *metrics
+
+	mu     sync.Mutex
+	upTo   map[store.Scope]uint64 // by owner
+	scopes []store.Scope          // keys of upTo, next one first
+	wake   taskgroup.Bell
+}
+
+// seen says that a source has seen the statuses of its works up to a revision.
+func (g *tombstoneGC) seen(owner store.Scope, revision uint64) {
+	g.mu.Lock()
+	if _, waits := g.upTo[owner]; !waits {
+		g.scopes = append(g.scopes, owner)
+	}
+	g.upTo[owner] = max(g.upTo[owner], revision)
+	g.mu.Unlock()
+	g.wake.Ring()
+}
+
+// pop returns the next source, and up to where it has seen.
+func (g *tombstoneGC) pop() (owner store.Scope, revision uint64, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.scopes) == 0 {
+		return owner, 0, false
+	}
+	owner = g.scopes[0]
+	g.scopes = g.scopes[1:]
+	revision = g.upTo[owner]
+	delete(g.upTo, owner)
+	return owner, revision, true
+}
+
+// run removes graves until ctx ends.
+func (g *tombstoneGC) run(ctx context.Context) error {
+	sweep, last := time.NewTicker(g.cfg.TombstoneGC), g.cfg.Now().Round(0)
+	defer sweep.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-sweep.C:
+			// t1 a machine resumes, with a clock that is a year ahead, t2 a sweep begins, t3 the clock is
+			// set right: every grave would be gone. So a clock counts no faster than sweeps come.
+			now := g.cfg.Now().Round(0)
+			err := g.collect(ctx, now.Add(-g.cfg.Retention-max(0, now.Sub(last)-g.cfg.TombstoneGC)))
+			if last = now; err != nil && ctx.Err() == nil && transport.CodeOf(err) != transport.CodeOverloaded {
+				g.cfg.Log.Error("removing old graves failed, the next sweep tries again", "error", err)
+			}
+		case <-g.wake:
+		case <-ctx.Done():
+		}
+		for !g.removeSeen(ctx) {
+			taskgroup.Sleep(ctx, request.RetryAfter)
+		}
+	}
+	return nil
+}
+
+// removeSeen removes all that sources have seen; false: something is left for a retry.
+func (g *tombstoneGC) removeSeen(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		owner, revision, ok := g.pop()
+		if !ok {
+			return true
+		}
+		more, err := g.removeBatch(ctx, owner, revision)
+		if more {
+			g.seen(owner, revision)
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		// Nothing is lost: the source acknowledges again, or the sweep comes.
+		if transport.CodeOf(err) != transport.CodeOverloaded {
+			g.cfg.Log.Error("removing graves failed that their source has seen", "source", owner.Owner, "error", err)
+		}
+		return false
+	}
+	return true
+}
+
+// removeBatch removes a batch of graves that a source has seen; more: there is more to do.
+// An error that is worth another attempt is that too.
+func (g *tombstoneGC) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
+	keys, err := g.cfg.Store.ConfirmedTombstones(ctx, owner.DataType, owner.Owner, revision, partOps)
+	if err != nil || len(keys) == 0 {
+		return false, err
+	}
+	ops := make([]store.Op, 0, len(keys))
+	for _, k := range keys {
+		ops = append(ops, store.Op{Kind: store.CollectTombstone, Key: k, Owner: owner.Owner, IfRevision: revision, At: g.cfg.Now()})
+	}
+	outcomes, err := g.commits.commit(ctx, identity.Identity{Role: identity.Source, Name: owner.Owner}, nil, ops...)
+	if err != nil {
+		return transport.CodeOf(err) == transport.CodeOverloaded, err
+	}
+	removed := 0
+	for _, v := range outcomes {
+		if v.Result == store.Accepted {
+			removed++
+		}
+	}
+	g.metrics.collectedByAck.Add(float64(removed))
+	return len(keys) == partOps && removed > 0, nil
+}
+
+var errEnough = errors.New("enough for one sweep")
+
+// collect removes the graves from before a time. Where there is more important work, the next sweep tries again.
+func (g *tombstoneGC) collect(ctx context.Context, before time.Time) error {
+	count := 0
+	var ops []store.Op
+	for _, d := range codec.DataTypes() {
+		err := g.cfg.Store.Scan(ctx, store.Scope{DataType: d}, func(m store.Meta) error {
+			if m.State != store.ConfirmedTombstone {
+				return nil
+			}
+			count++
+			if m.ConfirmedAt.Before(before) {
+				// A later grave under the same key has a later status revision.
+				ops = append(ops, store.Op{Kind: store.CollectTombstone, Key: m.Key, Owner: m.Owner, IfRevision: m.StatusRevision, At: g.cfg.Now()})
+			}
+			if len(ops) >= collectTombstones {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			return err
+		}
+	}
+	if len(ops) > 0 {
+		outcomes, err := g.commits.commit(ctx, itself, nil, ops...)
+		g.metrics.collectedByAge.Add(float64(len(outcomes)))
+		if err != nil {
+			return err
+		}
+	}
+	g.metrics.confirmedTombstones.Set(float64(count - len(ops)))
+	return nil
+}

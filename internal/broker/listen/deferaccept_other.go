@@ -1,8 +1,0 @@
-//go:build !linux
-
-package listen
-
-import "syscall"
-
-// deferAccept is for Linux; elsewhere a connection is accepted before anything comes.
-func deferAccept(_, _ string, _ syscall.RawConn) error { return nil }

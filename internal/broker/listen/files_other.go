@@ -1,7 +1,0 @@
-//go:build !unix
-
-package listen
-
-// openFiles is how many files the process may open: other systems have no such
-// limit.
-func openFiles() int { return 16 << 10 }

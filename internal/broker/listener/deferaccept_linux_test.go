@@ -1,0 +1,43 @@
+package listener
+
+import (
+	"net"
+	"testing"
+)
+
+// TestListen_ConnectionsWithoutData: one on which nothing came is not accepted, however long it has
+// been there; it is when something comes.
+func TestListen_ConnectionsWithoutData(t *testing.T) {
+	p, _, err := New(Config{Addr: "127.0.0.1:0", Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := p.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dial := func() net.Conn {
+		var d net.Dialer
+		c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	muted, speaking := dial(), dial()
+	for _, c := range []net.Conn{speaking, muted} {
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer accepted.Close()
+		if got, want := accepted.RemoteAddr().String(), c.LocalAddr().String(); got != want {
+			t.Errorf("accepted %s, want %s", got, want)
+		}
+	}
+}

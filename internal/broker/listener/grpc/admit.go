@@ -1,0 +1,169 @@
+package grpc
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/tap"
+
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+)
+
+// costOfRefusal is in refused calls: what the library made for one it keeps until
+// the deadline that its caller chose.
+func costOfRefusal(deadline time.Duration) float64 {
+	if deadline > time.Minute {
+		return 20
+	}
+	return 1
+}
+
+// tap judges a call by its headers, before anything of its body is read. It runs
+// in the goroutine that reads the connection, and holds all of its calls up.
+func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return ctx, transportgrpc.Status(err).Err()
+	}
+	ctx, err = f.admit(ctx, c, info)
+	c.opened = nil
+	if err != nil {
+		c.flood, err = refuse(ctx, c, info.FullMethodName, err)
+	}
+	return ctx, err
+}
+
+// refuse returns the answer to a call that is not let in, and why nothing more is read of its peer.
+func refuse(ctx context.Context, c *connection, method string, err error) (flood, answer error) {
+	c.Refused(method, listener.ReasonOf(err), err)
+	deadline, _ := ctx.Deadline()
+	return c.ChargeRefusedCall(costOfRefusal(time.Until(deadline))), transportgrpc.Status(err).Err()
+}
+
+// admit counts a call, if c may make it: what it uses is given back when the
+// context ends that is returned.
+func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (context.Context, error) {
+	pending, err := c.TakeToken(tokenOf(info.Header))
+	switch {
+	case pending:
+		ctx = context.WithValue(ctx, pendingKey{}, info.FullMethodName)
+	case err == nil:
+		err = c.May(info.FullMethodName)
+	}
+	if err != nil {
+		return ctx, err
+	}
+	b, k := c.opened, listener.KindOf(info.FullMethodName)
+	if b == nil {
+		return ctx, listener.ErrNoConnection
+	}
+	admitted, stop := f.bounded(ctx, k, b)
+	if err := c.Begin(k, b); err != nil {
+		stop()
+		return ctx, err
+	}
+	context.AfterFunc(admitted, func() { stop(); b.End() })
+	return admitted, nil
+}
+
+// tokenOf is the bearer token among the headers of a call, "" without one. What is none is
+// returned as it came: it will not count.
+func tokenOf(headers metadata.MD) string {
+	all := headers.Get("authorization")
+	if len(all) == 0 {
+		return ""
+	}
+	text := strings.TrimSpace(strings.Join(all, ","))
+	const scheme = "bearer "
+	if len(text) > len(scheme) && strings.EqualFold(text[:len(scheme)], scheme) {
+		return strings.TrimSpace(text[len(scheme):])
+	}
+	return text
+}
+
+// pendingKey is the key of the method in the context of a call that began before it was known
+// who calls.
+type pendingKey struct{}
+
+// waitForIdentity waits until it is known who calls, and judges the call then. Nothing is done for a call
+// before.
+func (f *Front) waitForIdentity(ctx context.Context) error {
+	method, pending := ctx.Value(pendingKey{}).(string)
+	if !pending {
+		return nil
+	}
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return transportgrpc.Status(err).Err()
+	}
+	if err = c.WaitForIdentity(ctx); err == nil {
+		err = c.May(method)
+	}
+	if err != nil {
+		_, err = refuse(ctx, c, method, err)
+	}
+	return err
+}
+
+// identifiedUnary is waitForIdentity for calls that are one request and one answer.
+func (f *Front) identifiedUnary(ctx context.Context, req any, _ *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
+	if err := f.waitForIdentity(ctx); err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+// identifiedStream is waitForIdentity for streams.
+func (f *Front) identifiedStream(srv any, ss ggrpc.ServerStream, _ *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
+	if err := f.waitForIdentity(ss.Context()); err != nil {
+		return err
+	}
+	return next(srv, ss)
+}
+
+// bounded bounds how long the message of a call may take, and the call where that
+// is all there is to it.
+func (f *Front) bounded(ctx context.Context, k listener.Kind, b *listener.Body) (context.Context, func()) {
+	switch k {
+	case listener.Unary:
+		return context.WithTimeout(ctx, f.cfg.PublishTimeout)
+	case listener.Reflecting:
+		ctx, cancel := context.WithTimeout(context.WithValue(ctx, bodyKey{}, b), f.cfg.PublishTimeout)
+		b.Superseded(cancel)
+		return ctx, cancel
+	default: // what opens a stream is one small message, which comes at once
+		late := time.AfterFunc(f.cfg.PublishTimeout, func() { b.EndUnlessEnded() })
+		return ctx, func() { late.Stop() }
+	}
+}
+
+// bodyKey is the key of a reflection stream's body in its context.
+type bodyKey struct{}
+
+// reflect serves a reflection stream.
+func (f *Front) reflect(srv any, ss ggrpc.ServerStream, next ggrpc.StreamHandler) error {
+	b, ok := ss.Context().Value(bodyKey{}).(*listener.Body)
+	if !ok {
+		return listener.ErrNoConnection
+	}
+	return next(srv, requestedCall{ServerStream: ss, body: b})
+}
+
+// requestedCall counts what comes on a reflection stream, which is cheap to send and dear
+// to answer.
+type requestedCall struct {
+	ggrpc.ServerStream
+	body *listener.Body
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (a requestedCall) RecvMsg(m any) error {
+	if err := a.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return a.body.Reserve()
+}

@@ -1,0 +1,221 @@
+package grpc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// connection is what is known of a peer since its handshake. gRPC carries it to
+// every call as the peer's AuthInfo.
+type connection struct {
+	*listener.Connection
+
+	// What follows is used by the goroutine that reads the connection alone, which
+	// is also the one that admits its calls.
+	frames frames
+	opened *listener.Body // of the headers that were read last, until the tap has judged them
+	flood  error          // why nothing more is read
+}
+
+// Peer is how the broker sees the other end.
+func (c *connection) Peer() transport.Peer {
+	p := c.Connection.Peer()
+	p.Transport = transport.GRPC
+	return p
+}
+
+// handshake is that of the port, as credentials: it adds who is at the other end.
+type handshake struct {
+	credentials.TransportCredentials
+	port     *listener.Port
+	insecure bool
+	other    func(net.Conn, *listener.Connection, listener.Protocol)
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	arrived, ok := raw.(*arrived)
+	if !ok {
+		return nil, nil, listener.ErrNoConnection
+	}
+	conn, client, err := h.port.Handshake(arrived.Conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, spoken, err := h.spoken(conn, client)
+	switch {
+	case err != nil:
+		client.Leave()
+		return nil, nil, err
+	case spoken != listener.HTTP2:
+		arrived.leave()
+		h.other(conn, client, spoken)
+		return nil, nil, credentials.ErrConnDispatched
+	}
+	client.Speaks(listener.GRPC)
+	if h.insecure { // TLS reads whole records anyway
+		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
+	}
+	c := &connection{Connection: client}
+	return &counted{Conn: conn, connection: c}, c, nil
+}
+
+// spoken returns what is spoken on a connection, "" where only its peer can tell, and what to
+// read instead of it.
+func (h *handshake) spoken(conn net.Conn, connection *listener.Connection) (net.Conn, listener.Protocol, error) {
+	switch {
+	case h.insecure && h.other == nil:
+		return conn, listener.HTTP2, nil
+	case h.insecure:
+		p := &listener.PeekedConn{Conn: conn}
+		spoken, err := p.Guess()
+		return p, spoken, err
+	}
+	p := connection.Agreed() // HTTP/2 has to be
+	if p != listener.HTTP2 && h.other == nil {
+		return nil, p, errors.New("grpc listener: the peer does not speak HTTP/2, which it has to agree upon in its handshake")
+	}
+	return conn, p, nil
+}
+
+// arrivals are the connections of a port, as the library sees them.
+type arrivals struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (a arrivals) Accept() (net.Conn, error) {
+	c, err := a.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &arrived{Conn: c}, nil
+}
+
+// arrived is a connection that may turn out to be another front's: the library
+// still removes the deadline of its handshake then.
+type arrived struct {
+	net.Conn
+	gone atomic.Bool
+}
+
+// leave makes the connection another front's, without a deadline.
+func (a *arrived) leave() {
+	_ = a.Conn.SetDeadline(time.Time{}) // fails where it is closed
+	a.gone.Store(true)
+}
+
+// SetDeadline implements net.Conn.
+func (a *arrived) SetDeadline(t time.Time) error {
+	if a.gone.Load() {
+		return nil
+	}
+	return a.Conn.SetDeadline(t)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h *handshake) Clone() credentials.TransportCredentials {
+	clone := *h
+	clone.TransportCredentials = h.TransportCredentials.Clone()
+	return &clone
+}
+
+// connectionOf returns the connection a call came on.
+func connectionOf(ctx context.Context) (*connection, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, listener.ErrNoConnection
+	}
+	c, ok := p.AuthInfo.(*connection)
+	if !ok {
+		return nil, listener.ErrNoConnection
+	}
+	return c, nil
+}
+
+// readBuffer is that of a connection without TLS.
+const readBuffer = 8 << 10
+
+// buffered reads ahead, below what is counted.
+type buffered struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// Read implements net.Conn.
+func (b *buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
+
+// counted is a connection that is decrypted: the library reads from it one frame
+// after the other, and never ahead, so that what was read last is what it is
+// about to handle.
+type counted struct {
+	net.Conn
+	connection *connection
+	once       sync.Once
+}
+
+// Read implements net.Conn.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if e := c.connection.InTime(); e != nil {
+		return 0, e
+	}
+	if e := c.connection.frames.parse(b[:n], c.frame); e != nil {
+		return 0, e
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *counted) Write(b []byte) (int, error) {
+	if e := c.connection.InTime(); e != nil {
+		return 0, e
+	}
+	return c.Conn.Write(b)
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.once.Do(c.connection.Leave)
+	return c.Conn.Close()
+}
+
+// frame counts one frame of the peer, before what it carries is read.
+func (c *counted) frame(h frameHeader) error {
+	conn := c.connection
+	if h.kind != http2.FrameContinuation && conn.opened != nil { // the library has answered it without asking
+		conn.opened, conn.flood = nil, conn.Garbled()
+	}
+	if conn.flood != nil {
+		return conn.flood
+	}
+	switch ended := h.flags.Has(http2.FlagDataEndStream); h.kind {
+	case http2.FrameHeaders:
+		conn.opened = conn.NewBody(h.stream, ended)
+		return nil
+	case http2.FrameData:
+		b := conn.Body(h.stream)
+		if b == nil {
+			return conn.ChargeClosedStream(cost(h.length))
+		}
+		b.Grow(cost(h.length), ended)
+		if h.length > smallFrame || ended {
+			return nil
+		}
+	case http2.FrameRSTStream:
+		if b := conn.Body(h.stream); b != nil {
+			b.Reset()
+		}
+	}
+	return conn.ChargeControlFrame()
+}

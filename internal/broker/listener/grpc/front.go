@@ -1,0 +1,283 @@
+package grpc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	"github.com/hawser-io/hawser/pkg/transport"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// Defaults of [Config].
+const (
+	DefaultPublishTimeout = 30 * time.Second
+	DefaultDrainTimeout   = 10 * time.Second
+)
+
+const (
+	// pingEvery and pingTimeout find dead peers below an idle stream.
+	pingEvery   = 30 * time.Second
+	pingTimeout = 10 * time.Second
+	// mayPingEvery is how often a client may ping while it has a stream.
+	mayPingEvery = 5 * time.Second
+	// streamsPerConnection bounds the calls of one connection at a time.
+	streamsPerConnection = 1024
+	// streamWorkers are goroutines that serve one call after the other, so that
+	// their stacks need not grow anew for each publish, which took a tenth of the
+	// broker's processor time. Calls for which none is free, as all beside many
+	// subscriptions, get a goroutine of their own.
+	streamWorkers = 128
+	// streamWindow and connectionWindow are how much a peer may send ahead. They
+	// do not change: to find out whether larger ones would help, the library sends
+	// a ping for what it receives, which costs both sides as much as a small call.
+	// What a message needs beyond the window of its call, it is given when its
+	// length is known; a connection takes 20 MiB/s from a peer 50 ms away.
+	streamWindow     = 64 << 10
+	connectionWindow = 1 << 20
+	// headerBytes bounds the headers of a call.
+	headerBytes = 64 << 10
+)
+
+// Config is what a [Front] is made of. Server is required.
+type Config struct {
+	// Config is that of the port.
+	listener.Config
+
+	Server transport.Server
+	// Inspector answers the inspection service; nil: it is not served.
+	Inspector Inspector
+
+	// PublishTimeout is how long a call may take that is one request and one
+	// answer, from its headers on; a caller may give it less.
+	PublishTimeout time.Duration
+	// DrainTimeout bounds Run after its context ended: what still runs is cut.
+	DrainTimeout time.Duration
+
+	// Other takes over connections on which something else than HTTP/2 is spoken, "" what
+	// their first byte says, and does not wait for it; nil: they are closed.
+	Other func(net.Conn, *listener.Connection, listener.Protocol)
+
+	// OnPanic hears of every call that panicked; may be nil.
+	OnPanic func()
+	// StatsHandler observes the calls, for traces; may be nil.
+	StatsHandler stats.Handler
+}
+
+// Front serves one port. Create it with [New], run it once with [Front.Run].
+type Front struct {
+	cfg    Config
+	port   *listener.Port
+	idle   time.Duration
+	health *health.Server
+	open   atomic.Bool
+}
+
+// New returns a front. It opens nothing; the error says which field of cfg is
+// wrong.
+func New(cfg Config) (*Front, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	f := &Front{idle: listener.IdleConnection, health: health.NewServer()}
+	if f.port, cfg.Config, err = listener.New(cfg.Config); err != nil {
+		return nil, err
+	}
+	f.cfg = cfg
+	f.health.SetServingStatus(serviceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
+	return f, nil
+}
+
+// server returns what serves the calls, with its workers waiting for them.
+func (f *Front) server() *ggrpc.Server {
+	s := ggrpc.NewServer(f.options()...)
+	s.RegisterService(&serviceDesc, f)
+	grpc_health_v1.RegisterHealthServer(s, f.health)
+	if f.cfg.Inspector != nil {
+		hawserv1.RegisterInspectionServiceServer(s, inspection{to: f.cfg.Inspector})
+	}
+	reflection.Register(s)
+	return s
+}
+
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Server == nil:
+		return c, errors.New("grpc listener: no server to hand calls to")
+	case min(c.PublishTimeout, c.DrainTimeout) < 0:
+		return c, errors.New("grpc listener: timeouts must not be negative")
+	}
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
+	if c.OnPanic == nil {
+		c.OnPanic = func() {}
+	}
+	return c, nil
+}
+
+func (f *Front) options() []ggrpc.ServerOption {
+	caught := recovery.WithRecoveryHandlerContext(f.panicked)
+	opts := []ggrpc.ServerOption{
+		ggrpc.Creds(&handshake{TransportCredentials: f.cfg.Credentials, port: f.port, insecure: f.cfg.Insecure, other: f.cfg.Other}),
+		ggrpc.InTapHandle(f.tap),
+		ggrpc.ForceServerCodecV2(rawCodec{}),
+		ggrpc.MaxRecvMsgSize(f.cfg.MaxMessageBytes),
+		ggrpc.MaxHeaderListSize(headerBytes),
+		ggrpc.MaxConcurrentStreams(streamsPerConnection),
+		ggrpc.StaticStreamWindowSize(streamWindow),
+		ggrpc.StaticConnWindowSize(connectionWindow),
+		ggrpc.ConnectionTimeout(listener.HandshakeTimeout),
+		ggrpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: mayPingEvery, PermitWithoutStream: true}),
+		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout, MaxConnectionIdle: f.idle}),
+		// Thousands of connections are idle most of the time: what they need to
+		// read and write is taken when they do.
+		ggrpc.SharedWriteBuffer(true),
+		// What is counted must not be ahead of what is handled.
+		ggrpc.ReadBufferSize(0),
+		ggrpc.WaitForHandlers(true),
+		ggrpc.NumStreamWorkers(streamWorkers),
+		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.identifiedUnary, f.answerUnary),
+		ggrpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(caught), f.identifiedStream, f.answerStream),
+	}
+	if f.cfg.StatsHandler != nil {
+		opts = append(opts, ggrpc.StatsHandler(f.cfg.StatsHandler))
+	}
+	return opts
+}
+
+// Run listens and serves until ctx ends. Then no connection and no call is
+// taken any more, running calls may end, and what still runs after the drain
+// timeout is cut. It returns when all calls have returned.
+func (f *Front) Run(ctx context.Context) error {
+	l, err := f.port.Listen(ctx)
+	if err != nil {
+		return err
+	}
+	f.cfg.Log.Info("grpc port is open", "addr", l.Addr().String(), "tls", !f.cfg.Insecure)
+	f.open.Store(true)
+	defer f.open.Store(false)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	failed := make(chan error, 1)
+	server := f.server()
+	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
+	defer unwatch() // connections end that may not go on also while the others drain
+	wg.Go(func() { f.port.Watch(watching) })
+	wg.Go(func() { failed <- server.Serve(arrivals{l}) })
+	select {
+	case err := <-failed:
+		server.Stop()
+		return fmt.Errorf("grpc listener: %w", err)
+	case <-ctx.Done():
+	}
+	f.open.Store(false)
+	f.health.Shutdown()
+	cut := time.AfterFunc(f.cfg.DrainTimeout, func() {
+		f.cfg.Log.Warn("drain timeout is over, cutting connections", "addr", l.Addr().String())
+		server.Stop()
+	})
+	server.GracefulStop()
+	if !cut.Stop() {
+		server.Stop() // returns when the one above has
+	}
+	return nil
+}
+
+// Ready returns nil while the port is open and takes calls.
+func (f *Front) Ready() error {
+	if !f.open.Load() {
+		return errors.New("the port is not open")
+	}
+	return nil
+}
+
+func (f *Front) answerUnary(ctx context.Context, req any, info *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
+	resp, err := next(ctx, req)
+	f.audit(ctx, info.FullMethod, req, err)
+	if err != nil {
+		return nil, f.answer(ctx, err)
+	}
+	return resp, nil
+}
+
+func (f *Front) answerStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
+	var err error
+	if listener.KindOf(info.FullMethod) == listener.Reflecting {
+		err = f.reflect(srv, ss, next)
+	} else {
+		err = next(srv, ss)
+	}
+	f.audit(ss.Context(), info.FullMethod, nil, err)
+	if err != nil {
+		return f.answer(ss.Context(), err)
+	}
+	return nil
+}
+
+// audit tells of a call that has ended. Events are the server's to tell of, which
+// knows what they say.
+func (f *Front) audit(ctx context.Context, method string, req any, err error) {
+	if err == nil && method == authz.Publish {
+		return // most calls are this one
+	}
+	c, e := connectionOf(ctx)
+	if e != nil {
+		return
+	}
+	sent := transportgrpc.FromStatus(err) // some are answers already
+	switch {
+	case sent != nil && (sent.Code == transport.CodeDenied || sent.Code == transport.CodeUnauthenticated):
+		c.Refused(method, "scope", sent)
+	case method == authz.Publish:
+	case strings.HasPrefix(method, inspectionMethods) && (listener.KindOf(method) == listener.Unary || method == authz.Backup):
+		f.cfg.Audit.Operated(c.Client(), method, req, err)
+	default:
+		f.cfg.Audit.Called(c.Client(), method, err)
+	}
+}
+
+// inspectionMethods begins the methods of the inspection service, of which those
+// that are not lists change something.
+var inspectionMethods = "/" + hawserv1.InspectionService_ServiceDesc.ServiceName + "/"
+
+// panicked is the answer to a call that panicked.
+func (f *Front) panicked(_ context.Context, p any) error {
+	f.cfg.OnPanic()
+	f.cfg.Log.Error("call panicked", "panic", p, "stack", string(debug.Stack()))
+	return transportgrpc.Status(&transport.Error{
+		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: time.Second,
+		Message: "internal error", Hint: "the broker's log says more",
+	}).Err()
+}
+
+// answer is the status of a call that failed with err, which is logged when it
+// is the broker's own fault.
+func (f *Front) answer(ctx context.Context, err error) error {
+	if _, reported := status.FromError(err); reported {
+		return err
+	}
+	if ctx.Err() == nil && transport.CodeOf(err) == transport.CodeInternal {
+		f.cfg.Log.Error("call failed", "error", err)
+	}
+	return transportgrpc.Status(err).Err()
+}

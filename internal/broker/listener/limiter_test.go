@@ -1,0 +1,382 @@
+package listener
+
+import (
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+)
+
+// TestLimitsFor: what a process has is divided so that the store keeps its files,
+// and bodies an eighth of the memory.
+func TestLimitsFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		have                                    resources
+		message, handshakes                     int
+		connections, pending, each              int
+		bodies, bodiesEach                      int64
+		unidentifiedAtMost, unidentifiedAtLeast int
+	}{
+		"as a container":   {resources{512 << 20, 1 << 20}, 16 << 20, 64, 1<<20 - 600, 256, 64, 128 << 20, 48 << 20, 32, 32},
+		"few files":        {resources{1 << 30, 1024}, 16 << 20, 64, 424, 212, 64, 128 << 20, 48 << 20, 32, 32},
+		"hardly any files": {resources{1 << 30, 64}, 16 << 20, 64, 64, 32, 16, 128 << 20, 48 << 20, 8, 8},
+		"little memory":    {resources{64 << 20, 1024}, 16 << 20, 64, 424, 212, 64, 128 << 20, 48 << 20, 32, 32},
+		"much memory":      {resources{64 << 30, 1024}, 16 << 20, 64, 424, 212, 64, 256 << 20, 48 << 20, 32, 32},
+		"large events":     {resources{1 << 30, 1024}, 64 << 20, 64, 424, 212, 64, 512 << 20, 192 << 20, 32, 32},
+		"behind SNAT":      {resources{1 << 30, 1 << 20}, 16 << 20, 4096, 1<<20 - 600, 8192, 4096, 128 << 20, 48 << 20, 32, 32},
+	} {
+		l := limitsFor(c.have, c.message, c.handshakes)
+		got := fmt.Sprint(l.connections, l.pending, l.pendingEach, l.bodies, l.roles[identity.Agent].bodies)
+		if want := fmt.Sprint(c.connections, c.pending, c.each, c.bodies, c.bodiesEach); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		if l.unidentified < c.unidentifiedAtLeast || l.unidentified > c.unidentifiedAtMost {
+			t.Errorf("%s: %d strangers", name, l.unidentified)
+		}
+		for _, r := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer} {
+			if a := l.roles[r]; a.connections == 0 || a.running[Unary] == 0 || a.running[Reflecting] != 1 || a.calls.Burst == 0 {
+				t.Errorf("%s: %s may use %+v", name, r, a)
+			}
+		}
+	}
+}
+
+func TestPrefixOf(t *testing.T) {
+	for in, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64",
+	} {
+		a := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(in), 1))
+		if got := prefixOf(a); got.String() != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+// fromConn is a connection that comes from an address.
+type fromConn struct {
+	net.Conn
+	addr   string
+	closed bool
+}
+
+func (c *fromConn) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(c.addr), 1))
+}
+func (c *fromConn) Close() error { c.closed = true; return nil }
+
+// limiterOf is a gate whose clock stands still.
+func limiterOf(l limits) (*limiter, *time.Time, *[]string) {
+	now, ended := time.Unix(1000, 0), []string{}
+	g := newLimiter(l, func(reason string) { ended = append(ended, reason) })
+	g.now = func() time.Time { return now }
+	return g, &now, &ended
+}
+
+var smallLimits = limits{
+	connections: 6, pending: 4, pendingEach: 3, failures: per(1, 2), unidentified: 1, bodies: 1000, lists: 1,
+	roles: map[identity.Role]allowance{
+		identity.Agent:  perIdentity(2, [kinds]int{2, 1, 0, 1}, per(1, 10), 600),
+		identity.Viewer: perIdentity(2, [kinds]int{2, 1, 4, 1}, per(1, 10), 600),
+	},
+}
+
+func arrives(t *testing.T, g *limiter, addr string) *fromConn {
+	t.Helper()
+	c := &fromConn{addr: addr}
+	if reason := g.arrive(c, false); reason != "" {
+		t.Fatalf("%s: refused: %s", addr, reason)
+	}
+	return c
+}
+
+func connectionOf(id identity.Identity, raw net.Conn) *Connection {
+	c := &Connection{raw: raw, bodies: map[uint32]*Body{}}
+	c.state.Store(&peerState{identity: id})
+	return c
+}
+
+func enters(t *testing.T, g *limiter, raw net.Conn, id identity.Identity) *Connection {
+	t.Helper()
+	c := connectionOf(id, raw)
+	if !g.enter(g.arrival(raw), c) {
+		t.Fatalf("%s: no room", id)
+	}
+	return c
+}
+
+// TestLimiter_Handshakes: one address has few under way, those that fail are counted
+// for a while, and where all places are taken the address that has the most
+// loses its oldest.
+func TestLimiter_Handshakes(t *testing.T) {
+	g, now, _ := limiterOf(smallLimits)
+	first := arrives(t, g, "192.0.2.1")
+	second := arrives(t, g, "192.0.2.1")
+	arrives(t, g, "192.0.2.1")
+	if reason := g.arrive(&fromConn{addr: "192.0.2.1"}, false); reason != fullAddress {
+		t.Errorf("a fourth of one address: %q", reason)
+	}
+	arrives(t, g, "192.0.2.2")
+	if first.closed {
+		t.Error("closed although there was room")
+	}
+	fifth := arrives(t, g, "192.0.2.3")
+	if !first.closed || second.closed {
+		t.Error("not the oldest of the address that has the most is ended")
+	}
+	g.leave(g.arrival(first))
+	g.leave(g.arrival(second)) // two that led to nothing
+	if reason := g.arrive(&fromConn{addr: "192.0.2.1"}, false); reason != fullAddress {
+		t.Errorf("after two failures: %q", reason)
+	}
+	*now = now.Add(2 * time.Second)
+	arrives(t, g, "192.0.2.1")
+	enters(t, g, fifth, identity.Identity{Role: identity.Agent, Name: "c1"})
+	arrives(t, g, "192.0.2.3")
+	arrives(t, g, "192.0.2.4")
+	if reason := g.arrive(&fromConn{addr: "192.0.2.5"}, false); reason != fullPort {
+		t.Errorf("more than the port takes: %q", reason)
+	}
+}
+
+// TestLimiter_Proxied: the address is told later, and counts then.
+func TestLimiter_Proxied(t *testing.T) {
+	g, _, _ := limiterOf(smallLimits)
+	for n := range 4 {
+		c := &fromConn{addr: "192.0.2.1"}
+		if reason := g.arrive(c, true); reason != "" {
+			t.Fatal(reason)
+		}
+		want := ""
+		if n == 3 {
+			want = fullAddress
+		}
+		if reason := g.from(g.arrival(c), c.RemoteAddr()); reason != want {
+			t.Errorf("number %d: %q, want %q", n, reason, want)
+		}
+	}
+}
+
+// TestLimiter_ConnectionsOfOneIdentity: whoever has all it may have gets in to be
+// told so, as long as there is room for that.
+func TestLimiter_ConnectionsOfOneIdentity(t *testing.T) {
+	g, _, _ := limiterOf(smallLimits)
+	id := identity.Identity{Role: identity.Agent, Name: "c1"}
+	first := enters(t, g, arrives(t, g, "192.0.2.1"), id)
+	enters(t, g, arrives(t, g, "192.0.2.1"), id)
+	third := enters(t, g, arrives(t, g, "192.0.2.1"), id)
+	if third.client != nil || transport.CodeOf(third.peerState().refusal) != transport.CodeOverloaded || third.peerState().refusal.sent.Hint == "" {
+		t.Errorf("the third: %v", third.peerState().refusal)
+	}
+	raw := arrives(t, g, "192.0.2.2")
+	if g.enter(g.arrival(raw), connectionOf(id, raw)) {
+		t.Error("the fourth finds room")
+	}
+	other := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Agent, Name: "c2"})
+	if other.peerState().refusal != nil {
+		t.Errorf("another identity: %v", other.peerState().refusal)
+	}
+	g.exit(first)
+	g.exit(third)
+	if again := enters(t, g, arrives(t, g, "192.0.2.3"), id); again.peerState().refusal != nil {
+		t.Errorf("after one has left: %v", again.peerState().refusal)
+	}
+	if u := g.usage(); u.Connections[Peers{Role: identity.Agent}] != 3 || u.Connections[Peers{}] != 0 || g.open != 3 {
+		t.Errorf("%v, %d open", u.Connections, g.open)
+	}
+}
+
+// TestLimiter_Calls of each kind are counted for themselves and given back; lists
+// are bounded for all together.
+func TestLimiter_Calls(t *testing.T) {
+	g, now, _ := limiterOf(smallLimits)
+	agent := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Agent, Name: "c1"})
+	bodies := []*Body{{of: agent, stream: 1}, {of: agent, stream: 3}, {of: agent, stream: 5}, {of: agent, stream: 7}}
+	for n, want := range []transport.Code{-1, -1, transport.CodeOverloaded} {
+		if err := g.begin(agent, Unary, bodies[n]); (err == nil) != (want < 0) || err != nil && transport.CodeOf(err) != want {
+			t.Errorf("call %d: %v", n, err)
+		}
+	}
+	if err := g.begin(agent, Streaming, bodies[3]); err != nil {
+		t.Errorf("a stream beside them: %v", err)
+	}
+	g.end(bodies[0])
+	g.end(bodies[0])
+	if err := g.begin(agent, Unary, bodies[2]); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+	g.end(bodies[2])
+	g.reset(bodies[1]) // costs more than the rest of the burst
+	if err := g.begin(agent, Unary, bodies[2]); transport.CodeOf(err) != transport.CodeOverloaded {
+		t.Errorf("after a reset: %v", err)
+	}
+	*now = now.Add(time.Minute)
+	if err := g.begin(agent, Unary, bodies[2]); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+
+	one := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Viewer, Name: "v1"})
+	two := enters(t, g, arrives(t, g, "192.0.2.2"), identity.Identity{Role: identity.Viewer, Name: "v2"})
+	listed := &Body{of: one, stream: 1}
+	if err := g.begin(one, Listing, listed); err != nil {
+		t.Error(err)
+	}
+	if err := g.begin(two, Listing, &Body{of: two, stream: 1}); transport.CodeOf(err) != transport.CodeOverloaded {
+		t.Errorf("a second list: %v", err)
+	}
+	g.end(listed)
+	if err := g.begin(two, Listing, &Body{of: two, stream: 3}); err != nil {
+		t.Errorf("after the first: %v", err)
+	}
+}
+
+// TestLimiter_ListsOfOneIdentity: each has as many lists as are left over, and no two have all.
+func TestLimiter_ListsOfOneIdentity(t *testing.T) {
+	l := limitsFor(resources{memory: 4 << 30, files: 1024}, mib, 64)
+	g, _, _ := limiterOf(l)
+	var all []*Body
+	for n, most := range []int{4, 2, 1, 1, 0} {
+		c := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Viewer, Name: fmt.Sprint("v", n)})
+		for i := range l.lists {
+			b := &Body{of: c, stream: uint32(2*i + 1)}
+			if err := g.begin(c, Listing, b); (err == nil) != (i < most) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
+				t.Errorf("viewer %d, list %d of %d: %v", n, i, most, err)
+			}
+			all = append(all, b)
+		}
+	}
+	for _, b := range all {
+		g.end(b)
+	}
+	if g.lists != 0 {
+		t.Errorf("%d lists run when all have ended", g.lists)
+	}
+}
+
+// TestLimiter_Bodies: over the budget whoever has the most that is unfinished goes,
+// and what it had is given back at once.
+func TestLimiter_Bodies(t *testing.T) {
+	g, _, ended := limiterOf(smallLimits)
+	conn := func(role identity.Role, name string) (*Connection, *fromConn) {
+		raw := arrives(t, g, "192.0.2.1")
+		return enters(t, g, raw, identity.Identity{Role: role, Name: name}), raw
+	}
+	begin := func(c *Connection, stream uint32) *Body {
+		b := &Body{of: c, stream: stream}
+		if err := g.begin(c, Unary, b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	a1, raw1 := conn(identity.Agent, "a")
+	a2, raw2 := conn(identity.Agent, "a")
+	b1, rawB := conn(identity.Agent, "b")
+	finished := begin(a1, 1)
+	g.grow(finished, 300, true) // is being served
+	half := begin(a2, 1)
+	g.grow(half, 200, false)
+	other := begin(b1, 1)
+	g.grow(other, 400, false)
+	if len(*ended) != 0 {
+		t.Fatalf("ended %v within the budget", *ended)
+	}
+	g.grow(half, 150, false) // 650 of one identity
+	if !raw2.closed || raw1.closed || rawB.closed {
+		t.Error("not the one that holds the most unfinished")
+	}
+	if bodies := g.usage().Bodies; bodies != 700 {
+		t.Errorf("%d bytes are held after the end of a connection", bodies)
+	}
+	g.grow(half, 1000, false) // what was on its way counts no more
+	g.end(half)
+	c1, _ := conn(identity.Viewer, "c")
+	last := begin(c1, 1)
+	g.grow(last, 310, false) // 1010 of all
+	if !rawB.closed {
+		c, n := other.of.unfinished(), last.of.unfinished()
+		t.Errorf("not the one of all that holds the most: %d and %d", c, n)
+	}
+	g.end(other)
+	g.end(finished)
+	g.end(last)
+	if bodies := g.usage().Bodies; bodies != 0 || fmt.Sprint(*ended) != "[bodies bodies]" {
+		t.Errorf("%d bytes in the end, ended %v", bodies, *ended)
+	}
+}
+
+// TestLimiter_Forgets whom nothing is known of, so that it does not grow with
+// everybody who ever came.
+func TestLimiter_Forgets(t *testing.T) {
+	l := smallLimits
+	l.connections = 10
+	g, now, _ := limiterOf(l)
+	for n := range 10_000 {
+		*now = now.Add(10 * time.Second)
+		raw := arrives(t, g, netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}).String())
+		g.exit(enters(t, g, raw, identity.Identity{Role: identity.Agent, Name: fmt.Sprint(n)}))
+	}
+	if n := len(g.addresses) + len(g.clients); n > 2<<10 {
+		t.Errorf("%d are remembered", n)
+	}
+}
+
+// TestLimiter_Ahead: what is read of an agent, on all of its connections, and of a stranger has
+// its time; a source is not held up, and nobody owes for ever.
+func TestLimiter_Ahead(t *testing.T) {
+	l := smallLimits
+	l.roles = maps.Clone(l.roles)
+	l.roles[identity.Agent] = l.roles[identity.Agent].atMost(per(100, 400))
+	l.roles[identity.Source] = l.roles[identity.Viewer]
+	l.unidentifiedRate.bytes = per(10, 20)
+	g, now, _ := limiterOf(l)
+	agent := identity.Identity{Role: identity.Agent, Name: "c1"}
+	one, two := enters(t, g, arrives(t, g, "192.0.2.1"), agent), enters(t, g, arrives(t, g, "192.0.2.2"), agent)
+	source := enters(t, g, arrives(t, g, "192.0.2.3"), identity.Identity{Role: identity.Source, Name: "hub"})
+	unidentified := enters(t, g, arrives(t, g, "192.0.2.4"), agent) // it may have two
+	for n, c := range []struct {
+		of    *Connection
+		bytes int
+		wait  time.Duration
+	}{
+		{one, 400, 0},
+		{two, 50, 500 * time.Millisecond},
+		{one, 50, time.Second},
+		{source, 1 << 30, 0},
+		{unidentified, 21, 100 * time.Millisecond},
+		{two, 0, 0},
+		{two, 1 << 30, 4 * time.Second},
+	} {
+		if wait := g.ahead(c.of, c.bytes); wait != c.wait {
+			t.Errorf("%d: %d bytes wait %v, want %v", n, c.bytes, wait, c.wait)
+		}
+	}
+	if *now = now.Add(7 * time.Second); g.ahead(one, 300) != 0 {
+		t.Error("waits for what it owed seven seconds ago")
+	}
+}
+
+// TestLimiter_NearestEnd: the certificate of an agent that joined is renewed with a fifth of its life
+// left, six days of a month. Nobody is to be alarmed by that.
+func TestLimiter_NearestEnd(t *testing.T) {
+	const day = 24 * time.Hour
+	g, now, _ := limiterOf(limitsFor(resources{1 << 30, 1024}, 16<<20, 64))
+	for i, ends := range []time.Duration{30 * day, 33 * day} {
+		addr := fmt.Sprintf("192.0.2.%d", i)
+		c := enters(t, g, arrives(t, g, addr), identity.Identity{Role: identity.Agent, Name: addr})
+		c.shown = []*x509.Certificate{{NotBefore: now.Add(ends - 30*day)}}
+		c.ends.Store(now.Add(ends).UnixNano())
+	}
+	enters(t, g, arrives(t, g, "192.0.2.9"), identity.Identity{Role: identity.Agent, Name: "by-token"})
+	began := *now
+	for after, want := range map[time.Duration]time.Duration{0: 0, 24 * day: 0, 27 * day: 30 * day, 29 * day: 30 * day} {
+		*now = began.Add(after)
+		if got := g.nearestEnd(); want == 0 && got != 0 || want != 0 && got != began.Add(want).UnixNano() {
+			t.Errorf("after %s the first certificate near its end ends at %d", after, got)
+		}
+	}
+}

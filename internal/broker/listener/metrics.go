@@ -1,0 +1,58 @@
+package listener
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/telemetry"
+)
+
+// metrics are what the port shows of itself.
+type metrics struct {
+	refusedHandshakes, refusedCalls, endedConnections *prometheus.CounterVec
+	calls, received, sent                             *prometheus.CounterVec
+}
+
+func newMetrics(r prometheus.Registerer) metrics {
+	meter := telemetry.NewMeter(r, "hawser_port_")
+	return metrics{
+		refusedHandshakes: meter.Counters("refused_handshakes_total", "Connections that ended before they could make a call.", "reason"),
+		refusedCalls:      meter.Counters("refused_calls_total", "Calls refused, by their headers or for what they are about.", "reason", "code"),
+		endedConnections:  meter.Counters("ended_connections_total", "Connections that the broker ended.", "reason"),
+		calls:             meter.Counters("calls_total", "Calls that were let in.", "role", "transport"),
+		received:          meter.Counters("received_bytes_total", "Bytes received on connections, after TLS.", "role", "transport"),
+		sent:              meter.Counters("sent_bytes_total", "Bytes sent on connections, before TLS.", "role", "transport"),
+	}
+}
+
+// of are the counters of a role on a transport.
+func (m metrics) of(r identity.Role, t Transport) (calls, received, sent prometheus.Counter) {
+	labels := []string{cmp.Or(string(r), "none"), string(t)}
+	return m.calls.WithLabelValues(labels...), m.received.WithLabelValues(labels...), m.sent.WithLabelValues(labels...)
+}
+
+// show adds what is asked for when somebody looks.
+func (p *Port) show(r prometheus.Registerer) {
+	g := p.limiter
+	meter := telemetry.NewMeter(r, "hawser_port_")
+	meter.Shown("body_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
+		return float64(g.usage().Bodies)
+	})
+	const name, help = "certificate_end_timestamp_seconds", "When the first certificate ends: of the clients that are connected, if it is in the last tenth of its life, and the port's own; 0 without one."
+	meter.Shown(name, help, prometheus.Labels{"of": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
+	meter.Shown(name, help, prometheus.Labels{"of": "broker"}, func() float64 {
+		if p.files == nil {
+			return 0
+		}
+		return float64(p.files.End().Unix())
+	})
+	for _, role := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap, noRole} {
+		for _, t := range []Transport{GRPC, CleartextMQTT, WebSockets} {
+			labels := prometheus.Labels{"role": cmp.Or(string(role), "none"), "transport": string(t)}
+			meter.Shown("connections", "Open connections.", labels, func() float64 { return float64(g.usage().Connections[Peers{role, t}]) })
+		}
+	}
+}

@@ -1,0 +1,531 @@
+package mqtt
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
+	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
+)
+
+// mostSubscriptions bounds the filters of a connection.
+const mostSubscriptions = 64
+
+// subscribing is what a connection knows of its subscriptions.
+type subscribing struct {
+	subscriptions map[string]*subscription // by filter
+	// silent are filters on which nothing is ever sent: broadcasts, which the broker answers.
+	silent map[string]bool
+	// unacked are deliveries that wait for their PUBACK, and lastID is the identifier that was
+	// given last.
+	unacked map[uint16]*delivery
+	lastID  uint16
+	held    int // bytes of those that may be given back
+	// ending is why the connection ends once as many deliveries as before were sent, which the
+	// server sent before it ended their subscription.
+	ending error
+	before int
+}
+
+// request is a SUBSCRIBE that is not answered.
+type request struct {
+	id      uint16
+	codes   []byte
+	waiting int // filters that are not decided
+	// accepted is what was said to the first filter, refused why one was not granted.
+	accepted *transport.Accepted
+	refused  *property.Refusal
+	granted  []*subscription
+}
+
+// subscription is one filter that events are sent on. The owner of the connection has it; its
+// own goroutine calls the server.
+type subscription struct {
+	conn   *conn
+	filter topic.Topic
+	text   string
+	qos    byte
+	raw    transport.RawSubscription
+	call   *listener.Body
+	ctx    context.Context //nolint:containedctx // it is the life of the subscription
+	cancel context.CancelFunc
+	// proceed is closed when SUBACK was written.
+	proceed chan struct{}
+
+	// The owner's:
+	request *request // until it is decided
+	index   int      // in the codes of the request
+}
+
+// What subscriptions tell the owner of their connection.
+type (
+	opened struct {
+		of       *subscription
+		accepted transport.Accepted
+	}
+	ended struct {
+		of  *subscription
+		err error
+	}
+)
+
+// delivery is an event on its way to the peer.
+type delivery struct {
+	publication
+	of    *subscription
+	group *sharedSubscription // to which it goes back when it is not acknowledged; may be nil
+}
+
+// subscribe takes a SUBSCRIBE.
+func (c *conn) subscribe(p *packet) error {
+	pk, err := decode(p.header, p.body)
+	if err != nil {
+		return err
+	}
+	if err := c.conn.ChargeControlFrame(); err != nil {
+		return err
+	}
+	hello, dataType := property.HelloOf(propertiesOf(pk))
+	r := &request{id: pk.PacketID, codes: make([]byte, len(pk.Filters)), waiting: 1}
+	for i, f := range pk.Filters {
+		if f.NoLocal && strings.HasPrefix(f.Filter, "$share/") {
+			return wrong("a shared subscription has No Local")
+		}
+		s, err := c.newSubscription(f.Filter, dataType, hello)
+		if err == nil && s == nil { // a broadcast
+			r.codes[i] = min(f.Qos, 1)
+			continue
+		}
+		if err == nil {
+			s.qos, s.request, s.index = min(f.Qos, 1), r, i
+			err = c.begin(s)
+		}
+		if err != nil {
+			c.conn.Refused(authz.Subscribe, listener.ReasonOf(err), err)
+			r.refuse(i, err)
+			if err := c.conn.ChargeRefusedCall(1); err != nil {
+				return err
+			}
+		}
+	}
+	return c.decided(r)
+}
+
+// newSubscription returns the subscription that a filter means, nil where nothing is ever
+// sent on it.
+func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (*subscription, error) {
+	filter = strings.Clone(filter)
+	t, err := topic.Parse(filter)
+	if err != nil {
+		return nil, &filterError{property.TopicFilterInvalid, &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}}
+	}
+	if len(c.subscriptions)+len(c.silent) >= mostSubscriptions {
+		return nil, &transport.Error{
+			Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: time.Second,
+			Message: fmt.Sprintf("a connection has at most %d filters", mostSubscriptions),
+		}
+	}
+	s := &subscription{conn: c, filter: t, text: filter, raw: transport.RawSubscription{DataType: dataType, Hello: hello}}
+	switch t.Kind {
+	case topic.SourceBroadcast, topic.AgentBroadcast:
+		if c.silent == nil {
+			c.silent = map[string]bool{}
+		}
+		c.silent[filter] = true
+		return nil, nil //nolint:nilnil // there is none, and that is fine
+	case topic.AgentEvents:
+		if s.raw.Source = t.Source; t.AnySource() {
+			return nil, contradiction("source", "the filter %q is of no source: nobody is sent the statuses of all", filter)
+		}
+		if !t.AnyCluster() || t.Group != "" {
+			s.raw.Hello = transport.Hello{} // who gets a part has no position in the whole
+		}
+	default:
+		if t.Group != "" {
+			return nil, errNotShared
+		}
+		if s.raw.Cluster = t.Cluster; t.AnyCluster() {
+			return nil, contradiction(codec.ExtClusterName, "the filter %q is of no cluster: nobody is sent the works of all", filter)
+		}
+		if !t.AnySource() {
+			s.raw.Hello = transport.Hello{}
+		}
+	}
+	return s, nil
+}
+
+// filterError is an error for which SUBACK has a reason code of its own.
+type filterError struct {
+	reason property.Reason
+	err    *transport.Error
+}
+
+// Error implements error.
+func (e *filterError) Error() string { return e.err.Error() }
+
+// Unwrap returns what the peer is told.
+func (e *filterError) Unwrap() error { return e.err }
+
+// begin starts a subscription. One with the same filter is replaced.
+func (c *conn) begin(s *subscription) error {
+	s.call = c.conn.NewBody(c.bodies.Add(1), true)
+	if before := c.subscriptions[s.text]; before != nil {
+		c.forget(before)
+	}
+	if err := c.conn.Begin(listener.Streaming, s.call); err != nil {
+		return err
+	}
+	s.ctx, s.cancel = context.WithCancel(c.ctx)
+	s.proceed = make(chan struct{})
+	if c.subscriptions == nil {
+		c.subscriptions = map[string]*subscription{}
+	}
+	c.subscriptions[s.text] = s
+	s.request.waiting++
+	if s.filter.Group != "" {
+		c.sharing.Add(1)
+	}
+	c.serving.Go(s.run)
+	return nil
+}
+
+// forget ends a subscription that its peer does not want any more. What is still on its way
+// is not sent.
+func (c *conn) forget(s *subscription) {
+	s.cancel()
+	s.call.End()
+	delete(c.subscriptions, s.text)
+	if r := s.request; r != nil {
+		s.request = nil
+		r.codes[s.index] = s.qos // it was granted, and given up
+		r.waiting--
+	}
+}
+
+// current tells whether the peer still wants s.
+func (c *conn) current(s *subscription) bool { return c.subscriptions[s.text] == s }
+
+// run calls the server.
+func (s *subscription) run() {
+	c := s.conn
+	var err error
+	if s.filter.Group != "" {
+		err = s.share()
+		c.sharing.Done()
+	} else {
+		err = c.called(s.ctx, s, stream{s})
+	}
+	s.cancel()
+	s.call.End()
+	c.post(ended{s, err})
+}
+
+// called calls the server for a subscription.
+func (f *Front) called(ctx context.Context, s *subscription, out transport.Stream) error {
+	return f.guarded(func() error { return f.cfg.Server.Subscribe(ctx, s.conn.peer(), s.raw, out) })
+}
+
+// opened is where a subscription was accepted.
+func (c *conn) opened(o opened) error {
+	s := o.of
+	r := s.request
+	if r == nil || !c.current(s) {
+		return nil
+	}
+	s.request = nil
+	r.codes[s.index] = s.qos
+	if r.accepted == nil {
+		r.accepted = &o.accepted
+	}
+	r.granted = append(r.granted, s)
+	return c.decided(r)
+}
+
+// ended is where the server ended a subscription. There is no packet that says so of one: the
+// connection ends with the first.
+func (c *conn) ended(e ended) error {
+	s := e.of
+	if !c.current(s) {
+		return nil
+	}
+	if code := transport.CodeOf(e.err); e.err != nil && (code == transport.CodeDenied || code == transport.CodeUnauthenticated) {
+		c.conn.Refused(authz.Subscribe, "scope", e.err)
+	}
+	c.conn.Called(authz.Subscribe, e.err)
+	r := s.request
+	if r == nil && c.ending == nil {
+		c.ending, c.before = errorFor(e.err), len(c.deliveries)
+	}
+	if r == nil {
+		return nil
+	}
+	delete(c.subscriptions, s.text)
+	r.refuse(s.index, errorFor(e.err))
+	return c.decided(r)
+}
+
+// refuse notes why a filter was not granted.
+func (r *request) refuse(place int, err error) {
+	refused := property.RefusalOf(errorFor(err), 0)
+	if f := (*filterError)(nil); errors.As(err, &f) {
+		refused.Reason = f.reason
+	}
+	r.codes[place] = byte(refused.Reason)
+	if r.refused == nil {
+		r.refused = &refused
+	}
+}
+
+// decided answers a SUBSCRIBE whose last filter was decided.
+func (c *conn) decided(r *request) error {
+	if r.waiting--; r.waiting > 0 {
+		return nil
+	}
+	a := &answer{kind: packets.Suback, id: r.id, codes: r.codes}
+	if r.accepted != nil {
+		a.properties = property.Accepted(*r.accepted)
+	}
+	if r.refused != nil {
+		a.text, a.properties = r.refused.Text, append(a.properties, r.refused.Properties...)
+	}
+	c.send(a)
+	for _, s := range r.granted {
+		close(s.proceed)
+	}
+	return nil
+}
+
+// unsubscribe takes an UNSUBSCRIBE.
+func (c *conn) unsubscribe(p *packet) error {
+	pk, err := decode(p.header, p.body)
+	if err != nil {
+		return err
+	}
+	a := &answer{kind: packets.Unsuback, id: pk.PacketID}
+	for _, f := range pk.Filters {
+		code := packets.CodeNoSubscriptionExisted.Code
+		if s := c.subscriptions[f.Filter]; s != nil {
+			code = byte(property.Success)
+			r := s.request
+			c.forget(s)
+			if r != nil {
+				r.waiting++
+				if err := c.decided(r); err != nil {
+					return err
+				}
+			}
+		} else if c.silent[f.Filter] {
+			code = byte(property.Success)
+			delete(c.silent, f.Filter)
+		}
+		a.codes = append(a.codes, code)
+	}
+	c.send(a)
+	return c.conn.ChargeControlFrame()
+}
+
+// deliver writes an event.
+func (c *conn) deliver(d *delivery) error {
+	switch {
+	case !c.current(d.of):
+		d.giveBack()
+		return nil
+	case len(d.packet) > c.options.most: // of a group, whose members differ
+		d.giveBack()
+		return tooLarge(d.publication, c.options.most)
+	}
+	if d.id > 0 {
+		if c.unacked == nil {
+			c.unacked = map[uint16]*delivery{}
+		}
+		for c.lastID++; c.lastID == 0 || c.unacked[c.lastID] != nil; c.lastID++ {
+		}
+		c.unacked[c.lastID] = d
+		d.number(c.lastID)
+	}
+	packet := d.packet
+	if d.group == nil || d.id == 0 {
+		d.packet = nil
+	}
+	c.held += len(d.packet)
+	if len(packet) < flushBytes {
+		c.out = append(c.buffer(), packet...)
+		return nil
+	}
+	if err := c.flush(); err != nil {
+		return err
+	}
+	return c.write(packet)
+}
+
+// canSend tells whether more may be sent that has to be acknowledged.
+func (c *conn) canSend() bool { return len(c.unacked) < c.options.window && c.held < mostHeld }
+
+// acknowledged takes the PUBACK of a delivery. A peer that could not take an event has no way
+// to get it but to subscribe again.
+func (c *conn) acknowledged(p *packet) error {
+	id, reason := binary.BigEndian.Uint16(p.body), property.Success // what ends there means that
+	if len(p.body) > 2 {
+		reason = property.Reason(p.body[2])
+	}
+	d := c.unacked[id]
+	if d == nil {
+		return c.conn.ChargeControlFrame()
+	}
+	delete(c.unacked, id)
+	c.held -= len(d.packet)
+	if !reason.Failed() || d.group != nil || !c.current(d.of) { // in a group, that ends the event
+		return nil
+	}
+	pk, err := decode(p.header, p.body)
+	if err != nil {
+		return err
+	}
+	return violated(property.ImplementationSpecific, "an event was not accepted: %s %.200s", reason, pk.Properties.ReasonString)
+}
+
+// stream is the sending side of a subscription.
+type stream struct{ *subscription }
+
+var _ transport.Stream = stream{}
+
+// Accept implements [transport.Stream]: SUBACK goes before the first event.
+func (s stream) Accept(a transport.Accepted) error {
+	if !s.conn.post(opened{s.subscription, a}) {
+		return errGone
+	}
+	select {
+	case <-s.proceed:
+		return nil
+	case <-s.ctx.Done():
+		return errGone
+	}
+}
+
+// errGone is the error of a stream whose peer is gone, or wants it no more.
+var errGone = &transport.Error{Code: transport.CodeUnavailable, Message: "the peer went away"}
+
+// Send implements [transport.Stream].
+func (s stream) Send(parts ...[]byte) error {
+	d, err := s.delivery(parts)
+	if err != nil || d == nil {
+		return err
+	}
+	if most := s.conn.options.most; len(d.packet) > most {
+		return tooLarge(d.publication, most)
+	}
+	if s.ctx.Err() != nil {
+		return errGone
+	}
+	select {
+	case s.conn.deliveries <- d:
+		s.conn.wake()
+		return nil
+	case <-s.ctx.Done():
+		return errGone
+	case <-s.conn.done:
+		return errGone
+	}
+}
+
+// delivery returns an event as it is sent to a subscription, nil where it is not.
+func (s *subscription) delivery(parts [][]byte) (*delivery, error) {
+	event := parts[0]
+	if len(parts) > 1 {
+		event = bytes.Join(parts, nil)
+	}
+	if codec.IsHeartbeat(event) { // a keep alive is what MQTT has for that
+		return nil, nil //nolint:nilnil // there is none, and that is fine
+	}
+	m, err := message(event)
+	if err != nil {
+		return nil, err
+	}
+	to, ok, err := s.to(m)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return &delivery{publication: newPublication(to, m, s.qos), of: s}, nil
+}
+
+// tooLarge ends a subscription whose client does not take an event: what is left out would
+// never be sent again.
+func tooLarge(p publication, most int) *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeTooLarge, Next: transport.NextBackOff, Delay: time.Second,
+		Message: fmt.Sprintf("the event about %.200q takes %d bytes, and Maximum Packet Size of this client is %d", p.about, len(p.packet), most),
+		Hint:    "let the client take larger packets, or make the work smaller",
+	}
+}
+
+// message returns an event as MQTT says it: in binary mode, or in structured mode where an
+// attribute is longer than a property can be, or has the character that none may have.
+func message(event []byte) (codec.Message, error) {
+	m, err := codec.MessageOfProto(event)
+	if err == nil && m.Fits() == nil {
+		return m, nil
+	}
+	e, err := codec.Unmarshal(event)
+	if err != nil {
+		return m, err
+	}
+	m = codec.Message{ContentType: "application/cloudevents+json"}
+	m.Payload, err = json.Marshal(e)
+	return m, err
+}
+
+// to returns the topic of an event: the subscription's own filter, filled in. ok is false for
+// what is of another source, or of another cluster, than those of the filter.
+func (s *subscription) to(m codec.Message) (to string, ok bool, err error) {
+	source := property.Get(m.Properties, "ce-source")
+	cluster := property.Get(m.Properties, "ce-"+codec.ExtClusterName)
+	if len(m.Properties) == 0 { // in structured mode
+		source, cluster, err = named(m.Payload)
+		if err != nil {
+			return "", false, err
+		}
+	}
+	t, err := codec.ParseEventType(property.Get(m.Properties, "ce-type"))
+	ordinary := err == nil && t.Action != codec.ResyncRequest
+	switch {
+	case ordinary && s.filter.Kind == topic.SourceEvents && !s.filter.AnySource() && s.filter.Source != source,
+		ordinary && s.filter.Kind == topic.AgentEvents && !s.filter.AnyCluster() && s.filter.Cluster != cluster:
+		return "", false, nil
+	}
+	to, err = s.filter.Fill(level(source), level(cluster))
+	return to, err == nil, err
+}
+
+// named returns source and cluster of an event in structured mode.
+func named(event []byte) (source, cluster string, err error) {
+	var e struct {
+		Source  string `json:"source"`
+		Cluster string `json:"clustername"`
+	}
+	err = json.Unmarshal(event, &e)
+	return e.Source, e.Cluster, err
+}
+
+// level returns a name as one level of a topic, whatever it is.
+func level(name string) string {
+	if name == "" { // of the broker's own events
+		return "hawser-broker"
+	}
+	if topic.CheckName(name) != nil {
+		return url.QueryEscape(name)
+	}
+	return name
+}

@@ -1,0 +1,78 @@
+package listener
+
+import (
+	"io"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Protocol is what is spoken on a connection. The texts are those of ALPN.
+type Protocol string
+
+// The protocols.
+const (
+	HTTP2     Protocol = "h2"       // gRPC
+	WebSocket Protocol = "http/1.1" // MQTT in WebSocket
+	MQTT      Protocol = "mqtt"
+)
+
+// Transport is how calls come, as metrics name it.
+type Transport string
+
+// The transports.
+const (
+	GRPC          Transport = "grpc"
+	CleartextMQTT Transport = "mqtt"
+	WebSockets    Transport = "websocket" // of MQTT
+)
+
+// Speaks says how the calls of the connection come, before anything is counted.
+func (c *Connection) Speaks(t Transport) {
+	g := c.port.limiter
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.transport = t
+	s := *c.peerState()
+	s.calls, s.received, s.sent = c.port.metrics.of(s.identity.Role, t)
+	c.state.Store(&s)
+}
+
+// Agreed returns what was agreed upon in the handshake, "" where nothing was.
+func (c *Connection) Agreed() Protocol {
+	if t, ok := c.AuthInfo.(credentials.TLSInfo); ok {
+		return Protocol(t.State.NegotiatedProtocol)
+	}
+	return ""
+}
+
+// PeekedConn is a connection whose first byte says what is spoken on it.
+type PeekedConn struct {
+	net.Conn
+	first [1]byte
+	held  bool // first was read, and not given to anybody
+}
+
+// Guess returns what is spoken, for which it waits. It is called once, before anything is read.
+func (p *PeekedConn) Guess() (Protocol, error) {
+	if _, err := io.ReadFull(p.Conn, p.first[:]); err != nil {
+		return "", err
+	}
+	p.held = true
+	switch p.first[0] {
+	case 'P': // PRI
+		return HTTP2, nil
+	case 'G': // GET
+		return WebSocket, nil
+	}
+	return MQTT, nil
+}
+
+// Read implements net.Conn.
+func (p *PeekedConn) Read(b []byte) (int, error) {
+	if !p.held || len(b) == 0 {
+		return p.Conn.Read(b)
+	}
+	p.held = false
+	return copy(b, p.first[:]), nil
+}

@@ -1,0 +1,233 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker/tokens"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/pkg/transport"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
+)
+
+// review is what a hub says of any token.
+type review func() (*hawserv1.TokenReviewResult, error)
+
+// Review implements tokens.Reviewer.
+func (r review) Review(context.Context, string, []string) (*hawserv1.TokenReviewResult, error) {
+	return r()
+}
+
+// unknownToken is a hub that knows no token.
+func unknownToken() (*hawserv1.TokenReviewResult, error) { return &hawserv1.TokenReviewResult{}, nil }
+
+// bearing is a gate of a port that takes tokens, and what strangers of it enter by.
+func bearing(t *testing.T, l limits, hub review) (g *limiter, enter func(addr string) (*Connection, *fromConn)) {
+	t.Helper()
+	all, err := tokens.New(tokens.Options{
+		Config:   tokens.Config{Audiences: []string{"hawser"}, Mapping: []tokens.Rule{{User: "u", Role: identity.Viewer, Name: "v"}}},
+		Reviewer: hub, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, _, _ = limiterOf(l)
+	p := &Port{limiter: g, cfg: Config{Tokens: all}, metrics: newMetrics(prometheus.NewRegistry())}
+	return g, func(addr string) (*Connection, *fromConn) {
+		raw := arrives(t, g, addr)
+		c := connectionOf(identity.Identity{}, raw)
+		c.state.Store(&peerState{refusal: unidentified()})
+		c.port, c.from, c.id = p, prefixOf(raw.RemoteAddr()), connIDs.Add(1)
+		if !g.enter(g.arrival(raw), c) {
+			t.Fatalf("%s: no room", addr)
+		}
+		return c, raw
+	}
+}
+
+var viewer1 = identity.Identity{Role: identity.Viewer, Name: "v"}
+
+// becomeViewer makes a stranger a viewer, as a token would.
+func (c *Connection) becomeViewer(g *limiter) error {
+	s := *c.peerState()
+	s.identity, s.refusal = viewer1, nil
+	return g.identify(c, &s, c.port.metrics)
+}
+
+// TestLimiter_Identify: what a stranger began counts for its party, and is given back to that.
+func TestLimiter_Identify(t *testing.T) {
+	l := smallLimits
+	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	g, enter := bearing(t, l, unknownToken)
+	c, _ := enter("192.0.2.1")
+	g.suspend(c)
+	unary, list := &Body{of: c, stream: 1}, &Body{of: c, stream: 3}
+	for k, b := range map[Kind]*Body{Unary: unary, Listing: list} {
+		if err := g.begin(c, k, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g.lists != 0 {
+		t.Error("a stranger takes the place of a list")
+	}
+	g.grow(unary, 100, false)
+	if err := c.becomeViewer(g); err != nil {
+		t.Fatal(err)
+	}
+	p := g.clients[viewer1]
+	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.unidentified) != 0 || c.client != p || len(p.conns) != 1 {
+		t.Errorf("%v calls, %d bytes, %d strangers", p.kinds, p.bodies, len(g.unidentified))
+	}
+	if err := c.becomeViewer(g); err == nil || p.kinds[Unary] != 1 {
+		t.Errorf("it is somebody twice: %v, %v", err, p.kinds)
+	}
+	g.grow(unary, 50, true)
+	g.end(unary)
+	g.end(list)
+	if p.kinds != [kinds]int{} || p.bodies != 0 || g.bodies != 0 {
+		t.Errorf("%v calls, %d bytes are left", p.kinds, p.bodies)
+	}
+	second, _ := enter("192.0.2.1")
+	if err := second.becomeViewer(g); err != nil {
+		t.Error(err)
+	}
+	g.exit(c)
+	if err := c.becomeViewer(g); err == nil {
+		t.Error("who has left has an identity now")
+	}
+	g.exit(second)
+	if len(p.conns) != 0 || g.open != 0 {
+		t.Errorf("%d connections are left, %d open", len(p.conns), g.open)
+	}
+}
+
+// TestLimiter_Suspended: a stranger that sends more than may wait is ended, and gives back what it held.
+func TestLimiter_Suspended(t *testing.T) {
+	l := smallLimits
+	l.unidentified = 2
+	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	g, enter := bearing(t, l, unknownToken)
+	c, raw := enter("192.0.2.1")
+	other, rawOther := enter("192.0.2.2")
+	bodies := map[*Connection]*Body{c: {of: c, stream: 1}, other: {of: other, stream: 1}}
+	for c, b := range bodies {
+		g.suspend(c)
+		if err := g.begin(c, Unary, b); err != nil {
+			t.Fatal(err)
+		}
+		g.grow(b, 400, false)
+	}
+	g.grow(bodies[c], 100, false)
+	if raw.closed || rawOther.closed {
+		t.Error("ended within its bound")
+	}
+	g.grow(bodies[c], 1, false)
+	if !raw.closed || c.cutFor != "bodies" || rawOther.closed || g.bodies != 400 {
+		t.Errorf("closed %v for %q, the other %v, %d bytes are held", raw.closed, c.cutFor, rawOther.closed, g.bodies)
+	}
+}
+
+// TestLimiter_IdentifyTooMany: a token is no way around what its identity may have.
+func TestLimiter_IdentifyTooMany(t *testing.T) {
+	l := smallLimits
+	l.unidentified = 3
+	g, enter := bearing(t, l, unknownToken)
+	for n := range 3 {
+		c, _ := enter("192.0.2.1")
+		if err := c.becomeViewer(g); (err == nil) != (n < 2) || err != nil && transport.CodeOf(err) != transport.CodeOverloaded {
+			t.Errorf("connection %d: %v", n, err)
+		}
+	}
+}
+
+// TestLimiter_Unidentified: where there is no room for one more, the one goes that has said nothing for
+// the longest; and who goes without having said anything counts as a handshake that failed.
+func TestLimiter_Unidentified(t *testing.T) {
+	l := smallLimits
+	l.unidentified, l.connections = 2, 20
+	l.failures = per(1, 3)
+	g, enter := bearing(t, l, unknownToken)
+	first, raw1 := enter("192.0.2.1")
+	second, raw2 := enter("192.0.2.1")
+	third, _ := enter("192.0.2.2")
+	if !raw1.closed || raw2.closed || len(g.unidentified) != 2 {
+		t.Errorf("closed %v and %v, %d strangers", raw1.closed, raw2.closed, len(g.unidentified))
+	}
+	if err := first.becomeViewer(g); err == nil {
+		t.Error("one that is closed has an identity")
+	}
+	if err := third.becomeViewer(g); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []*Connection{first, second, third} {
+		g.exit(c)
+	}
+	if g.open != 0 || len(g.unidentified) != 0 {
+		t.Errorf("%d are open, %d strangers", g.open, len(g.unidentified))
+	}
+	if !g.attempt(first.from) || !g.attempt(third.from) {
+		t.Error("addresses of few failures may not go on")
+	}
+	g.failed(first, true)
+	if g.attempt(first.from) {
+		t.Error("an address with three failures may go on")
+	}
+}
+
+// TestLimiter_Failures: a bad token counts once, and also where who showed it does not wait; one that
+// nobody can judge counts for nothing, or an outage of the hub would keep out who has a certificate.
+func TestLimiter_Failures(t *testing.T) {
+	l := smallLimits
+	l.connections, l.failures = 20, per(1, 3)
+	l.suspended = perIdentity(1, [kinds]int{Unary: 2}, per(10, 10), 500)
+	const opaque = "abcdef.0123456789abcdef"
+	for name, c := range map[string]struct {
+		hub  review
+		text string
+		gone bool // who showed it, when the hub says so
+		most int  // connections that are no failure too many
+	}{
+		"bad":               {unknownToken, opaque, false, 2},
+		"bad, nobody waits": {unknownToken, opaque, true, 2},
+		"no token":          {unknownToken, "", false, 2},
+		"away":              {func() (*hawserv1.TokenReviewResult, error) { return nil, errors.New("away") }, opaque, false, 10},
+		"without keys":      {unknownToken, "e30.e30.e30", false, 10},
+		"kept out": {func() (*hawserv1.TokenReviewResult, error) {
+			return &hawserv1.TokenReviewResult{Authenticated: true, User: "u"}, nil
+		}, opaque, false, 2},
+	} {
+		var leave context.CancelFunc
+		g, enter := bearing(t, l, func() (*hawserv1.TokenReviewResult, error) {
+			if c.gone {
+				leave()
+			}
+			return c.hub()
+		})
+		g.denied = func(identity.Identity, *Connection) *refusal { return unidentified() }
+		for n := range c.most + 1 {
+			conn, _ := enter("192.0.2.1")
+			if !g.attempt(conn.from) {
+				t.Fatalf("%s: after %d connections the address is out", name, n)
+			}
+			var ctx context.Context
+			ctx, leave = context.WithCancel(t.Context())
+			pending, err := conn.TakeToken(c.text)
+			if pending {
+				err = conn.WaitForIdentity(ctx)
+			}
+			if err == nil {
+				t.Errorf("%s: it counts", name)
+			}
+			g.exit(conn)
+			leave()
+		}
+		if still := g.attempt(prefixOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)})); still != (c.most == 10) {
+			t.Errorf("%s: after %d connections the address may go on: %v", name, c.most+1, still)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package memindex
+
+import "github.com/hawser-io/hawser/internal/broker/store"
+
+// Ring holds the last changes of a store, one per revision. It is what tells that
+// something is gone; the rest an engine also has from its records.
+//
+// It is not safe for concurrent use.
+type Ring struct {
+	slots []slot
+	// First is the lowest revision in the ring, next the one that comes.
+	First, next uint64
+	gone        map[Half]uint64 // revisions of the entries in the ring that say so
+}
+
+type slot struct {
+	store.Change
+	obsolete bool // a later change is about the same half
+}
+
+// Half is one half of a record.
+type Half struct {
+	Key  store.Key
+	Part store.Part
+}
+
+// NewRing returns one for so many changes, of which the first has revision next.
+func NewRing(size, next uint64) *Ring {
+	return &Ring{slots: make([]slot, size), First: next, next: next, gone: make(map[Half]uint64)}
+}
+
+func (r *Ring) at(revision uint64) *slot { return &r.slots[revision%uint64(len(r.slots))] }
+
+// Forget marks what old had in the feed and n has not.
+func (r *Ring) Forget(old, n *store.Meta) {
+	oldSpec, oldStatus := store.Entries(old)
+	spec, status := store.Entries(n)
+	if oldSpec != spec {
+		r.drop(oldSpec)
+	}
+	if oldStatus != status {
+		r.drop(oldStatus)
+	}
+}
+
+func (r *Ring) drop(revision uint64) {
+	if revision >= r.First && revision < r.next {
+		r.at(revision).obsolete = true
+	}
+}
+
+// Append adds the next change.
+func (r *Ring) Append(c store.Change) {
+	if r.next-r.First == uint64(len(r.slots)) {
+		if old := r.at(r.First); old.Gone {
+			if h := (Half{old.Key, old.Part}); r.gone[h] == r.First {
+				delete(r.gone, h)
+			}
+		}
+		r.First++
+	}
+	h := Half{c.Key, c.Part}
+	if revision, ok := r.gone[h]; ok {
+		r.drop(revision)
+		delete(r.gone, h)
+	}
+	if c.Gone {
+		r.gone[h] = c.Revision
+	}
+	*r.at(c.Revision) = slot{Change: c}
+	r.next = c.Revision + 1
+}
+
+// From returns at most limit changes from a revision on, which must not be below
+// First.
+func (r *Ring) From(revision uint64, limit int) []store.Change {
+	if revision >= r.next {
+		return nil
+	}
+	out := make([]store.Change, 0, min(uint64(limit), r.next-revision))
+	for ; revision < r.next && len(out) < limit; revision++ {
+		if s := r.at(revision); !s.obsolete {
+			out = append(out, s.Change)
+		}
+	}
+	return out
+}
