@@ -16,7 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/admission"
 	"github.com/hawser-io/hawser/internal/admission/webhook"
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
@@ -67,7 +67,7 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !cfg.Registration.Enabled || cfg.Membership.Mode != membership.Auto || cfg.Membership.Signer.KeyFile != "/etc/hawser/signer/tls.key" {
+	if !cfg.Registration.Enabled || cfg.Membership.Mode != clustercontroller.Auto || cfg.Membership.Signer.KeyFile != "/etc/hawser/signer/tls.key" {
 		t.Errorf("configuration %+v", cfg)
 	}
 	cfg.Registration, cfg.Membership, cfg.file, cfg.reread = defaults.Registration, defaults.Membership, defaults.file, nil

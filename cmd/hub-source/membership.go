@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/hubsource"
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/taskgroup"
@@ -24,7 +24,7 @@ import (
 type membershipConfig struct {
 	// Mode says whether: off, on, or auto, which is on unless Open Cluster Management's
 	// registration controllers are found on the hub.
-	Mode membership.Mode `json:"mode"`
+	Mode clustercontroller.Mode `json:"mode"`
 	// Signer is the CA that signs the certificates of clusters. Without one nobody here does.
 	Signer struct {
 		// CertFile is the PEM file of the CA's certificate. It is read for each certificate.
@@ -40,8 +40,8 @@ type membershipConfig struct {
 }
 
 func defaultMembership() (c membershipConfig) {
-	c.Mode = membership.Off
-	c.Signer.Duration = cmdline.Duration(membership.DefaultDuration)
+	c.Mode = clustercontroller.Off
+	c.Signer.Duration = cmdline.Duration(clustercontroller.DefaultDuration)
 	return c
 }
 
@@ -49,18 +49,18 @@ func (c *membershipConfig) validate() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch c.Mode { // on and off without quotes are booleans to YAML
 	case "true":
-		c.Mode = membership.On
+		c.Mode = clustercontroller.On
 	case "false":
-		c.Mode = membership.Off
-	case membership.Off, membership.On, membership.Auto:
+		c.Mode = clustercontroller.Off
+	case clustercontroller.Off, clustercontroller.On, clustercontroller.Auto:
 	default:
-		wrong("membership.mode %q: use %s, %s or %s", c.Mode, membership.Auto, membership.On, membership.Off)
+		wrong("membership.mode %q: use %s, %s or %s", c.Mode, clustercontroller.Auto, clustercontroller.On, clustercontroller.Off)
 	}
 	if (c.Signer.CertFile == "") != (c.Signer.KeyFile == "") {
 		wrong("membership.signer: a CA needs certFile and keyFile; without both, nobody here signs")
 	}
 	if c.Signer.Duration <= 0 {
-		wrong("membership.signer.duration %s: use a positive time, as %s", time.Duration(c.Signer.Duration), membership.DefaultDuration)
+		wrong("membership.signer.duration %s: use a positive time, as %s", time.Duration(c.Signer.Duration), clustercontroller.DefaultDuration)
 	}
 	for _, user := range c.AutoApprovedUsers {
 		if user == "" {
@@ -72,7 +72,7 @@ func (c *membershipConfig) validate() (errs []error) {
 
 // rights are those that deploy/hub-source-registration/membership.yaml grants.
 func (c *membershipConfig) rights() []kubeconfig.Right {
-	if c.Mode == membership.Off {
+	if c.Mode == clustercontroller.Off {
 		return nil
 	}
 	const clusters, addons, works = "cluster.open-cluster-management.io", "addon.open-cluster-management.io", "work.open-cluster-management.io"
@@ -82,24 +82,24 @@ func (c *membershipConfig) rights() []kubeconfig.Right {
 		{Verbs: []string{"patch"}, Group: clusters, Resource: "managedclusters/status"},
 		{Verbs: []string{"get", "create", "patch"}, Resource: "namespaces"},
 		{Verbs: []string{"create"}, Group: coordination, Resource: "leases"},
-		{Verbs: []string{"list", "watch", "delete"}, Group: coordination, Resource: "leases", Object: membership.LeaseName},
+		{Verbs: []string{"list", "watch", "delete"}, Group: coordination, Resource: "leases", Object: clustercontroller.LeaseName},
 		{Verbs: []string{"list", "watch", "delete"}, Group: certificates, Resource: "certificatesigningrequests"},
 		{Verbs: []string{"update"}, Group: certificates, Resource: "certificatesigningrequests/approval"},
 		{Verbs: []string{"update"}, Group: certificates, Resource: "certificatesigningrequests/status"},
-		{Verbs: []string{"approve", "sign"}, Group: certificates, Resource: "signers", Object: membership.SignerName},
+		{Verbs: []string{"approve", "sign"}, Group: certificates, Resource: "signers", Object: clustercontroller.SignerName},
 		{Verbs: []string{"list", "delete"}, Group: addons, Resource: "managedclusteraddons"},
 		{Verbs: []string{"patch"}, Group: addons, Resource: "managedclusteraddons/status"},
 		{Verbs: []string{"list", "delete"}, Group: works, Resource: "manifestworks"},
 		{Verbs: []string{"get"}, Resource: "configmaps", Namespace: earliest.Namespace, Object: earliest.ConfigMap},
-		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: membership.OCMNamespace, Object: membership.OCMDeployment},
-		{Verbs: []string{"get"}, Group: coordination, Resource: "leases", Namespace: membership.OCMNamespace, Object: membership.OCMLease},
+		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: clustercontroller.OCMNamespace, Object: clustercontroller.OCMDeployment},
+		{Verbs: []string{"get"}, Group: coordination, Resource: "leases", Namespace: clustercontroller.OCMNamespace, Object: clustercontroller.OCMLease},
 	}
 }
 
 // addMembership has the members looked after while this replica leads. broker is the way on which
 // their agents come, nil if they come on others.
 func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker *registration.Server) error {
-	if c.Membership.Mode == membership.Off {
+	if c.Membership.Mode == clustercontroller.Off {
 		return nil
 	}
 	// Members have a rate of their own: neither waits behind the other's storms.
@@ -110,17 +110,17 @@ func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker 
 	if err := errors.Join(err, err2, err3); err != nil {
 		return fmt.Errorf("reach the hub: %w", err)
 	}
-	var link func() membership.ConnectionState
+	var link func() clustercontroller.ConnectionState
 	if broker != nil {
-		link = func() membership.ConnectionState {
+		link = func() clustercontroller.ConnectionState {
 			connected, since := broker.Connected()
-			return membership.ConnectionState{Connected: connected, Since: since}
+			return clustercontroller.ConnectionState{Connected: connected, Since: since}
 		}
 	}
-	m, err := membership.New(membership.Config{
+	m, err := clustercontroller.New(clustercontroller.Config{
 		Broker: link,
 		Mode:   c.Membership.Mode, AutoApprovedUsers: c.Membership.AutoApprovedUsers,
-		Signer: membership.Signer{CertFile: c.Membership.Signer.CertFile, KeyFile: c.Membership.Signer.KeyFile, Duration: time.Duration(c.Membership.Signer.Duration)},
+		Signer: clustercontroller.Signer{CertFile: c.Membership.Signer.CertFile, KeyFile: c.Membership.Signer.KeyFile, Duration: time.Duration(c.Membership.Signer.Duration)},
 		Kube:   kube, Clusters: clusters, Addons: addons, Metadata: into.Metadata,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})

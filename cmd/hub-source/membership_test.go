@@ -9,14 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/testkit/shipped"
 )
 
 func TestConfig_Membership(t *testing.T) {
 	args := append(tls, "--source-id=hub1")
 	c, err := loaded(t, "", args...)
-	if err != nil || c.Membership.Mode != membership.Off {
+	if err != nil || c.Membership.Mode != clustercontroller.Off {
 		t.Fatalf("without the key membership is %q: %v", c.Membership.Mode, err)
 	}
 	c, err = loaded(t, `
@@ -28,12 +28,12 @@ membership:
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := membershipConfig{Mode: membership.Auto, AutoApprovedUsers: []string{"system:serviceaccount:open-cluster-management:agent-registration-bootstrap"}}
+	want := membershipConfig{Mode: clustercontroller.Auto, AutoApprovedUsers: []string{"system:serviceaccount:open-cluster-management:agent-registration-bootstrap"}}
 	want.Signer.CertFile, want.Signer.KeyFile, want.Signer.Duration = "/ca/tls.crt", "/ca/tls.key", cmdline.Duration(24*time.Hour)
 	if diff := cmp.Diff(want, c.Membership); diff != "" {
 		t.Errorf("membership (-want +got): %s", diff)
 	}
-	for text, mode := range map[string]membership.Mode{"on": membership.On, "off": membership.Off, "'on'": membership.On, "'off'": membership.Off} {
+	for text, mode := range map[string]clustercontroller.Mode{"on": clustercontroller.On, "off": clustercontroller.Off, "'on'": clustercontroller.On, "'off'": clustercontroller.Off} {
 		if c, err := loaded(t, "membership: {mode: "+text+"}", args...); err != nil || c.Membership.Mode != mode {
 			t.Errorf("mode: %s is read as %q: %v", text, c.Membership.Mode, err)
 		}
@@ -64,16 +64,16 @@ func TestConfig_MembershipOfTheDocumentation(t *testing.T) {
 		t.Fatal("docs/join.md has no such example")
 	}
 	c, err := loaded(t, example, append(tls, "--source-id=hub1")...)
-	if err != nil || c.Membership.Mode != membership.Auto || len(c.Membership.AutoApprovedUsers) != 1 || c.Membership.Signer.CertFile == "" {
+	if err != nil || c.Membership.Mode != clustercontroller.Auto || len(c.Membership.AutoApprovedUsers) != 1 || c.Membership.Signer.CertFile == "" {
 		t.Errorf("the example: %+v, %v", c, err)
 	}
 }
 
 // TestMembership_HasTheRightsItNeeds: what doctor asks for is what deploy/ grants.
 func TestMembership_HasTheRightsItNeeds(t *testing.T) {
-	c := membershipConfig{Mode: membership.Auto}
+	c := membershipConfig{Mode: clustercontroller.Auto}
 	shipped.CompareRights(t, "../../deploy/hub-source-registration/membership.yaml", c.rights(), shipped.Without{})
-	if c.Mode = membership.Off; len(c.rights()) > 0 {
+	if c.Mode = clustercontroller.Off; len(c.rights()) > 0 {
 		t.Error("rights are asked for that nobody needs")
 	}
 }

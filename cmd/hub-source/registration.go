@@ -11,7 +11,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/hubsource"
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/taskgroup"
@@ -81,8 +81,8 @@ func registrationRights() []kubeconfig.Right {
 		{Verbs: []string{"impersonate"}, Resource: "serviceaccounts", Namespace: "open-cluster-management-hub", Object: "grpc-server-sa"},
 		{Verbs: []string{"get"}, Resource: "configmaps", Namespace: registration.BundleNamespace, Object: registration.BundleConfigMap},
 		{Verbs: []string{"list", "watch", "patch"}, Resource: "configmaps", Namespace: earliest.Namespace, Object: earliest.ConfigMap},
-		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: membership.OCMNamespace, Object: membership.OCMDeployment},
-		{Verbs: []string{"get"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: membership.OCMNamespace, Object: membership.OCMLease},
+		{Verbs: []string{"get"}, Group: "apps", Resource: "deployments", Namespace: clustercontroller.OCMNamespace, Object: clustercontroller.OCMDeployment},
+		{Verbs: []string{"get"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: clustercontroller.OCMNamespace, Object: clustercontroller.OCMLease},
 	}
 }
 
@@ -107,7 +107,7 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*reg
 	into.Changed = both.first
 	s := registration.New(registration.Config{
 		ID: c.SourceID, Hub: reach, Signers: c.Registration.CustomSigners, AccessReviews: c.Registration.AccessReviews,
-		FindOCM:    func(ctx context.Context) (string, error) { return membership.FindOCM(ctx, kube) },
+		FindOCM:    func(ctx context.Context) (string, error) { return clustercontroller.FindOCM(ctx, kube) },
 		MaxWaiting: c.Registration.MaxWaiting, Dialer: into.Dialer, Changed: both.second, Sessions: into.Sessions,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})

@@ -11,7 +11,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -117,7 +117,7 @@ type history struct {
 }
 
 func historyOf(c *clusterv1.ManagedCluster, requests []certificatesv1.CertificateSigningRequest) (h history) {
-	if key := c.Annotations[membership.KeyAnnotation]; key != "" && key != membership.NoKey {
+	if key := c.Annotations[clustercontroller.KeyAnnotation]; key != "" && key != clustercontroller.NoKey {
 		h.keys = append(h.keys, key)
 	}
 	for i := range requests {
@@ -129,7 +129,7 @@ func historyOf(c *clusterv1.ManagedCluster, requests []certificatesv1.Certificat
 			h.keys = append(h.keys, a.key)
 		}
 	}
-	h.member = membership.WasMember(c) || len(h.keys) > 0
+	h.member = clustercontroller.WasMember(c) || len(h.keys) > 0
 	return h
 }
 

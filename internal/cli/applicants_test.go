@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 )
 
 func csrOf(t *testing.T, subject pkix.Name) []byte {
@@ -177,11 +177,11 @@ func TestHistoryOf(t *testing.T) {
 		keys     int
 	}{
 		"asks":                         {fresh, []certificatesv1.CertificateSigningRequest{request()}, false, 0},
-		"was denied, and never joined": {marked(membership.KeyAnnotation, membership.NoKey), nil, false, 0},
+		"was denied, and never joined": {marked(clustercontroller.KeyAnnotation, clustercontroller.NoKey), nil, false, 0},
 		"accepted, and never joined":   {accepted, nil, false, 0},
-		"let in by a rule":             {marked(membership.KeyAnnotation, "ab"), nil, true, 1},
+		"let in by a rule":             {marked(clustercontroller.KeyAnnotation, "ab"), nil, true, 1},
 		"joined":                       {joined, nil, true, 0},
-		"marked":                       {marked(membership.MemberAnnotation, "true"), nil, true, 0},
+		"marked":                       {marked(clustercontroller.MemberAnnotation, "true"), nil, true, 0},
 		"restored without status":      {restored, nil, true, 0},
 		"approved":                     {fresh, []certificatesv1.CertificateSigningRequest{request("Approved")}, true, 1},
 		"approved and not signed":      {fresh, []certificatesv1.CertificateSigningRequest{request("Approved", "Failed")}, false, 0},

@@ -11,7 +11,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 )
 
@@ -43,13 +43,13 @@ func TestRejectCluster_OnlyAPersonAcceptsItAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	accepted, _, err := unstructured.NestedBool(o.Object, "spec", "hubAcceptsClient")
-	if got := o.GetAnnotations()[membership.KeyAnnotation]; err != nil || accepted || got != membership.NoKey {
+	if got := o.GetAnnotations()[clustercontroller.KeyAnnotation]; err != nil || accepted || got != clustercontroller.NoKey {
 		t.Errorf("accepted: %v, %v, key %q", accepted, err, got)
 	}
 	if err := hub.setAccepted(t.Context(), "north", true); err != nil {
 		t.Fatal(err)
 	}
-	if o, err = hub.Resource(clusterKind).Get(t.Context(), "north", metav1.GetOptions{}); err != nil || o.GetAnnotations()[membership.KeyAnnotation] != membership.NoKey {
-		t.Errorf("%v: after an acceptance by a person the key is %q", err, o.GetAnnotations()[membership.KeyAnnotation])
+	if o, err = hub.Resource(clusterKind).Get(t.Context(), "north", metav1.GetOptions{}); err != nil || o.GetAnnotations()[clustercontroller.KeyAnnotation] != clustercontroller.NoKey {
+		t.Errorf("%v: after an acceptance by a person the key is %q", err, o.GetAnnotations()[clustercontroller.KeyAnnotation])
 	}
 }

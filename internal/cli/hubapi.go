@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
@@ -102,7 +102,7 @@ func (h hubAPI) requests(ctx context.Context, cluster string) ([]certificatesv1.
 func (h hubAPI) setAccepted(ctx context.Context, name string, accepted bool) error {
 	patch := fmt.Appendf(nil, `{"spec":{"hubAcceptsClient":true}}`)
 	if !accepted {
-		patch = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"hubAcceptsClient":false}}`, membership.KeyAnnotation, membership.NoKey)
+		patch = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"hubAcceptsClient":false}}`, clustercontroller.KeyAnnotation, clustercontroller.NoKey)
 	}
 	_, err := h.Resource(clusterKind).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err

@@ -25,7 +25,7 @@ var components = []struct {
 	// which agents are there and what works say of that 130, a role that is missing 4, that files on disk
 	// have changed 1; Events about works, bounded and counted, warnings first, 195; works by condition, and how long statuses take, 33;
 	// which clusters have no agent, as the broker tells, and what works say of that 76; statuses that the hub never takes 65, saved elsewhere in it.
-	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/membership/"}, 5965},
+	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5965},
 	// Pebble 2,830, of which a check that names each wrong index entry takes 250, what a store
 	// without room does 230, the proof that it was closed whole 165, copies that cannot be taken
 	// half 130; stock agents 200,
@@ -49,7 +49,7 @@ var components = []struct {
 	// signing 140, the shell 470; that an outage of the broker is not taken for silence of agents 95,
 	// which were saved elsewhere in it; marks of members and denials in metadata, for a hub that is restored
 	// without status, 62, that nothing is signed after a denial 35, and from when on certificates of a cluster count 267.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/membership/"}, 4378},
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4378},
 	// Decisions 1,030, of which reports take 135, trying the certificate again 25 and moving to a new one
 	// 29, the SHA-256 of a request's key, by which a person tells it from a stranger's, 12; Secret, of which that it is somebody else's takes 15, sessions and facts of the cluster 600; a certificate that the hub wants anew, or does not take, 28.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1708},

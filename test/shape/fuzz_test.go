@@ -64,7 +64,7 @@ var decoders = map[string]string{
 	"internal/hubsource/core ListedOf":                       "internal/hubsource/core FuzzListedOf",
 	"internal/hubsource/core ReportOf":                       "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/core StateOf":                        "internal/hubsource/core FuzzStateOf",
-	"internal/hubsource/membership parseSubject":             "internal/hubsource/membership FuzzSound",
+	"internal/hubsource/clustercontroller parseSubject":      "internal/hubsource/clustercontroller FuzzSound",
 	"internal/cmdline Decode":                                "internal/cmdline FuzzDecode",
 	"internal/cmdline DecodeLenient":                         "internal/cmdline FuzzDecode",
 	"internal/identity/token parseKeys":                      "internal/identity/token FuzzVerify",
@@ -188,7 +188,7 @@ func TestDecoders_AreFuzzed(t *testing.T) {
 // joining are what reads requests for certificates, subjects, tokens and payloads of registration.
 var joining = []string{
 	"internal/broker/denylist ParseSubject", "internal/broker/tokens Tokens.Authenticate", "internal/cli applicationOf",
-	"internal/earliest Parse", "internal/hubsource/membership parseSubject", "internal/identity ReadRequest",
+	"internal/earliest Parse", "internal/hubsource/clustercontroller parseSubject", "internal/identity ReadRequest",
 	"internal/hubsource/registration readRequest", "internal/hubsource/registration decide", "internal/hubsource/registration kind.keep",
 	"internal/identity CheckAuthorities", "internal/identity Mapping.FromCertificate", "internal/identity/token Verifier.Verify", "internal/identity/token parseKeys",
 	"pkg/agent/registration ReadCredential", "pkg/agent/registration ReadKept", "pkg/agent/registration read",

@@ -14,11 +14,11 @@ const keyReader = "internal/identity/keys.go"
 // readsKeys are the files that may read keys and certificates all the same: they verify nothing by them
 // that comes from somebody else.
 var readsKeys = []string{
-	"internal/identity/watch.go",            // when its own certificates end
-	"internal/hubsource/membership/sign.go", // again what ReadPair has judged
-	"internal/install/certmanager.go",       // the same
-	"internal/pki/authority.go",             // its own, ECDSA alone
-	"pkg/agent/registration/credential.go",  // its own private key
+	"internal/identity/watch.go",                   // when its own certificates end
+	"internal/hubsource/clustercontroller/sign.go", // again what ReadPair has judged
+	"internal/install/certmanager.go",              // the same
+	"internal/pki/authority.go",                    // its own, ECDSA alone
+	"pkg/agent/registration/credential.go",         // its own private key
 }
 
 // TestKeys_AreReadOnce: who reads a key of a peer elsewhere forgets to judge it.

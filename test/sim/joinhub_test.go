@@ -12,7 +12,7 @@ import (
 	addonversioned "open-cluster-management.io/api/client/addon/clientset/versioned"
 	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
 
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/pki"
 	programs "github.com/hawser-io/hawser/internal/taskgroup"
@@ -124,7 +124,7 @@ func (s *joinSource) start() {
 	)
 }
 
-func (s *joinSource) membership(config *rest.Config, server *registration.Server, registry prometheus.Registerer, health *telemetry.Health, log *slog.Logger) *membership.Controller {
+func (s *joinSource) membership(config *rest.Config, server *registration.Server, registry prometheus.Registerer, health *telemetry.Health, log *slog.Logger) *clustercontroller.Controller {
 	kube, err := kubernetes.NewForConfig(config)
 	must(err)
 	clusters, err := clusterversioned.NewForConfig(config)
@@ -133,12 +133,12 @@ func (s *joinSource) membership(config *rest.Config, server *registration.Server
 	must(err)
 	meta, err := metadata.NewForConfig(config)
 	must(err)
-	c, err := membership.New(membership.Config{
-		Mode: membership.On, Signer: membership.Signer{CertFile: s.j.hub.cert, KeyFile: s.j.hub.key, Duration: certificateLifetime},
+	c, err := clustercontroller.New(clustercontroller.Config{
+		Mode: clustercontroller.On, Signer: clustercontroller.Signer{CertFile: s.j.hub.cert, KeyFile: s.j.hub.key, Duration: certificateLifetime},
 		Kube: kube, Clusters: clusters, Addons: addons, Metadata: meta, Registerer: registry, Health: health, Log: log,
-		Broker: func() membership.ConnectionState {
+		Broker: func() clustercontroller.ConnectionState {
 			connected, since := server.Connected()
-			return membership.ConnectionState{Connected: connected, Since: since}
+			return clustercontroller.ConnectionState{Connected: connected, Since: since}
 		},
 	})
 	must(err)

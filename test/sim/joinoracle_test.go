@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit/hubapi"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
@@ -223,7 +223,7 @@ func (o *joinOracle) shown(p transport.Peer, own string, d codec.DataType, data 
 			o.j.fail("I8", "%s/%s was sent ManagedCluster %s", p.Role, p.Name, m.Name)
 		}
 	case codec.SigningRequests:
-		if requester := m.Annotations[membership.UserAnnotation]; m.Labels["open-cluster-management.io/cluster-name"] != own || bootstrap && requester != p.User {
+		if requester := m.Annotations[clustercontroller.UserAnnotation]; m.Labels["open-cluster-management.io/cluster-name"] != own || bootstrap && requester != p.User {
 			o.j.fail("I8", "%s/%s was sent the request %s of %s", p.Role, p.Name, m.Name, requester)
 		}
 	case codec.TokenRequests:
@@ -335,7 +335,7 @@ func (o *joinOracle) lookAtApproval(csr hubapi.Object, cluster string, leaf *x50
 	o.j.mu.Unlock()
 	created, err := time.Parse(time.RFC3339, m["creationTimestamp"].(string))
 	must(err)
-	renewal := notes[membership.UserAnnotation] == leaf.Subject.CommonName
+	renewal := notes[clustercontroller.UserAnnotation] == leaf.Subject.CommonName
 	switch {
 	case byPerson:
 	case !renewal:

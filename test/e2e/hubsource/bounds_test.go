@@ -22,7 +22,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/broker"
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -142,7 +142,7 @@ func TestBounds(t *testing.T) {
 
 	h.patchCluster("usual", `{"spec":{"hubAcceptsClient":true}}`)
 	h.Eventually(func() error {
-		_, err := h.Kube.CoordinationV1().Leases("usual").Get(t.Context(), membership.LeaseName, metav1.GetOptions{})
+		_, err := h.Kube.CoordinationV1().Leases("usual").Get(t.Context(), clustercontroller.LeaseName, metav1.GetOptions{})
 		return errors.Join(err, b.Registration().Accepted("usual"))
 	})
 	agent := h.requester(b, transport.Peer{Role: string(identity.Agent), Name: "usual", User: agentOf("usual"), Groups: subjectOf("usual").Organization})
@@ -184,7 +184,7 @@ func TestBounds(t *testing.T) {
 		last = agent.requestsTokens(codec.SigningRequests, "usual", certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{clusterv1.ClusterNameLabelKey: "usual"}},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
-				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: membership.SignerName,
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: clustercontroller.SignerName,
 				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
 			},
 		})

@@ -32,7 +32,7 @@ import (
 	clusterversioned "open-cluster-management.io/api/client/cluster/clientset/versioned"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/membership"
+	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/test/e2e/harness"
@@ -60,12 +60,12 @@ func newMembersHub(t *testing.T) *membersHub {
 		h.Kubectl("apply", "--server-side", "-f", file)
 		h.Kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", file)
 	}
-	h.Kubectl("create", "namespace", membership.OCMNamespace)
+	h.Kubectl("create", "namespace", clustercontroller.OCMNamespace)
 	h.Kubectl("apply", "-f", "../../../deploy/hub-source-registration/membership.yaml")
 	h.Kubectl("create", "clusterrole", "makes-csrs", "--verb=create", "--resource=certificatesigningrequests.certificates.k8s.io")
-	h.Kubectl("create", "clusterrolebinding", "makes-csrs", "--clusterrole=makes-csrs", "--serviceaccount="+membership.OCMNamespace+":grpc-server-sa")
+	h.Kubectl("create", "clusterrolebinding", "makes-csrs", "--clusterrole=makes-csrs", "--serviceaccount="+clustercontroller.OCMNamespace+":grpc-server-sa")
 	as := rest.CopyConfig(h.Admin)
-	as.Impersonate = rest.ImpersonationConfig{UserName: membership.CreatorName}
+	as.Impersonate = rest.ImpersonationConfig{UserName: clustercontroller.CreatorName}
 	h.asGRPCServer = kubernetes.NewForConfigOrDie(as)
 	h.clusters, h.addons = clusterversioned.NewForConfigOrDie(h.Admin), addonversioned.NewForConfigOrDie(h.Admin)
 	return h
@@ -80,12 +80,12 @@ func (h *membersHub) serve(autoApproved ...string) {
 	}
 	h.roots.AppendCertsFromPEM(ca.CertificatePEM())
 	dir := h.TempDir()
-	s := membership.Signer{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), Duration: time.Hour}
+	s := clustercontroller.Signer{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"), Duration: time.Hour}
 	if err := errors.Join(os.WriteFile(s.CertFile, ca.CertificatePEM(), 0o600), os.WriteFile(s.KeyFile, ca.KeyPEM(), 0o600)); err != nil {
 		h.Fatal(err)
 	}
-	c, err := membership.New(membership.Config{
-		Mode: membership.Auto, Signer: s, AutoApprovedUsers: autoApproved,
+	c, err := clustercontroller.New(clustercontroller.Config{
+		Mode: clustercontroller.Auto, Signer: s, AutoApprovedUsers: autoApproved,
 		Kube: kubernetes.NewForConfigOrDie(h.Limited), Clusters: clusterversioned.NewForConfigOrDie(h.Limited),
 		Addons: addonversioned.NewForConfigOrDie(h.Limited), Metadata: metadata.NewForConfigOrDie(h.Limited),
 		Registerer: h.registry, Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
@@ -108,9 +108,9 @@ func (h *membersHub) request(name, cluster, user string, subject pkix.Name) {
 		h.Fatal(err)
 	}
 	csr := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}, Annotations: map[string]string{membership.UserAnnotation: user}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}, Annotations: map[string]string{clustercontroller.UserAnnotation: user}},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: membership.SignerName,
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: clustercontroller.SignerName,
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
 		},
 	}
@@ -202,7 +202,7 @@ func (h *membersHub) agent(name string) (stop func() error) {
 			case <-tick.C:
 			}
 			patch := fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
-			if _, err := h.Kube.CoordinationV1().Leases(name).Patch(ctx, membership.LeaseName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
+			if _, err := h.Kube.CoordinationV1().Leases(name).Patch(ctx, clustercontroller.LeaseName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
 				return err
 			}
 		}

@@ -1,4 +1,4 @@
-package membership
+package clustercontroller
 
 import (
 	"crypto"

@@ -1,4 +1,4 @@
-// Package membership is what a fleet needs on a hub that has none of the registration
+// Package clustercontroller is what a fleet needs on a hub that has none of the registration
 // controllers of Open Cluster Management: who is a member, and what the hub keeps of it.
 // hub-source runs it while it leads, beside the works. Where those controllers run, it rests.
 //
@@ -32,4 +32,4 @@
 // a cluster look silent.
 //
 // Memory is bounded by the clusters of the hub and their CSRs.
-package membership
+package clustercontroller
