@@ -15,8 +15,8 @@ import (
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 const (
@@ -32,14 +32,14 @@ func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 	hubConfig := f.Hub.KubeconfigPath
 	file := filepath.Join(d.Root, exampleFile)
 	d.printf("kubectl apply -f %s   (on the hub)", file)
-	if _, err := proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "apply", "-f", file); err != nil {
+	if _, err := childproc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "apply", "-f", file); err != nil {
 		return err
 	}
 	if err := d.follow(ctx, f); err != nil {
 		return err
 	}
 	managed := f.Clusters[exampleCluster].KubeconfigPath
-	out, err := proc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "get", "appliedmanifestworks", "-o", "name")
+	out, err := childproc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "get", "appliedmanifestworks", "-o", "name")
 	if err != nil {
 		return err
 	}
@@ -47,17 +47,17 @@ func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 		return fmt.Errorf("no AppliedManifestWork on %s", exampleCluster)
 	}
 	d.printf("on %s: %s", exampleCluster, strings.TrimSpace(string(out)))
-	_, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "-n", "default", "wait",
+	_, err = childproc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "-n", "default", "wait",
 		"--for=condition=Available", "--timeout=60s", "deployment", "--all")
 	if err != nil {
 		return err
 	}
-	out, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "-n", "default", "get", "deployments,serviceaccounts")
+	out, err = childproc.Run(ctx, f.Kubectl(), "--kubeconfig", managed, "-n", "default", "get", "deployments,serviceaccounts")
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(d.Out, "\n%s\n", out)
-	if out, err = proc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "get", "manifestworks", "-A"); err != nil {
+	if out, err = childproc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "get", "manifestworks", "-A"); err != nil {
 		return err
 	}
 	d.printf("kubectl get manifestworks -A   (on the hub)")

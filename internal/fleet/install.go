@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 // namespace is where deploy/ puts the programs.
@@ -29,7 +29,7 @@ func certificateOf(program string) (pki.Role, string) {
 
 // kubectl runs kubectl against a control plane as its administrator.
 func (f *Fleet) kubectl(ctx context.Context, c *controlplane.Cluster, args ...string) ([]byte, error) {
-	return proc.Run(ctx, f.Kubectl(), append([]string{"--kubeconfig", c.KubeconfigPath}, args...)...)
+	return childproc.Run(ctx, f.Kubectl(), append([]string{"--kubeconfig", c.KubeconfigPath}, args...)...)
 }
 
 // install applies CRDs and the bases of deploy/ to the control planes.

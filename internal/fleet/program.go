@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
@@ -26,7 +26,7 @@ import (
 // Start, Stop and Kill must not be called concurrently; the other methods may be
 // called at any time.
 type Program struct {
-	spec proc.Spec
+	spec childproc.Spec
 	// Admin is host:port of its admin endpoints; Mosquitto has none.
 	Admin  string
 	printf func(format string, args ...any)
@@ -34,7 +34,7 @@ type Program struct {
 	watch *watch // nil before Start and after Stop and Kill
 
 	mu      sync.Mutex // guards what follows
-	process *proc.Process
+	process *childproc.Process
 	crashes []string
 }
 
@@ -57,17 +57,17 @@ func (p *Program) Launch(ctx context.Context) error { return p.start(ctx, p.unre
 
 // unready is how kubelet starts a container: it keeps traffic away from what is
 // not ready, and waits for nothing.
-func (p *Program) unready() proc.Spec {
+func (p *Program) unready() childproc.Spec {
 	s := p.spec
 	s.Ready = nil
 	return s
 }
 
-func (p *Program) start(ctx context.Context, s proc.Spec) error {
+func (p *Program) start(ctx context.Context, s childproc.Spec) error {
 	if p.watch != nil {
 		return nil
 	}
-	process, err := proc.Start(ctx, s)
+	process, err := childproc.Start(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (p *Program) start(ctx context.Context, s proc.Spec) error {
 }
 
 // keep starts the program again whenever it ends, until ctx ends.
-func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.Process) {
+func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *childproc.Process) {
 	defer close(done)
 	for {
 		select {
@@ -89,12 +89,12 @@ func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.
 		}
 		p.note(process.LogTail())
 		p.printf("%s ended by itself and is started again, see %s", p.spec.Name, p.spec.LogFile)
-		for next := (*proc.Process)(nil); next == nil; {
+		for next := (*childproc.Process)(nil); next == nil; {
 			if !taskgroup.Sleep(ctx, restartAfter) {
 				return
 			}
 			var err error
-			if next, err = proc.Start(ctx, p.unready()); err != nil {
+			if next, err = childproc.Start(ctx, p.unready()); err != nil {
 				p.note(err.Error())
 				continue
 			}
@@ -104,7 +104,7 @@ func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *proc.
 	}
 }
 
-func (p *Program) set(process *proc.Process) {
+func (p *Program) set(process *childproc.Process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.process = process
@@ -125,7 +125,7 @@ func (p *Program) Crashes() []string {
 }
 
 // current returns the process that runs, nil when there is none.
-func (p *Program) current() *proc.Process {
+func (p *Program) current() *childproc.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.process == nil {
@@ -144,7 +144,7 @@ func (p *Program) Running() bool { return p.current() != nil }
 
 // disown ends the watch and returns the last process; nil when the program was
 // not meant to run.
-func (p *Program) disown() *proc.Process {
+func (p *Program) disown() *childproc.Process {
 	if p.watch == nil {
 		return nil
 	}
@@ -257,7 +257,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	admin := net.JoinHostPort(f.ip(owner), strconv.Itoa(cmd.readyPort))
 	return &Program{
 		Admin: admin, printf: f.cfg.Printf,
-		spec: proc.Spec{
+		spec: childproc.Spec{
 			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: args, Env: env,
 			LogFile: filepath.Join(f.LogDir(), name+".log"),
 			// All of /readyz, also what the probe leaves out: who starts a fleet wants

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
 // shellProgram runs a script as a program of a fleet.
@@ -17,7 +17,7 @@ func shellProgram(t *testing.T, script string) *Program {
 	t.Helper()
 	return &Program{
 		printf: t.Logf,
-		spec: proc.Spec{
+		spec: childproc.Spec{
 			Name: "program", Path: "/bin/sh", Args: []string{"-c", script},
 			LogFile: filepath.Join(t.TempDir(), "log"),
 		},
@@ -86,7 +86,7 @@ func TestProgram_PausesAndGoesOn(t *testing.T) {
 	}
 	defer p.Kill()
 	paused := func() bool {
-		out, err := proc.Run(t.Context(), "ps", "-o", "state=", "-p", strconv.Itoa(p.PID()))
+		out, err := childproc.Run(t.Context(), "ps", "-o", "state=", "-p", strconv.Itoa(p.PID()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
 // rendered is what one kustomize base of deploy/ says: the one Deployment and
@@ -33,7 +33,7 @@ type rendered struct {
 
 // render runs `kubectl kustomize` on a directory.
 func render(ctx context.Context, kubectl, dir string) (rendered, error) {
-	out, err := proc.Run(ctx, kubectl, "kustomize", dir)
+	out, err := childproc.Run(ctx, kubectl, "kustomize", dir)
 	if err != nil {
 		return rendered{}, err
 	}

@@ -5,10 +5,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/hawser-io/hawser/internal/census"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/workmetrics"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -102,12 +102,12 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	} {
 		gauge(d, n)
 	}
-	for i, condition := range census.Conditions {
-		for _, state := range census.States {
+	for i, condition := range workmetrics.Conditions {
+		for _, state := range workmetrics.States {
 			gauge(descConditions, s.Census[i][state], condition, state.String())
 		}
 	}
-	for _, a := range plain.Agents() {
+	for _, a := range sessionfence.Agents() {
 		gauge(descAgents, s.Agents[a], a.Kind, a.LastSeen)
 	}
 	for _, reason := range core.Reasons {

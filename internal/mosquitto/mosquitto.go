@@ -16,8 +16,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/debian"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 // FetchMosquitto fetches Mosquitto as [debian.FetchPackage] does and returns the path of the program.
@@ -44,23 +44,23 @@ func (c Config) Conf() string { return filepath.Join(c.Dir, "mosquitto.conf") }
 
 // Spec writes the configuration into Dir and returns how to start Mosquitto; it
 // is ready when it listens.
-func (c Config) Spec() (proc.Spec, error) {
+func (c Config) Spec() (childproc.Spec, error) {
 	host, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
-		return proc.Spec{}, fmt.Errorf("mosquitto: %w", err)
+		return childproc.Spec{}, fmt.Errorf("mosquitto: %w", err)
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return proc.Spec{}, fmt.Errorf("mosquitto: %w", err)
+		return childproc.Spec{}, fmt.Errorf("mosquitto: %w", err)
 	}
 	text := fmt.Sprintf("listener %s %s\nsocket_domain ipv4\n%s", port, host, c.Text)
 	if os.Geteuid() == 0 {
 		text += "\nuser root\n" // else it becomes a user who cannot read the files
 	}
 	if err := os.WriteFile(c.Conf(), []byte(text), 0o600); err != nil {
-		return proc.Spec{}, fmt.Errorf("mosquitto: %w", err)
+		return childproc.Spec{}, fmt.Errorf("mosquitto: %w", err)
 	}
 	log := filepath.Join(c.Dir, "mosquitto.log")
-	return proc.Spec{
+	return childproc.Spec{
 		Name: "mosquitto", Path: c.Program, Args: []string{"-c", c.Conf()}, LogFile: log,
 		Ready: func(ctx context.Context) error { return errors.Join(runs(log), listens(ctx, c.Addr)) },
 	}, nil
@@ -116,7 +116,7 @@ var listener = regexp.MustCompile(`(?m)^listener .*\n`)
 // Start starts a Mosquitto at c.Addr or, where that is empty, at a free port of
 // 127.0.0.1, and returns its address, too. It ends with Stop or Kill, or with this
 // process.
-func Start(ctx context.Context, c Config) (p *proc.Process, addr string, err error) {
+func Start(ctx context.Context, c Config) (p *childproc.Process, addr string, err error) {
 	chosen := c.Addr != ""
 	for range 10 {
 		if !chosen {
@@ -128,7 +128,7 @@ func Start(ctx context.Context, c Config) (p *proc.Process, addr string, err err
 		if err != nil {
 			return nil, "", err
 		}
-		if p, err = proc.Start(ctx, spec); err == nil {
+		if p, err = childproc.Start(ctx, spec); err == nil {
 			return p, c.Addr, nil
 		}
 		if chosen || !strings.Contains(err.Error(), "Address already in use") {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 const mosquittoRoot = "../.."
@@ -23,7 +23,7 @@ func program(t *testing.T) string {
 	return p
 }
 
-func stop(t *testing.T, p *proc.Process) {
+func stop(t *testing.T, p *childproc.Process) {
 	t.Helper()
 	if err := p.Stop(); err != nil {
 		t.Error(err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -12,14 +12,14 @@ import (
 // sourceSessions is the place of the agent's events, and of its source's, where no broker keeps
 // anything between the two; see package plain. Guarded by works.mu.
 type sourceSessions struct {
-	*plain.Tracker
+	*sessionfence.Tracker
 	// peer is the source that was heard last: there is one, to which the topic of the agent's
 	// events leads.
 	peer string
 }
 
 func newSourceSessions(c *CoreConfig) *sourceSessions {
-	return &sourceSessions{Tracker: plain.NewTracker(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
+	return &sourceSessions{Tracker: sessionfence.NewTracker(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
 }
 
 // stamp gives an event to a source its place.
@@ -88,7 +88,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 		c.mu.Unlock()
 		return true
 	}
-	m, err := plain.StampOf(e)
+	m, err := sessionfence.StampOf(e)
 	if err != nil {
 		c.mu.Unlock()
 		c.config.Metrics.event(eventUndecodable)
@@ -97,17 +97,17 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	}
 	c.sessions.peer = e.Source()
 	v := c.sessions.Observe(e.Source(), m)
-	if v == plain.CurrentFirst {
+	if v == sessionfence.CurrentFirst {
 		c.set.Session(e.Source())
 	}
 	var after time.Duration
 	report := false
 	switch v {
-	case plain.CurrentFirst, plain.NewPeerUnaware:
+	case sessionfence.CurrentFirst, sessionfence.NewPeerUnaware:
 		after, report = c.subscription.list(c.config.Now(), 0)
-	case plain.OldSession, plain.PeerUnaware:
+	case sessionfence.OldSession, sessionfence.PeerUnaware:
 		after, report = c.subscription.list(c.config.Now(), keepaliveEvery)
-	case plain.NoSession, plain.Current:
+	case sessionfence.NoSession, sessionfence.Current:
 	}
 	c.mu.Unlock()
 	if report {
@@ -123,7 +123,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 func (c *Core) number(spec *manifestwork.Spec, e codec.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m, err := plain.StampOf(e); c.subscription.stateless && err == nil {
+	if m, err := sessionfence.StampOf(e); c.subscription.stateless && err == nil {
 		spec.Revision = 0
 		if m.Session != (codec.Session{}) {
 			spec.Revision = m.Fence

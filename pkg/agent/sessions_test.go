@@ -9,28 +9,28 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // plainly is an agent behind a broker that keeps nothing, and hub the line of its source,
 // which has heard of it.
-func plainly(t *testing.T) (r *rig, hub *plain.Tracker) {
+func plainly(t *testing.T) (r *rig, hub *sessionfence.Tracker) {
 	r = newRig(t)
 	r.start()
 	events, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "s"})
 	if err != nil || len(events) != 1 {
 		t.Fatalf("%v, %v", events, err)
 	}
-	hub = plain.NewTracker(100, "hub")
+	hub = sessionfence.NewTracker(100, "hub")
 	hub.Observe(testCluster, r.stamp(events[0]))
 	return r, hub
 }
 
-func (r *rig) stamp(e codec.Event) plain.Stamp {
+func (r *rig) stamp(e codec.Event) sessionfence.Stamp {
 	r.t.Helper()
-	m, err := plain.StampOf(e)
+	m, err := sessionfence.StampOf(e)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -38,16 +38,16 @@ func (r *rig) stamp(e codec.Event) plain.Stamp {
 }
 
 // placed is a spec of the source at a place in its line.
-func (r *rig) placed(m plain.Stamp, w *workv1.ManifestWork, action codec.Action) codec.Event {
+func (r *rig) placed(m sessionfence.Stamp, w *workv1.ManifestWork, action codec.Action) codec.Event {
 	return r.ocmEvent(w, action, m.Put)
 }
 
 // lists takes the list that the agent has to send, and returns it with what it is stamped with.
-func (r *rig) lists() (plain.Stamp, bool) {
+func (r *rig) lists() (sessionfence.Stamp, bool) {
 	r.t.Helper()
 	l, ok := r.core.NextSync()
 	if !ok {
-		return plain.Stamp{}, false
+		return sessionfence.Stamp{}, false
 	}
 	r.core.SyncDone(l, nil)
 	return r.stamp(l.Event), true
@@ -57,7 +57,7 @@ func TestCore_SendsPeerSessionToSource(t *testing.T) {
 	r, hub := plainly(t)
 	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	m, ok := r.lists()
-	if !ok || hub.Observe(testCluster, m) != plain.CurrentFirst {
+	if !ok || hub.Observe(testCluster, m) != sessionfence.CurrentFirst {
 		t.Fatalf("after the first event of a session it says %+v", m)
 	}
 	r.settle(time.Second)
@@ -76,7 +76,7 @@ func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 	if _, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "s"}); err != nil {
 		t.Fatal(err)
 	}
-	hub := plain.NewTracker(100, "hub")
+	hub := sessionfence.NewTracker(100, "hub")
 	publish := func() {
 		r.syncIn = 0
 		r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
@@ -95,7 +95,7 @@ func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 		t.Errorf("each event starts a timer of %v", r.syncIn)
 	}
 	r.now = r.now.Add(keepaliveEvery - 2*time.Second)
-	if m, ok := r.lists(); !ok || hub.Observe(testCluster, m) != plain.CurrentFirst {
+	if m, ok := r.lists(); !ok || hub.Observe(testCluster, m) != sessionfence.CurrentFirst {
 		t.Errorf("after %v it says %+v", keepaliveEvery, m)
 	}
 }
@@ -111,7 +111,7 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r.handle(late)
 	r.expectValue("a", "1")
 
-	next := plain.NewTracker(200, "next")
+	next := sessionfence.NewTracker(200, "next")
 	next.Observe(testCluster, r.core.sessions.Stamp("hub"))
 	r.handle(r.placed(next.Stamp(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	r.now = r.now.Add(time.Minute)
@@ -133,8 +133,8 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 // TestCore_OCMSourceBehindAStatelessBroker: it says nothing of sessions, and its versions count.
 func TestCore_OCMSourceBehindAStatelessBroker(t *testing.T) {
 	r, _ := plainly(t)
-	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
-	r.handle(r.placed(plain.Stamp{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
+	r.handle(r.placed(sessionfence.Stamp{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
+	r.handle(r.placed(sessionfence.Stamp{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
 	r.expectValue("a", "2")
 	bad := r.ocmEvent(hubWork("w-1", "web", 3, configMap("a", "3")), codec.UpdateRequest, func(e *codec.Event) { e.SetExtension(codec.ExtSession, "x") })
 	r.handle(bad)

@@ -12,7 +12,7 @@ import (
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
 const applied = `apiVersion: work.open-cluster-management.io/v1
@@ -67,7 +67,7 @@ func (b *bench) applyOnce(ctx context.Context, c workclient.Interface, name stri
 	began := time.Now()
 	kubectl := make(chan error, 1)
 	go func() {
-		_, err := proc.Run(ctx, b.fleet.Kubectl(), "--kubeconfig", b.fleet.Hub.KubeconfigPath, "apply", "-f", file)
+		_, err := childproc.Run(ctx, b.fleet.Kubectl(), "--kubeconfig", b.fleet.Hub.KubeconfigPath, "apply", "-f", file)
 		kubectl <- err
 	}()
 	var seen time.Time

@@ -20,10 +20,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	hubregistration "github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/internal/testkit/hubapi"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -47,8 +47,8 @@ type joining struct {
 	dir    string
 	pki    pki.Dir
 	hub    *hubapi.Server
-	broker *proc.Process
-	source *proc.Process
+	broker *childproc.Process
+	source *childproc.Process
 	addr   string
 	token  string
 
@@ -139,7 +139,7 @@ func pass(ctx context.Context, d time.Duration) error {
 
 // processors is how many seconds broker and hub-source have had a processor.
 func (j *joining) processors() (seconds [2]float64) {
-	for i, p := range []*proc.Process{j.broker, j.source} {
+	for i, p := range []*childproc.Process{j.broker, j.source} {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 		if err != nil {
 			continue // it is gone, which others say
@@ -270,17 +270,17 @@ membership: {mode: "on", signer: {certFile: %q, keyFile: %q, duration: 24h}, aut
 			return err
 		}
 	}
-	if j.broker, err = proc.Start(ctx, j.program(root, "hawser-broker", "broker.yaml", brokerAdmin)); err != nil {
+	if j.broker, err = childproc.Start(ctx, j.program(root, "hawser-broker", "broker.yaml", brokerAdmin)); err != nil {
 		return err
 	}
-	if j.source, err = proc.Start(ctx, j.program(root, "hawser-hub-source", "hub-source.yaml", sourceAdmin)); err != nil {
+	if j.source, err = childproc.Start(ctx, j.program(root, "hawser-hub-source", "hub-source.yaml", sourceAdmin)); err != nil {
 		j.broker.Kill()
 	}
 	return err
 }
 
-func (j *joining) program(root, name, config, admin string) proc.Spec {
-	return proc.Spec{
+func (j *joining) program(root, name, config, admin string) childproc.Spec {
+	return childproc.Spec{
 		Name: name, Path: filepath.Join(root, "bin", name), Args: []string{"--config", filepath.Join(j.dir, config)}, LogFile: filepath.Join(j.dir, name+".log"),
 		Ready: func(ctx context.Context) error {
 			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)

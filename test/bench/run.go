@@ -14,10 +14,10 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
@@ -151,12 +151,12 @@ func (b *bench) echoAddr() string {
 }
 
 // startEcho runs this program again as the bare echo server.
-func (b *bench) startEcho(ctx context.Context) (*proc.Process, error) {
+func (b *bench) startEcho(ctx context.Context) (*childproc.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return proc.Start(ctx, proc.Spec{
+	return childproc.Start(ctx, childproc.Spec{
 		Name: "echo", Path: self, Args: []string{"-serve-echo", string(b.fleet.PKI()), "-echo-addr", b.echoAddr()}, LogFile: echoLog(b.dir),
 		Ready: func(ctx context.Context) error {
 			var d net.Dialer

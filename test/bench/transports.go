@@ -15,11 +15,11 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/mosquitto"
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -359,7 +359,7 @@ func (a *benchAgent) deliver(ctx context.Context, conn transport.Conn, version i
 // certificate.
 type mosquittoProcess struct {
 	config  mosquitto.Config
-	process *proc.Process
+	process *childproc.Process
 }
 
 func (m *mosquittoProcess) prepare(ctx context.Context, b *bench) (err error) {

@@ -22,8 +22,8 @@ import (
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 const (
@@ -182,7 +182,7 @@ func (w *worksBench) kubectl(ctx context.Context, kubeconfig, name, text string)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return err
 	}
-	_, err := proc.Run(ctx, w.fleet.Kubectl(), "--kubeconfig", kubeconfig, "apply", "--server-side", "-f", file)
+	_, err := childproc.Run(ctx, w.fleet.Kubectl(), "--kubeconfig", kubeconfig, "apply", "--server-side", "-f", file)
 	return err
 }
 

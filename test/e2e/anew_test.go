@@ -9,8 +9,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -32,7 +32,7 @@ func TestRecreatedWhileAgentIsAway(t *testing.T) {
 	shows := func(what, want string) {
 		t.Helper()
 		harness.Eventually(t, func(ctx context.Context) error {
-			out, err := proc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), "get", what, "--broker", f.BrokerAddr(),
+			out, err := childproc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), "get", what, "--broker", f.BrokerAddr(),
 				"--ca", keys.CACert(), "--cert", keys.Cert(pki.Operator, "operator"), "--key", keys.Key(pki.Operator, "operator"))
 			if err != nil {
 				return err

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 	"github.com/hawser-io/hawser/test/witness"
 )
@@ -262,6 +262,6 @@ func (f *Fleet) hawser(t *testing.T, args ...string) {
 }
 
 func (f *Fleet) tryHawser(ctx context.Context, args ...string) error {
-	_, err := proc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), args...)
+	_, err := childproc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), args...)
 	return err
 }

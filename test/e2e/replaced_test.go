@@ -9,8 +9,8 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -33,7 +33,7 @@ func TestClusterReplaced(t *testing.T) {
 	hawser := func(args ...string) (string, error) {
 		args = append(args, "--broker", f.BrokerAddr(), "--ca", operator.CACert(),
 			"--cert", operator.Cert(pki.Operator, "operator"), "--key", operator.Key(pki.Operator, "operator"))
-		out, err := proc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), args...)
+		out, err := childproc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), args...)
 		return string(out), err
 	}
 	harness.Eventually(t, func(context.Context) error {

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 // garbled are headers that the library of gRPC answers before anybody is asked, by their shape. It
@@ -112,7 +112,7 @@ func alone(t *testing.T, more string) *stage {
 	if err := os.WriteFile(config, []byte(rule+more), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.brokerAt = proc.Spec{
+	s.brokerAt = childproc.Spec{
 		Name: "broker", Path: brokerProgram(t), LogFile: filepath.Join(s.dir, "broker.log"), Ready: s.ready,
 		Args: []string{
 			"--config", config, "--listen", s.addr, "--admin-listen", s.admin, "--data-dir", filepath.Join(s.dir, "data"),

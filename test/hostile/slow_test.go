@@ -19,10 +19,10 @@ import (
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/memlimit"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -35,7 +35,7 @@ import (
 // machine.
 func TestSpecFlood(t *testing.T) {
 	s := prepareStage(t)
-	s.brokerAt = proc.Spec{
+	s.brokerAt = childproc.Spec{
 		Name: "slow broker", Path: "taskset", Args: []string{"-c", "0", os.Args[0]}, LogFile: filepath.Join(s.dir, "broker.log"),
 		Env: []string{part + "=slow-broker", "HAWSER_HOSTILE_ADDR=" + s.addr, "HAWSER_HOSTILE_ADMIN=" + s.admin,
 			"HAWSER_HOSTILE_PKI=" + string(s.pki), "HAWSER_HOSTILE_DATA=" + filepath.Join(s.dir, "data")},

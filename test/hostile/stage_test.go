@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 const (
@@ -48,10 +48,10 @@ type stage struct {
 	pki      pki.Dir
 	addr     string // of the broker
 	admin    string
-	broker   *proc.Process
+	broker   *childproc.Process
 	fleet    *actor
 	hub      *actor // through which clusters join, if they do
-	brokerAt proc.Spec
+	brokerAt childproc.Spec
 }
 
 // prepareStage prepares what broker and fleet need.
@@ -75,7 +75,7 @@ func newStage(t *testing.T, hub bool) *stage {
 	if err := os.WriteFile(config, []byte(rule), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.brokerAt = proc.Spec{
+	s.brokerAt = childproc.Spec{
 		Name: "broker", Path: "prlimit", LogFile: filepath.Join(s.dir, "broker.log"),
 		Args: []string{
 			fmt.Sprintf("--nofile=%d:%d", nofile, nofile), "taskset", "-c", "0", brokerProgram(t),
@@ -156,7 +156,7 @@ func freeAddr(t *testing.T) string {
 
 func (s *stage) startBroker() {
 	s.t.Helper()
-	p, err := proc.Start(s.t.Context(), s.brokerAt)
+	p, err := childproc.Start(s.t.Context(), s.brokerAt)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func (s *stage) restartPeak() {
 type actor struct {
 	t       *testing.T
 	name    string
-	process *proc.Process
+	process *childproc.Process
 	stdin   string // file that it looks for orders in
 	mu      sync.Mutex
 	read    int // bytes of its log that were read
@@ -250,7 +250,7 @@ func (s *stage) play(core, name, addr string) *actor {
 	}
 	defer log.Close()
 	a := &actor{t: s.t, name: name, stdin: log.Name() + ".orders"}
-	a.process, err = proc.Start(s.t.Context(), proc.Spec{
+	a.process, err = childproc.Start(s.t.Context(), childproc.Spec{
 		Name: name, Path: "taskset", Args: []string{"-c", core, os.Args[0]}, LogFile: log.Name(),
 		Env: []string{part + "=" + name, "HAWSER_HOSTILE_ADDR=" + addr, "HAWSER_HOSTILE_PKI=" + string(s.pki), "HAWSER_HOSTILE_ORDERS=" + a.stdin},
 	})

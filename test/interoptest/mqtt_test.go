@@ -15,10 +15,10 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/mosquitto"
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
@@ -27,7 +27,7 @@ import (
 type mosquittoBroker struct {
 	t       testing.TB
 	config  mosquitto.Config
-	process *proc.Process
+	process *childproc.Process
 	addr    string
 }
 

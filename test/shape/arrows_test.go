@@ -28,11 +28,11 @@ var rows = [][]string{
 	{"pkg/agent", "pkg/agent/registration"},
 	{"pkg/agent/..."},
 	{"pkg/session/..."},
-	{"internal/resync", "internal/plain"},
+	{"internal/resync", "internal/sessionfence"},
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/census", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/proc", "internal/debian", "internal/kubeconfig", "internal/kubeerror"},
+	{"internal/workmetrics", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/childproc", "internal/debian", "internal/kubeconfig", "internal/kubeerror"},
 	{"internal/earliest"},
 	{"internal/refusal"},
 	{"internal/testkit/..."},
@@ -57,7 +57,7 @@ var apart = []struct{ from, to, why string }{
 
 // pure lists the packages without clock, socket, lock, file, logger or chance:
 // inputs in, decisions out.
-var pure = []string{"pkg/codec/...", "internal/census", "internal/fair", "internal/resync", "internal/plain", "internal/kubeerror", "internal/broker/deliveryqueue", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
+var pure = []string{"pkg/codec/...", "internal/workmetrics", "internal/fair", "internal/resync", "internal/sessionfence", "internal/kubeerror", "internal/broker/deliveryqueue", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
 // impure lists what those may not import. time is allowed as a type.
 var impure = []string{

@@ -12,8 +12,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/census"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
+	"github.com/hawser-io/hawser/internal/workmetrics"
 	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -233,10 +233,10 @@ func (w *world) checkRest() {
 	if len(w.calls) != 0 {
 		w.fail("I1", "%d publishes are never answered", len(w.calls))
 	}
-	s, counted := w.source.core.Stats(), census.Counts{}
+	s, counted := w.source.core.Stats(), workmetrics.Counts{}
 	for _, o := range w.hub.works {
-		var class census.ConditionStates
-		counted.Move(&class, census.Of(o))
+		var class workmetrics.ConditionStates
+		counted.Move(&class, workmetrics.Of(o))
 	}
 	if s.Pending != 0 || s.InitialSync != 0 || s.Works != len(w.hub.works) || s.Census != counted {
 		w.fail("I5", "the hub source keeps %+v for %d works: %v", s, len(w.hub.works), counted)

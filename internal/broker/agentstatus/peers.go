@@ -21,7 +21,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -178,7 +178,7 @@ func (p *Peers) Absent(scope store.Scope) (c codec.AbsentCluster, absent bool) {
 		return c, false
 	}
 	_, came := p.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
-	c = codec.AbsentCluster{Cluster: scope.Cluster, Since: plain.Latest(e.known, e.Seen), Never: !came}
+	c = codec.AbsentCluster{Cluster: scope.Cluster, Since: sessionfence.Latest(e.known, e.Seen), Never: !came}
 	if e.state == Refused {
 		c.Why = e.Refusal
 	} else if !e.CertificateEnds.IsZero() && e.CertificateEnds.Before(p.cfg.Now()) {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/census"
+	"github.com/hawser-io/hawser/internal/workmetrics"
 )
 
 // LatencyTracker measures how long versions of works take from their commit. It knows nothing of what
@@ -17,14 +17,14 @@ type LatencyTracker struct {
 	sent, confirmed prometheus.Observer
 
 	mu      sync.Mutex // guards commits
-	commits *census.Commits
+	commits *workmetrics.Commits
 }
 
 // NewTimes returns the times of the broker that cfg is for, and makes their metrics.
 func NewTimes(cfg *Config) *LatencyTracker {
 	m := cfg.Meter()
 	return &LatencyTracker{
-		now: cfg.Now, commits: census.NewCommits(cfg.Store.Head().Revision),
+		now: cfg.Now, commits: workmetrics.NewCommits(cfg.Store.Head().Revision),
 		sent:      m.Waits("delivery_duration_seconds", "Time from the commit of a version of a work to when it was sent to its cluster."),
 		confirmed: m.Waits("status_duration_seconds", "Time from the commit of a version of a work to the commit of the first status about it."),
 	}

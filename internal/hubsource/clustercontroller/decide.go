@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 )
 
 const (
@@ -53,7 +53,7 @@ type renewal struct {
 }
 
 // alive is when the agent was heard last.
-func (r *renewal) alive() time.Time { return plain.Latest(r.seen, r.lastSeen) }
+func (r *renewal) alive() time.Time { return sessionfence.Latest(r.seen, r.lastSeen) }
 
 // effects are what follows from a situation, in the order in which it is done.
 type effects struct {
@@ -131,7 +131,7 @@ func decideMember(s clusterState) (e effects) {
 
 // check returns what Available is to say of the agent, nil for what it has, and when to look again.
 func (s clusterState) check(has *metav1.Condition) (reported *metav1.Condition, after time.Duration) {
-	if left := plain.Latest(s.renewal.alive(), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
+	if left := sessionfence.Latest(s.renewal.alive(), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
 		return nil, left
 	}
 	reported = &disconnectedCondition

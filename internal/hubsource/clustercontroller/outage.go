@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 )
 
 const (
@@ -55,7 +55,7 @@ func (o *outage) judge(now time.Time, link ConnectionState) (l outlook) {
 	case o.lasts:
 		o.calm = now
 	}
-	o.lasts, l.calm = l.outage != nil, plain.Latest(o.calm, link.Since)
+	o.lasts, l.calm = l.outage != nil, sessionfence.Latest(o.calm, link.Since)
 	return l
 }
 
@@ -95,7 +95,7 @@ func (m *members) outlook(now time.Time) outlook {
 			if !has || !isConnected(c) {
 				continue
 			}
-			if o.connected++; now.Sub(plain.Latest(r.alive(), plain.Latest(o.calm, link.Since))) >= latePeriods*period(c) {
+			if o.connected++; now.Sub(sessionfence.Latest(r.alive(), sessionfence.Latest(o.calm, link.Since))) >= latePeriods*period(c) {
 				o.late++
 			}
 		}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 )
 
 const (
@@ -140,18 +140,18 @@ func (a authority) issue(r request, random io.Reader, now time.Time, valid time.
 	// t1 a clock is a year ahead for two seconds, t2 it signs here: the certificate would begin in a year,
 	// and its holder be out until then. The hub noted the approval by its own clock.
 	if !r.approved.IsZero() && now.Sub(r.approved) > backdate {
-		now = plain.Latest(r.approved, a.cert.NotBefore)
+		now = sessionfence.Latest(r.approved, a.cert.NotBefore)
 	}
 	if now.Before(a.cert.NotBefore) || !now.Before(a.cert.NotAfter) {
 		return nil, fmt.Errorf("the CA is valid from %s to %s only", a.cert.NotBefore.UTC().Format(time.RFC3339), a.cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	template := &x509.Certificate{
 		RawSubject: r.parsed.RawSubject, // the serial number is a random one
-		NotBefore:  plain.Latest(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
+		NotBefore:  sessionfence.Latest(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 		// t1 the hub's clock sets an earliest issue time, t2 a clock here that is a little behind signs.
-		ExtraExtensions: []pkix.Extension{earliest.Extension(plain.Latest(now, r.earliest))},
+		ExtraExtensions: []pkix.Extension{earliest.Extension(sessionfence.Latest(now, r.earliest))},
 	}
 	if _, isRSA := r.parsed.PublicKey.(*rsa.PublicKey); isRSA {
 		template.KeyUsage |= x509.KeyUsageKeyEncipherment

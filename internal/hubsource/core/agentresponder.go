@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hawser-io/hawser/internal/fair"
-	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -47,7 +47,7 @@ type remoteAgent struct {
 type Listed struct {
 	Cluster  string
 	Versions []codec.ResourceVersion
-	Stamp    plain.Stamp
+	Stamp    sessionfence.Stamp
 }
 
 // ListedOf reads a spec resync request. The error is a *codec.AttributeError, or
@@ -57,7 +57,7 @@ func ListedOf(e codec.Event) (l *Listed, err error) {
 	if l.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
-	if l.Stamp, err = plain.StampOf(e); err != nil {
+	if l.Stamp, err = sessionfence.StampOf(e); err != nil {
 		return nil, err
 	}
 	l.Versions, err = codec.DecodeVersions(e.Data())
@@ -173,7 +173,7 @@ func (p *agentResponder) dueAgain(w *work) bool {
 //	t1  A spec is published. It names no session of the agent.
 //	t2  The agent drops it and says so, by its list or a report.
 //	t3  The broker acknowledges what was published at t1.
-func (p *agentResponder) isDropped(cl *cluster, m plain.Stamp) bool {
+func (p *agentResponder) isDropped(cl *cluster, m sessionfence.Stamp) bool {
 	return p.f.stateless && !p.f.sessions.Counts(cl.name, m)
 }
 
@@ -190,18 +190,18 @@ func (p *agentResponder) paced(w *work) bool {
 // acceptsStamp reports whether an event of a cluster's agent counts. One that has not heard of this
 // session is told of it. One whose session was not known when its statuses were asked for is asked
 // again: it dropped the request.
-func (p *agentResponder) acceptsStamp(cluster string, m plain.Stamp) bool {
+func (p *agentResponder) acceptsStamp(cluster string, m sessionfence.Stamp) bool {
 	cl := p.f.clusters[cluster]
 	if !p.f.stateless || cl == nil {
 		return true
 	}
 	v := p.f.sessions.Observe(cluster, m)
-	if v != plain.OldSession {
+	if v != sessionfence.OldSession {
 		p.noteLastSeen(cl)
 	}
 	switch {
 	case !cl.selected:
-	case v == plain.CurrentFirst:
+	case v == sessionfence.CurrentFirst:
 		p.requestAllStatuses(cl)
 	case !v.IsAccepted():
 		cl.agent.noticeDue = true

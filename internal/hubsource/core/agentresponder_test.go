@@ -8,7 +8,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -27,9 +27,9 @@ func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 }
 
 // ours is an agent that has heard of the core's session.
-func (f *fixture) ours(cluster string) *plain.Tracker {
+func (f *fixture) ours(cluster string) *sessionfence.Tracker {
 	f.t.Helper()
-	agent := plain.NewTracker(5, "agent")
+	agent := sessionfence.NewTracker(5, "agent")
 	f.core.index.sessions.Observe(cluster, agent.Stamp("hub"))
 	agent.Observe("hub", f.core.index.sessions.Stamp(cluster))
 	if !f.core.responder.acceptsStamp(cluster, agent.Stamp("hub")) {
@@ -349,8 +349,8 @@ func TestStatelessBroker_HubThatWentBack(t *testing.T) {
 			t.Errorf("event %d has version %v", i, v)
 		}
 	}
-	first, _ := plain.StampOf(events[0])
-	second, _ := plain.StampOf(events[1])
+	first, _ := sessionfence.StampOf(events[0])
+	second, _ := sessionfence.StampOf(events[1])
 	if first.Fence >= second.Fence || events[0].ID() == events[1].ID() {
 		t.Errorf("the events are %+v and %+v", first, second)
 	}
@@ -374,7 +374,7 @@ func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
 	f.requested("cluster1")
-	agent := plain.NewTracker(5, "agent")
+	agent := sessionfence.NewTracker(5, "agent")
 	send := func() *Report {
 		r := report(a, 1, applied(3))
 		r.Stamp = agent.Stamp("hub")
@@ -394,7 +394,7 @@ func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	if v := f.core.Report(send()); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
-	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: plain.Stamp{Session: codec.Session{Number: 4, ID: "agent"}}}) {
+	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: sessionfence.Stamp{Session: codec.Session{Number: 4, ID: "agent"}}}) {
 		t.Error("a list of an earlier agent counts")
 	}
 }
@@ -415,7 +415,7 @@ func TestStatelessBroker_SequencesRestartWithAgent(t *testing.T) {
 	if v := send(6); v != Stale {
 		t.Errorf("an older one is %s", v)
 	}
-	agent = plain.NewTracker(6, "next")
+	agent = sessionfence.NewTracker(6, "next")
 	agent.Observe("hub", f.core.index.sessions.Stamp("cluster1"))
 	f.core.Report(&Report{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	agent.Observe("hub", f.core.index.sessions.Stamp("cluster1"))
@@ -538,7 +538,7 @@ func TestStatelessBroker_FindsMissingWorksByDigest(t *testing.T) {
 		t.Fatalf("what may be under way leads to %T", e)
 	}
 	request, ok := send(other).(RequestStatuses)
-	if !ok || request.Stamp.PeerSession != (codec.Session{}) || agent.Observe("hub", request.Stamp) != plain.PeerUnaware {
+	if !ok || request.Stamp.PeerSession != (codec.Session{}) || agent.Observe("hub", request.Stamp) != sessionfence.PeerUnaware {
 		t.Fatalf("digests that stay different lead to %+v", request)
 	}
 	f.done(request, Result{Sent: 1})

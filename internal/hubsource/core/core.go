@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/census"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
+	"github.com/hawser-io/hawser/internal/workmetrics"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -81,7 +81,7 @@ type underWay struct {
 // New returns a core that knows no work and no broker.
 func New(cfg Config) *Core {
 	c := &Core{inFlight: map[slot]underWay{}}
-	line := plain.NewTracker(uint64(max(cfg.Now().UnixMilli(), 1)), cfg.NewID())
+	line := sessionfence.NewTracker(uint64(max(cfg.Now().UnixMilli(), 1)), cfg.NewID())
 	c.begin(newFleet(cfg, 0, line), cfg.State, reasonKept)
 	return c
 }
@@ -248,9 +248,9 @@ type Stats struct {
 	// Disconnected is the number of clusters whose agent, one of ours behind a broker that keeps
 	// nothing, is away. Agents are all clusters behind such a broker.
 	Disconnected int
-	Agents       map[plain.Agent]int
+	Agents       map[sessionfence.Agent]int
 	// Census counts works by what their conditions say.
-	Census census.Counts
+	Census workmetrics.Counts
 	// Undelivered is the number of works with Delivered=False by reason.
 	Undelivered map[string]int
 	Connected   bool
@@ -260,14 +260,14 @@ type Stats struct {
 func (c *Core) Stats() Stats {
 	f := c.index
 	s := Stats{Works: len(f.works), Pending: f.pending, InitialSync: len(f.initialSync), Connected: f.connected, Census: f.census,
-		Undelivered: maps.Clone(f.undelivered), Agents: map[plain.Agent]int{}}
+		Undelivered: maps.Clone(f.undelivered), Agents: map[sessionfence.Agent]int{}}
 	for _, cl := range f.clusters {
 		if !cl.selected {
 			continue
 		}
 		s.Clusters++
 		if f.stateless {
-			s.Agents[plain.AgentOf(f.Now(), cl.agent.lastSeen, f.sessions.IsHawser(cl.name))]++
+			s.Agents[sessionfence.AgentOf(f.Now(), cl.agent.lastSeen, f.sessions.IsHawser(cl.name))]++
 		}
 		if f.isDisconnected(cl) {
 			s.Disconnected++

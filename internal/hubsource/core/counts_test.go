@@ -8,17 +8,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/census"
+	"github.com/hawser-io/hawser/internal/workmetrics"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // countsOf counts the works that a core knows anew.
-func countsOf(c *Core) (n census.Counts) {
+func countsOf(c *Core) (n workmetrics.Counts) {
 	for _, w := range c.index.works {
 		if w.hub.object != nil && w.hub.ended == alive {
-			var class census.ConditionStates
-			n.Move(&class, census.Of(w.hub.object))
+			var class workmetrics.ConditionStates
+			n.Move(&class, workmetrics.Of(w.hub.object))
 		}
 	}
 	return n
@@ -30,7 +30,7 @@ func TestCore_CountsWorksByCondition(t *testing.T) {
 	counted := func(applied, missing, outdated, deleting int) {
 		t.Helper()
 		n := f.core.Stats().Census[0]
-		if got, want := []int{n[census.True], n[census.Missing], n[census.Outdated], n[census.Deleting]}, []int{applied, missing, outdated, deleting}; !slices.Equal(got, want) {
+		if got, want := []int{n[workmetrics.True], n[workmetrics.Missing], n[workmetrics.Outdated], n[workmetrics.Deleting]}, []int{applied, missing, outdated, deleting}; !slices.Equal(got, want) {
 			t.Errorf("applied, missing, outdated and deleting are %v, want %v", got, want)
 		}
 		if n := f.core.Stats().Census; n != countsOf(f.core) {

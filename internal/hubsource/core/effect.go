@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
 	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -105,7 +105,7 @@ type Publish struct {
 	Fence uint64
 	// Stamp is the place of the event where no broker keeps anything, First what goes out
 	// before it.
-	Stamp plain.Stamp
+	Stamp sessionfence.Stamp
 	First Before
 }
 
@@ -133,7 +133,7 @@ type RequestStatuses struct {
 	Cluster string
 	// Held is never empty: that would ask for everything.
 	Held  []StatusRef
-	Stamp plain.Stamp // as in [Publish]
+	Stamp sessionfence.Stamp // as in [Publish]
 	// Limit is the largest event that fits, 0 if nobody knows.
 	Limit int
 }
@@ -191,8 +191,8 @@ type RequestInventory struct {
 // left, not even what it was.
 type Delete struct {
 	Record codec.InventoryRecord
-	Fence  uint64      // as in [Publish]
-	Stamp  plain.Stamp // as in [Publish]
+	Fence  uint64             // as in [Publish]
+	Stamp  sessionfence.Stamp // as in [Publish]
 }
 
 // Withhold tells somebody of deletions that are left to a person: works that an agent has and that
@@ -333,7 +333,7 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 		e.SetExtension(codec.ExtSupersedes, codec.FormatRevision(p.Supersedes))
 	}
 	events, err := one(e, err, p.Fence)
-	if err != nil || p.Stamp == (plain.Stamp{}) {
+	if err != nil || p.Stamp == (sessionfence.Stamp{}) {
 		return events, err
 	}
 	return p.withStamp(events[0], newID())
@@ -412,7 +412,7 @@ func ReportOf(e codec.Event) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	stamp, err := plain.StampOf(e)
+	stamp, err := sessionfence.StampOf(e)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 package core
 
 import (
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -11,7 +11,7 @@ type Keepalive struct {
 	Cluster string
 	Digest  codec.Digest
 	Goodbye bool
-	Stamp   plain.Stamp
+	Stamp   sessionfence.Stamp
 }
 
 // KeepaliveOf reads it. The error is a *codec.AttributeError.
@@ -20,7 +20,7 @@ func KeepaliveOf(e codec.Event) (a *Keepalive, err error) {
 	if a.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
-	if a.Stamp, err = plain.StampOf(e); err != nil {
+	if a.Stamp, err = sessionfence.StampOf(e); err != nil {
 		return nil, err
 	}
 	a.Digest, a.Goodbye, err = codec.ParseAlive(e)

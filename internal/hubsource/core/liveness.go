@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/fair"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -24,24 +24,24 @@ type liveness struct {
 func (h *liveness) clearGoodbye() { h.goodbye = false }
 
 // presence is that of a cluster's agent. Without a connection of our own nobody is heard.
-func (f *workIndex) presence(cl *cluster) plain.ConnectionState {
+func (f *workIndex) presence(cl *cluster) sessionfence.ConnectionState {
 	if !f.connected {
-		return plain.Unknown
+		return sessionfence.Unknown
 	}
-	return plain.ConnectionStateOf(f.Now(), cl.agent.lastSeen, f.connectedAt, cl.agent.goodbye)
+	return sessionfence.ConnectionStateOf(f.Now(), cl.agent.lastSeen, f.connectedAt, cl.agent.goodbye)
 }
 
 // isDisconnected reports whether a cluster's agent, which is one of ours, is away. Of others nobody
 // can tell: they speak when they have something to say.
 func (f *workIndex) isDisconnected(cl *cluster) bool {
-	return f.stateless && f.sessions.IsHawser(cl.name) && f.presence(cl) == plain.Disconnected
+	return f.stateless && f.sessions.IsHawser(cl.name) && f.presence(cl) == sessionfence.Disconnected
 }
 
 // noteLastSeen takes it that an agent said something.
 func (p *agentResponder) noteLastSeen(cl *cluster) {
 	was := p.f.presence(cl)
 	cl.agent.liveness = liveness{lastSeen: p.f.Now()}
-	if was != plain.Connected {
+	if was != sessionfence.Connected {
 		p.rejudge(cl)
 	}
 }
@@ -112,17 +112,17 @@ func (p *agentResponder) agentProblem(w *work) (message *problem, reported bool)
 	}
 	listening, goodbye := f.connectedAt, r.goodbye
 	if !f.sessions.IsHawser(w.cl.name) { // it need not speak before it has something to say
-		listening, goodbye = plain.Latest(listening, w.spec.redelivery.since), false
+		listening, goodbye = sessionfence.Latest(listening, w.spec.redelivery.since), false
 	}
-	since := plain.Latest(r.lastSeen, listening)
-	switch plain.ConnectionStateOf(f.Now(), r.lastSeen, listening, goodbye) {
-	case plain.Disconnected:
+	since := sessionfence.Latest(r.lastSeen, listening)
+	switch sessionfence.ConnectionStateOf(f.Now(), r.lastSeen, listening, goodbye) {
+	case sessionfence.Disconnected:
 		return disconnectedProblem(w.hub.object, since, !r.lastSeen.IsZero()), true
-	case plain.Connected:
+	case sessionfence.Connected:
 		reported = true
-	case plain.Unknown:
+	case sessionfence.Unknown:
 	}
-	f.wakeAt(HubQueue, w.key(), since.Add(plain.DisconnectedAfter))
+	f.wakeAt(HubQueue, w.key(), since.Add(sessionfence.DisconnectedAfter))
 	return nil, reported
 }
 

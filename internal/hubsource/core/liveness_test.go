@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -27,7 +27,7 @@ func (f *fixture) wantDisconnected(when string, want int) {
 func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
-	f.now = f.now.Add(plain.DisconnectedAfter - 1)
+	f.now = f.now.Add(sessionfence.DisconnectedAfter - 1)
 	f.wantDisconnected("in time", 0)
 	f.now = f.now.Add(1)
 	f.wantDisconnected("later", 1)
@@ -35,8 +35,8 @@ func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 	f.wantDisconnected("heard again", 0)
 
 	// Late, of a session before: it says nothing of now.
-	f.now = f.now.Add(plain.DisconnectedAfter)
-	before := plain.NewTracker(4, "before")
+	f.now = f.now.Add(sessionfence.DisconnectedAfter)
+	before := sessionfence.NewTracker(4, "before")
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: before.Stamp("hub")})
 	f.wantDisconnected("an event of a session before", 1)
 }
@@ -45,12 +45,12 @@ func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
-	goodbye := func(l *plain.Tracker) {
+	goodbye := func(l *sessionfence.Tracker) {
 		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: l.Goodbye("hub")})
 	}
-	goodbye(plain.NewTracker(4, "before"))
+	goodbye(sessionfence.NewTracker(4, "before"))
 	f.wantDisconnected("that of a session before", 0)
-	goodbye(plain.NewTracker(9, "unheard"))
+	goodbye(sessionfence.NewTracker(9, "unheard"))
 	f.wantDisconnected("that of a session of which nobody has heard", 0)
 	f.core.Keepalive(&Keepalive{Cluster: "other", Goodbye: true, Stamp: agent.Goodbye("hub")})
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true})
@@ -66,28 +66,28 @@ func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
 	f.wantDisconnected("without a connection", 0)
 	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
 	f.wantDisconnected("on the next connection", 0)
-	f.now = f.now.Add(plain.DisconnectedAfter)
+	f.now = f.now.Add(sessionfence.DisconnectedAfter)
 	f.wantDisconnected("as it says nothing", 1)
 }
 
 func TestStatelessBroker_CountsAgentsByLastSeen(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
-	want := func(a plain.Agent) {
+	want := func(a sessionfence.Agent) {
 		t.Helper()
 		if got := f.core.Stats().Agents; len(got) != 1 || got[a] != 1 {
 			t.Errorf("%v, want one %v", got, a)
 		}
 	}
-	want(plain.Agent{Kind: "unknown", LastSeen: "never"})
+	want(sessionfence.Agent{Kind: "unknown", LastSeen: "never"})
 	f.core.Report(report(newWork("a", 3), 1, applied(3)))
-	want(plain.Agent{Kind: "stock", LastSeen: "5m"})
+	want(sessionfence.Agent{Kind: "stock", LastSeen: "5m"})
 	f.ours("cluster1")
 	for _, c := range []struct {
 		after    time.Duration
 		lastSeen string
 	}{{5 * time.Minute, "5m"}, {1, "1h"}, {time.Hour, "24h"}, {24 * time.Hour, "older"}} {
 		f.now = f.now.Add(c.after)
-		want(plain.Agent{Kind: "hawser", LastSeen: c.lastSeen})
+		want(sessionfence.Agent{Kind: "hawser", LastSeen: c.lastSeen})
 	}
 }
 
@@ -128,10 +128,10 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	lastSeen := f.now
 	f.nextWake(HubQueue)
 	f.idle(HubQueue, "uid-waiting")
-	if d := f.nextWake(HubQueue); d != plain.DisconnectedAfter {
+	if d := f.nextWake(HubQueue); d != sessionfence.DisconnectedAfter {
 		t.Errorf("it is looked at again after %v", d)
 	}
-	f.now = f.now.Add(plain.DisconnectedAfter)
+	f.now = f.now.Add(sessionfence.DisconnectedAfter)
 	f.wantDisconnectedProblem("uid-waiting", lastSeen, 3)
 	f.idle(HubQueue, "uid-done")
 	if n := f.core.Stats().Undelivered[ReasonAgentDisconnected]; n != 1 {
@@ -186,7 +186,7 @@ func TestStatelessBroker_IgnoresTimeWithoutOwnConnection(t *testing.T) {
 	f.sure()
 	back := f.now
 	f.deliver("uid-a")
-	f.now = f.now.Add(plain.DisconnectedAfter - 1)
+	f.now = f.now.Add(sessionfence.DisconnectedAfter - 1)
 	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(1)
 	f.wantDisconnectedProblem("uid-a", back, 3)
@@ -200,7 +200,7 @@ func TestStatelessBroker_KeepsConditionOfEarlierProcess(t *testing.T) {
 	f.sure()
 	f.deliver("uid-a")
 	f.idle(HubQueue, "uid-a")
-	f.now = f.now.Add(plain.DisconnectedAfter)
+	f.now = f.now.Add(sessionfence.DisconnectedAfter)
 	f.idle(HubQueue, "uid-a") // it is so still
 	f.ours("cluster1")
 	if d := f.reports("uid-a"); d != nil {
@@ -240,8 +240,8 @@ func TestStatelessBroker_OCMAgentsSendNoKeepalives(t *testing.T) {
 	f.seen(newWork("a", 4, version("201"), withStatus(applied(3))))
 	sent := f.now
 	f.deliver("uid-a")
-	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: plain.Stamp{Session: codec.Session{Number: 1, ID: "x"}}})
-	f.now = f.now.Add(plain.DisconnectedAfter - 1)
+	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: sessionfence.Stamp{Session: codec.Session{Number: 1, ID: "x"}}})
+	f.now = f.now.Add(sessionfence.DisconnectedAfter - 1)
 	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(1)
 	f.wantDisconnectedProblem("uid-a", sent, 4)

@@ -6,12 +6,12 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // meets has an agent hear of the core's session from an event, and say so with its list.
-func (f *fixture) meets(agent *plain.Tracker, m plain.Stamp, has Present) {
+func (f *fixture) meets(agent *sessionfence.Tracker, m sessionfence.Stamp, has Present) {
 	f.t.Helper()
 	if agent.Observe("hub", m).IsAccepted() {
 		f.t.Fatal("an event that names no session of the agent counts")
@@ -31,13 +31,13 @@ func TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 	} {
 		f := plainly(t, a)
 		f.requested("cluster1")
-		agent := plain.NewTracker(5, "agent")
+		agent := sessionfence.NewTracker(5, "agent")
 		p := next[Publish](f, BrokerQueue, "uid-a")
 		f.meets(agent, p.Stamp, present(a))
 		f.done(p, Result{})
 		f.now = f.now.Add(firstDelay)
 		p = f.deliver("uid-a")
-		if p.Action != action || agent.Observe("hub", p.Stamp) != plain.CurrentFirst {
+		if p.Action != action || agent.Observe("hub", p.Stamp) != sessionfence.CurrentFirst {
 			t.Errorf("%v: published then %+v", action, p)
 		}
 		f.idle(BrokerQueue, "uid-a")
@@ -53,7 +53,7 @@ func TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *test
 	published, start := 0, f.now
 	for i := range uint64(1000) {
 		if p, ok := f.core.Next(BrokerQueue, Key{UID: "uid-a"}).(Publish); ok {
-			f.core.Report(&Report{Cluster: "cluster1", Stamp: plain.NewTracker(5+i, "agent").Stamp("hub")})
+			f.core.Report(&Report{Cluster: "cluster1", Stamp: sessionfence.NewTracker(5+i, "agent").Stamp("hub")})
 			f.done(p, Result{})
 			published++
 		}
@@ -74,13 +74,13 @@ func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	if len(requests) != 1 {
 		t.Fatalf("asks %+v", requests)
 	}
-	agent := plain.NewTracker(5, "agent")
+	agent := sessionfence.NewTracker(5, "agent")
 	agent.Observe("hub", requests[0].Stamp)
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Fatal("the list does not count")
 	}
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if requests = f.requested("cluster1"); len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != plain.CurrentFirst {
+	if requests = f.requested("cluster1"); len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
 		t.Errorf("asks then %+v", requests)
 	}
 }
@@ -107,12 +107,12 @@ func TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 // TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks: it has to hear of the session all the same.
 func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 	f := plainly(t)
-	agent := plain.NewTracker(5, "agent")
+	agent := sessionfence.NewTracker(5, "agent")
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("a list to nobody counts")
 	}
 	requests := f.requested("cluster1")
-	if len(requests) != 1 || len(requests[0].Held) != 1 || agent.Observe("hub", requests[0].Stamp) != plain.CurrentFirst {
+	if len(requests) != 1 || len(requests[0].Held) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
 		t.Fatalf("asks %+v", requests)
 	}
 	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
@@ -129,14 +129,14 @@ func TestStatelessBroker_SendsDelayedSessionNotice(t *testing.T) {
 		}
 		f.requested("cluster1")
 		for n := range uint64(2) {
-			agent := plain.NewTracker(5+n, "agent")
+			agent := sessionfence.NewTracker(5+n, "agent")
 			f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 			requests := f.requested("cluster1")
 			if n == 1 && len(requests) == 0 {
 				f.now = f.now.Add(noticeEvery)
 				requests = f.requested("cluster1")
 			}
-			if len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != plain.CurrentFirst {
+			if len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
 				t.Errorf("with %d works, agent %d is asked %+v", works, n, requests)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	workv1alpha1 "open-cluster-management.io/api/work/v1alpha1"
 
 	"github.com/hawser-io/hawser/internal/fair"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -38,7 +38,7 @@ type Report struct {
 	Status  workv1.ManifestWorkStatus
 	// Source is whose work it is, as the agent knows it. Marks are those of the event.
 	Source string
-	Stamp  plain.Stamp
+	Stamp  sessionfence.Stamp
 	// Size is that of Status, in bytes as it came.
 	Size int
 }

@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/census"
 	"github.com/hawser-io/hawser/internal/fair"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
+	"github.com/hawser-io/hawser/internal/workmetrics"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -27,7 +27,7 @@ type workIndex struct {
 	// behind counts the works of which the broker has something later.
 	behind      int
 	undelivered map[string]int // works by reason of Delivered=False
-	census      census.Counts
+	census      workmetrics.Counts
 	pending     int       // reports waiting for their patch
 	wroteAt     time.Time // when the hub took a status last
 
@@ -49,7 +49,7 @@ type workIndex struct {
 	stateless bool
 	limit     int
 	repaired  fair.Bucket
-	sessions  *plain.Tracker
+	sessions  *sessionfence.Tracker
 	// ending: the subscription has to end, because something is under way on it
 	// that would do harm when it is late. ends bounds how often.
 	ending bool
@@ -70,8 +70,8 @@ type work struct {
 	problems deliveryProblems
 
 	// class is as what the census has it.
-	class      census.ConditionStates
-	turnaround census.VersionLatency
+	class      workmetrics.ConditionStates
+	turnaround workmetrics.VersionLatency
 
 	// nextTurn is when its Delivered may say something else of its agent; zero if it need not.
 	nextTurn time.Time
@@ -96,7 +96,7 @@ type cluster struct {
 	open int
 }
 
-func newFleet(cfg Config, sub int, line *plain.Tracker) *workIndex {
+func newFleet(cfg Config, sub int, line *sessionfence.Tracker) *workIndex {
 	return &workIndex{
 		agenda: agenda{Config: cfg, pauses: map[string]time.Time{}}, sub: sub, sessions: line,
 		works: map[types.UID]*work{}, clusters: map[string]*cluster{}, undelivered: map[string]int{},
@@ -149,9 +149,9 @@ func (f *workIndex) nextOrder() uint64 {
 }
 
 // stamp are those of what is published next for a cluster.
-func (f *workIndex) stamp(cl *cluster) plain.Stamp {
+func (f *workIndex) stamp(cl *cluster) sessionfence.Stamp {
 	if !f.stateless {
-		return plain.Stamp{}
+		return sessionfence.Stamp{}
 	}
 	return f.sessions.Stamp(cl.name)
 }
@@ -205,9 +205,9 @@ func (f *workIndex) nextInitialSync(n int) []Key {
 // recount brings up to date what is counted of a work.
 func (f *workIndex) recount(w *work) {
 	known := w.hub.object != nil && f.works[w.uid] == w
-	var class census.ConditionStates
+	var class workmetrics.ConditionStates
 	if known && w.hub.ended == alive {
-		class = census.Of(w.hub.object)
+		class = workmetrics.Of(w.hub.object)
 	}
 	f.census.Move(&w.class, class)
 	open := known && w.cl.comparing.stage != notCompared && !w.isUpToDate(f.sub)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hawser-io/hawser/internal/earliest"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -115,7 +115,7 @@ func (s *Server) resolve(ctx context.Context) error {
 		s.mu.Lock()
 		e := s.issues.entries[cluster]
 		if e.Until != "" && !slices.ContainsFunc(l.Items, func(o unstructured.Unstructured) bool { return string(o.GetUID()) == e.Until }) {
-			s.keepFrom(cluster, plain.Latest(e.At, time.Now().Truncate(time.Second).Add(time.Second)))
+			s.keepFrom(cluster, sessionfence.Latest(e.At, time.Now().Truncate(time.Second).Add(time.Second)))
 		}
 		delete(s.issues.suspected, cluster)
 		s.mu.Unlock()
@@ -221,7 +221,7 @@ func (s *Server) toKeep() (patch map[string]any, version string) {
 			delete(s.issues.unkept, cluster)
 			continue
 		}
-		patch[cluster] = earliest.Entry{At: plain.Latest(at, has.At)}.String()
+		patch[cluster] = earliest.Entry{At: sessionfence.Latest(at, has.At)}.String()
 	}
 	return patch, s.issues.version
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/fair"
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 )
 
 const (
@@ -60,7 +60,7 @@ func (r *renewals) renew(now time.Time, cluster string, renewed, written time.Ti
 		e.renewed = renewed
 	}
 	if e.at == notDue && e.renewed.After(e.written) {
-		r.schedule(e, plain.Latest(now, e.written.Add(period)))
+		r.schedule(e, sessionfence.Latest(now, e.written.Add(period)))
 	}
 }
 

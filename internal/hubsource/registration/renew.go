@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hawser-io/hawser/internal/plain"
+	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -34,7 +34,7 @@ func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 			continue
 		}
 		if r.GetIssued() != nil {
-			s.issues.shown[c.Name] = plain.Latest(s.issues.shown[c.Name], r.GetIssued().AsTime())
+			s.issues.shown[c.Name] = sessionfence.Latest(s.issues.shown[c.Name], r.GetIssued().AsTime())
 			s.judgeRotation(c)
 		}
 		age := max(0, r.GetAge().AsDuration())

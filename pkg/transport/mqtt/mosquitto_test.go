@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/mosquitto"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -23,7 +23,7 @@ import (
 type mosquittoProgram struct {
 	t      *testing.T
 	config mosquitto.Config
-	p      *proc.Process
+	p      *childproc.Process
 }
 
 func startMosquitto(t *testing.T, text string) *mosquittoProgram {

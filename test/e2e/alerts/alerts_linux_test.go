@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/alerts"
 )
 
@@ -89,7 +89,7 @@ func startSmall(t *testing.T) *small {
 	t.Helper()
 	s := &small{admin: addr(t, 201, "8081")}
 	dir := t.TempDir()
-	process, err := proc.Start(t.Context(), proc.Spec{
+	process, err := childproc.Start(t.Context(), childproc.Spec{
 		Name: "small broker", Path: "/usr/bin/unshare", LogFile: filepath.Join(shared.LogDir(), "small-broker.log"),
 		Args: []string{
 			"--user", "--map-root-user", "--mount", "sh", "-c",

@@ -16,8 +16,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/debian"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/alerts"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
@@ -95,7 +95,7 @@ func startPrometheus(t *testing.T, targets map[string]string) *prometheus {
 		t.Fatal(err)
 	}
 	p := &prometheus{t: t, addr: addr(t, 200, "9090")}
-	process, err := proc.Start(t.Context(), proc.Spec{
+	process, err := childproc.Start(t.Context(), childproc.Spec{
 		Name: "prometheus", Path: filepath.Join(programs, "prometheus"), LogFile: filepath.Join(shared.LogDir(), "prometheus.log"),
 		Args: []string{
 			"--config.file=" + filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + p.addr,

@@ -20,8 +20,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 const (
@@ -61,10 +61,10 @@ func (d demo) run(t *testing.T, more ...string) (string, error) {
 }
 
 // start starts it and waits until it says that everything runs.
-func (d demo) start(t *testing.T) *proc.Process {
+func (d demo) start(t *testing.T) *childproc.Process {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "demo.log")
-	p, err := proc.Start(t.Context(), proc.Spec{
+	p, err := childproc.Start(t.Context(), childproc.Spec{
 		Name: "demo", Path: filepath.Join(d.root, "bin", "hawser"), Args: d.args(), LogFile: log,
 		ReadyWithin: within,
 		Ready: func(context.Context) error {

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -132,7 +132,7 @@ func TestCutOff_Lease(t *testing.T) {
 	o.JoinAs(t, name)
 	spec := o.AgentSpec(t, cluster, name, "--hub-identity="+name,
 		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=1s")
-	agent, err := proc.Start(t.Context(), spec)
+	agent, err := childproc.Start(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}

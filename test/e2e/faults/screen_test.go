@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -61,7 +61,7 @@ func sit(t *testing.T) *operator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	version, err := proc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), "version")
+	version, err := childproc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), "version")
 	if err != nil {
 		t.Fatal(err)
 	}

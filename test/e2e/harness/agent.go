@@ -11,9 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 // JoinAs makes what one more agent needs to be the agent of name: a namespace on
@@ -32,7 +32,7 @@ func (f *Fleet) JoinAs(t *testing.T, name string) {
 // AgentSpec returns how to start one more agent on a managed cluster, beside that of
 // the fleet and with the same rights. It is the agent of name, see JoinAs, has the
 // state directory of its own name and, besides the arguments of the fleet's, more.
-func (f *Fleet) AgentSpec(t *testing.T, cluster, name string, more ...string) proc.Spec {
+func (f *Fleet) AgentSpec(t *testing.T, cluster, name string, more ...string) childproc.Spec {
 	t.Helper()
 	dir := filepath.Join(filepath.Dir(f.LogDir()), fleet.AgentOf(name))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -44,7 +44,7 @@ func (f *Fleet) AgentSpec(t *testing.T, cluster, name string, more ...string) pr
 	}
 	args := append([]string{}, f.Program(fleet.AgentOf(cluster)).Args()...)
 	args = append(args, "--spoke-cluster-name="+name, "--workload-source-config="+driver, "--state-dir="+filepath.Join(dir, "state"), "--admin-listen=")
-	return proc.Spec{
+	return childproc.Spec{
 		Name: name, Path: filepath.Join(f.Root, "bin", "hawser-agent"), Args: append(args, more...),
 		LogFile: filepath.Join(f.LogDir(), fleet.AgentOf(name)+".log"),
 	}
@@ -57,9 +57,9 @@ func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (st
 }
 
 // Run runs a program until stop, or the end of the test.
-func (f *Fleet) Run(t *testing.T, s proc.Spec) (stop func()) {
+func (f *Fleet) Run(t *testing.T, s childproc.Spec) (stop func()) {
 	t.Helper()
-	p, err := proc.Start(t.Context(), s)
+	p, err := childproc.Start(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/controlplane"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 // Plane is a kube-apiserver with what deploy/ puts there for one program, for
@@ -87,7 +87,7 @@ func (p *Plane) Kill() {
 // Kubectl runs kubectl as an administrator and returns what it printed.
 func (p *Plane) Kubectl(args ...string) string {
 	p.Helper()
-	out, err := proc.Run(p.Context(), p.kubectl, append([]string{"--kubeconfig", p.cluster.KubeconfigPath}, args...)...)
+	out, err := childproc.Run(p.Context(), p.kubectl, append([]string{"--kubeconfig", p.cluster.KubeconfigPath}, args...)...)
 	if err != nil {
 		p.Fatal(err)
 	}

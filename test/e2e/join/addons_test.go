@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -295,7 +295,7 @@ func (m *member) events() {
 	if reason := m.requests(codec.KubeEvents, codec.UpdateRequest, e); reason != "" {
 		m.Fatalf("its series is refused: %s", reason)
 	}
-	shown, err := proc.Run(m.Context(), m.kubectl, "--kubeconfig", m.planes["hub"].KubeconfigPath, "-n", "cluster1", "get", "event", e.Name, "-o",
+	shown, err := childproc.Run(m.Context(), m.kubectl, "--kubeconfig", m.planes["hub"].KubeconfigPath, "-n", "cluster1", "get", "event", e.Name, "-o",
 		"jsonpath={.metadata.name} {.reason} {.message} {.involvedObject.name} {.series.count}")
 	if want := "addon.1 Looked all is well addon 2"; err != nil || string(shown) != want {
 		m.Errorf("the hub has the Event %q, %v, want %q", shown, err, want)

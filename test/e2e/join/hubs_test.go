@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
 // TestJoin_TwoHubs: a cluster joins two hubs, each with an agent of its own. An object that works of
@@ -137,7 +137,7 @@ func (s *stay) secondHub() *world {
 		s.Fatal(err)
 	}
 	w.run(w.kubectl, "--context", "cluster1", "create", "namespace", "hawser-hub2")
-	p, err := proc.Start(w.Context(), proc.Spec{Name: "second agent", Path: filepath.Join(w.bin, "hawser-agent"), LogFile: filepath.Join(w.dir, "agent.log"), Args: []string{
+	p, err := childproc.Start(w.Context(), childproc.Spec{Name: "second agent", Path: filepath.Join(w.bin, "hawser-agent"), LogFile: filepath.Join(w.dir, "agent.log"), Args: []string{
 		"--spoke-cluster-name=cluster1", "--spoke-kubeconfig=" + w.planes["cluster1"].KubeconfigPath, "--namespace=hawser-hub2", "--admin-listen=",
 		"--grpc-bootstrap-config=" + bootstrap, "--hub-kubeconfig-secret=hawser-agent-hub", "--state-dir=" + filepath.Join(w.dir, "agent"), "--hub-identity=hub2",
 	}})

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/controlplane"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 const root = "../../.."
@@ -131,11 +131,11 @@ func (w *world) start(where, name string, replace ...string) (stop func()) {
 	}
 	pod := pod{world: w, plane: p, dir: filepath.Join(w.dir, where+"-"+name), address: w.address(where + "/" + name)}
 	args := pod.args(d, replace)
-	spec := proc.Spec{
+	spec := childproc.Spec{
 		Name: name, Path: filepath.Join(w.bin, name), Args: args,
 		Env: []string{"KUBECONFIG=" + pod.account(d.Spec.Template.Spec.ServiceAccountName)}, LogFile: filepath.Join(pod.dir, "log"),
 	}
-	process, err := proc.Start(w.Context(), spec)
+	process, err := childproc.Start(w.Context(), spec)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -29,9 +29,9 @@ import (
 	workv1client "open-cluster-management.io/api/client/work/clientset/versioned/typed/work/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -426,7 +426,7 @@ func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
 	admin := func(ctx context.Context, path string) (string, error) {
 		return fetch(ctx, http.DefaultClient, http.MethodGet, "http://"+ip+":8081"+path, nil)
 	}
-	standby, err := proc.Start(t.Context(), proc.Spec{
+	standby, err := childproc.Start(t.Context(), childproc.Spec{
 		Name: "standby", Path: filepath.Join(shared.Root, "bin", "hawser-hub-source"), Args: args,
 		Env:     []string{"KUBECONFIG=" + filepath.Join(filepath.Dir(shared.LogDir()), fleet.HubSource, "kubeconfig")},
 		LogFile: filepath.Join(shared.LogDir(), "hub-source-standby.log"),

@@ -12,7 +12,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
 // Every file in docs/examples is applied as it is, and does what it is there
@@ -73,7 +73,7 @@ func worksOf(t *testing.T, file string) []*workv1.ManifestWork {
 // kubectl runs it on the hub.
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := proc.Run(context.WithoutCancel(t.Context()), shared.Kubectl(), append([]string{"--kubeconfig", shared.Hub.KubeconfigPath}, args...)...)
+	out, err := childproc.Run(context.WithoutCancel(t.Context()), shared.Kubectl(), append([]string{"--kubeconfig", shared.Hub.KubeconfigPath}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,9 +17,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/pkg/agent/hub"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
@@ -91,7 +91,7 @@ func agentAt(t *testing.T, name, addr string) []string {
 // hawser runs the tool.
 func hawser(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	out, err := proc.Run(t.Context(), filepath.Join(shared.Root, "bin", "hawser"), args...)
+	out, err := childproc.Run(t.Context(), filepath.Join(shared.Root, "bin", "hawser"), args...)
 	return string(out), err
 }
 
@@ -261,7 +261,7 @@ func secondBroker(t *testing.T) string {
 	addr, admin := freeAddr(t), freeAddr(t)
 	args := append([]string{}, f.Program(fleet.Broker).Args()...)
 	args = append(args, "--listen="+addr, "--admin-listen="+admin, "--data-dir="+filepath.Join(t.TempDir(), "data"))
-	p, err := proc.Start(t.Context(), proc.Spec{
+	p, err := childproc.Start(t.Context(), childproc.Spec{
 		Name: "second broker", Path: filepath.Join(f.Root, "bin", "hawser-broker"), Args: args, LogFile: filepath.Join(f.LogDir(), "second-broker.log"),
 		Ready: func(ctx context.Context) error { _, err := answer(ctx, admin, "/readyz"); return err },
 	})

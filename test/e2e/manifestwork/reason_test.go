@@ -15,8 +15,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -47,7 +47,7 @@ func reportsReason(t *testing.T, w *workv1.ManifestWork, typ, reason, event, wan
 			return fmt.Errorf("no Event %s says so: %+v", event, events.Items)
 		}
 		keys := f.PKI()
-		out, err := proc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), "get", "works", w.Name, "--cluster", w.Namespace, "--broker", f.BrokerAddr(),
+		out, err := childproc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), "get", "works", w.Name, "--cluster", w.Namespace, "--broker", f.BrokerAddr(),
 			"--ca", keys.CACert(), "--cert", keys.Cert(pki.Operator, "operator"), "--key", keys.Key(pki.Operator, "operator"))
 		if err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
 // A program in a network of its own: a namespace with nothing but a loopback interface, and on it the
@@ -78,7 +78,7 @@ func isolate(t *testing.T, ways map[string]string) *isolated {
 }
 
 // inside makes of a program one that runs in the network.
-func (n *isolated) inside(t *testing.T, s proc.Spec) proc.Spec {
+func (n *isolated) inside(t *testing.T, s childproc.Spec) childproc.Spec {
 	t.Helper()
 	ways, err := json.Marshal(n.sockets)
 	if err != nil {
@@ -95,7 +95,7 @@ func (n *isolated) inside(t *testing.T, s proc.Spec) proc.Spec {
 }
 
 // run runs a program in the network until it ends, and returns what it printed.
-func (n *isolated) run(t *testing.T, s proc.Spec) (string, error) {
+func (n *isolated) run(t *testing.T, s childproc.Spec) (string, error) {
 	t.Helper()
 	s = n.inside(t, s)
 	cmd := exec.CommandContext(t.Context(), s.Path, s.Args...)

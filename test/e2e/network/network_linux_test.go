@@ -16,10 +16,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/fleet"
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -75,7 +75,7 @@ func newRemotePeer(t *testing.T, name, proxy string, overMQTT bool) *remotePeer 
 }
 
 // spec starts the agent with one more line of its file.
-func (a *remotePeer) spec(t *testing.T, line string) proc.Spec {
+func (a *remotePeer) spec(t *testing.T, line string) childproc.Spec {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte(a.file+line+"\n"), 0o600); err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/debian"
-	"github.com/hawser-io/hawser/internal/proc"
 )
 
 // The name and password of the proxy's one user; the password as it stands in a URL, and as crypt(3)
@@ -73,7 +73,7 @@ func squid(t *testing.T, port string, idle int) (addr string) {
 		}
 	}
 	// Squid refuses to be root. In a user namespace it is somebody else, who owns the same files.
-	f.Run(t, proc.Spec{
+	f.Run(t, childproc.Spec{
 		Name: "squid", Path: "unshare", LogFile: filepath.Join(f.LogDir(), "squid-"+port+".log"),
 		Args: []string{"--user", "--map-user=1", "--map-group=1", filepath.Join(program, "squid"), "-N", "-f", filepath.Join(dir, "squid.conf")},
 		Ready: func(ctx context.Context) error {

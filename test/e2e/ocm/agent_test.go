@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
 // TestOurAgent: our agent at OCM's own gRPC server and controllers: it joins by a token as a
@@ -23,7 +23,7 @@ func TestOurAgent(t *testing.T) {
 	k := &klusterlet{rig: r, name: "cluster1", bootstrap: filepath.Join(r.dir, "cluster1", "bootstrap"), home: filepath.Join(r.dir, "cluster1")}
 	k.pointAt("hub", addr, r.token())
 	r.kubectl(r.spoke, "", "apply", "-k", filepath.Join(root, "deploy", "namespace"))
-	r.supervise(proc.Spec{Name: "agent", Path: filepath.Join(root, "bin", "hawser-agent"), LogFile: filepath.Join(r.dir, "agent.log"), Args: []string{
+	r.supervise(childproc.Spec{Name: "agent", Path: filepath.Join(root, "bin", "hawser-agent"), LogFile: filepath.Join(r.dir, "agent.log"), Args: []string{
 		"--spoke-cluster-name=" + k.name, "--spoke-kubeconfig=" + r.spoke.KubeconfigPath, "--namespace=hawser", "--admin-listen=",
 		"--grpc-bootstrap-config=" + filepath.Join(k.bootstrap, "config.yaml"), "--hub-kubeconfig-secret=hawser-agent-hub",
 		"--state-dir=" + filepath.Join(r.dir, "agent"), "--hub-identity=hub", "--disable-leader-election",

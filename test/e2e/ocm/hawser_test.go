@@ -15,8 +15,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -109,7 +109,7 @@ tls: {certFile: %s, keyFile: %s, caFile: %s}
 // ready runs a program of ours and waits until it says that it is ready.
 func (r *rig) ready(name, admin string, args ...string) *supervised {
 	r.Helper()
-	return r.supervise(proc.Spec{
+	return r.supervise(childproc.Spec{
 		Name: name, Path: filepath.Join(root, "bin", "hawser-"+name), Args: args, LogFile: filepath.Join(r.dir, name+".log"),
 		Ready: func(ctx context.Context) error {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)

@@ -21,9 +21,9 @@ import (
 	clusterclient "open-cluster-management.io/api/client/cluster/clientset/versioned"
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 
+	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/controlplane"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/proc"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -127,7 +127,7 @@ func newPlanes(t *testing.T) *rig {
 // sources returns the directory of a module that the stock programs are built of.
 func (r *rig) sources(module string) string {
 	r.Helper()
-	out, err := proc.Run(r.Context(), "go", "-C", filepath.Join(root, "test", "klusterlet"), "list", "-mod=mod", "-m", "-f", "{{.Dir}}", module)
+	out, err := childproc.Run(r.Context(), "go", "-C", filepath.Join(root, "test", "klusterlet"), "list", "-mod=mod", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -278,18 +278,18 @@ func (r *rig) program(name, program string, env []string, args ...string) *super
 		r.Fatal(err)
 	}
 	args = append(append(strings.Fields(program), "--listen=127.0.0.1:"+port), args...)
-	return r.supervise(proc.Spec{Name: name, Path: path, Args: args, Env: env, LogFile: filepath.Join(r.dir, name+".log")})
+	return r.supervise(childproc.Spec{Name: name, Path: path, Args: args, Env: env, LogFile: filepath.Join(r.dir, name+".log")})
 }
 
 // supervised is a program that runs again when it ends.
 type supervised struct {
 	r    *rig
-	spec proc.Spec
+	spec childproc.Spec
 	mu   sync.Mutex
 	stop func()
 }
 
-func (r *rig) supervise(s proc.Spec) *supervised {
+func (r *rig) supervise(s childproc.Spec) *supervised {
 	r.Helper()
 	p := &supervised{r: r, spec: s}
 	p.start()
@@ -304,7 +304,7 @@ func (p *supervised) start() {
 	p.r.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	first, err := proc.Start(p.r.Context(), p.spec)
+	first, err := childproc.Start(p.r.Context(), p.spec)
 	if err != nil {
 		p.r.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func (p *supervised) start() {
 				return
 			case <-time.After(again):
 			}
-			next, err := proc.Start(ctx, p.spec)
+			next, err := childproc.Start(ctx, p.spec)
 			if err != nil {
 				p.r.Errorf("%s: %v", p.spec.Name, err)
 				return
@@ -337,7 +337,7 @@ func (p *supervised) start() {
 	}()
 }
 
-func doneOf(p *proc.Process) <-chan struct{} { return p.Done() }
+func doneOf(p *childproc.Process) <-chan struct{} { return p.Done() }
 
 // end kills the program; start starts it again.
 func (p *supervised) end() {
@@ -404,7 +404,7 @@ func (r *rig) kubeconfigOf(namespace, account string) string {
 	for _, args := range [][]string{
 		{"config", "set-credentials", account, "--token=" + token}, {"config", "set-context", "--current", "--user=" + account},
 	} {
-		if _, err := proc.Run(r.Context(), filepath.Join(planes, "kubectl"), append([]string{"--kubeconfig", file}, args...)...); err != nil {
+		if _, err := childproc.Run(r.Context(), filepath.Join(planes, "kubectl"), append([]string{"--kubeconfig", file}, args...)...); err != nil {
 			r.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package plain
+package sessionfence
 
 import "github.com/hawser-io/hawser/pkg/codec"
 

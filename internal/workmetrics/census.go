@@ -1,6 +1,6 @@
-// Package census counts works by what their conditions say, and measures how long versions of
+// Package workmetrics counts works by what their conditions say, and measures how long versions of
 // them take. It keeps little: nothing for a work but a few bytes that its owner has.
-package census
+package workmetrics
 
 import (
 	"k8s.io/apimachinery/pkg/api/meta"

@@ -1,4 +1,4 @@
-package census
+package workmetrics
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package plain
+package sessionfence
 
 import (
 	"math"

@@ -1,4 +1,4 @@
-package proc_test
+package childproc_test
 
 import (
 	"context"
@@ -9,19 +9,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/proc"
+	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-func shell(t *testing.T, script string) proc.Spec {
+func shell(t *testing.T, script string) childproc.Spec {
 	t.Helper()
-	return proc.Spec{Name: "child", Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(t.TempDir(), "log")}
+	return childproc.Spec{Name: "child", Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(t.TempDir(), "log")}
 }
 
 func TestStart_WaitsUntilReady(t *testing.T) {
 	flag := filepath.Join(t.TempDir(), "ready")
 	s := shell(t, "touch "+flag+"; exec cat </dev/zero >/dev/null")
 	s.Ready = func(context.Context) error { _, err := os.Stat(flag); return err }
-	p, err := proc.Start(t.Context(), s)
+	p, err := childproc.Start(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestStart_WaitsUntilReady(t *testing.T) {
 func TestStart_ReportsOutputOfAFailedChild(t *testing.T) {
 	s := shell(t, "echo no such disk >&2; exit 3")
 	s.Ready = func(context.Context) error { return errors.New("refused") }
-	_, err := proc.Start(t.Context(), s)
+	_, err := childproc.Start(t.Context(), s)
 	if err == nil || !strings.Contains(err.Error(), "no such disk") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Fatalf("got %v", err)
 	}
@@ -54,7 +54,7 @@ func TestStart_AnotherProcessBeingReadyIsNotEnough(t *testing.T) {
 			return nil
 		}
 	}
-	if _, err := proc.Start(t.Context(), s); err == nil || !strings.Contains(err.Error(), "exit status 4") {
+	if _, err := childproc.Start(t.Context(), s); err == nil || !strings.Contains(err.Error(), "exit status 4") {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -62,17 +62,17 @@ func TestStart_AnotherProcessBeingReadyIsNotEnough(t *testing.T) {
 func TestStart_NotReadyInTimeLeavesNothingRunning(t *testing.T) {
 	s := shell(t, "exec cat </dev/zero >/dev/null")
 	s.Ready, s.ReadyWithin = func(context.Context) error { return errors.New("still closed") }, 200*time.Millisecond
-	_, err := proc.Start(t.Context(), s)
+	_, err := childproc.Start(t.Context(), s)
 	if err == nil || !strings.Contains(err.Error(), "still closed") {
 		t.Fatalf("got %v", err)
 	}
 }
 
 func TestRun_ErrorHoldsStandardError(t *testing.T) {
-	if out, err := proc.Run(t.Context(), "/bin/sh", "-c", "echo fine"); err != nil || string(out) != "fine\n" {
+	if out, err := childproc.Run(t.Context(), "/bin/sh", "-c", "echo fine"); err != nil || string(out) != "fine\n" {
 		t.Fatalf("got %q, %v", out, err)
 	}
-	_, err := proc.Run(t.Context(), "/bin/sh", "-c", "echo broken >&2; exit 1")
+	_, err := childproc.Run(t.Context(), "/bin/sh", "-c", "echo broken >&2; exit 1")
 	if err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Fatalf("got %v", err)
 	}

@@ -1,7 +1,7 @@
-// Package proc runs child processes for the demo, the end-to-end tests and the
+// Package childproc runs child processes for the demo, the end-to-end tests and the
 // benchmarks: their output goes to a log file, they can be stopped, killed and
 // started again, and none of them outlives its parent, even one that is killed.
-package proc
+package childproc
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-// Package plain says which event of another party counts where a broker stands between the
+// Package sessionfence says which event of another party counts where a broker stands between the
 // two that keeps nothing, as a stock MQTT broker: it may bring an event twice, late, behind
 // its successors, or not at all, and nobody on the way remembers anything.
 //
@@ -26,4 +26,4 @@
 //
 // Parties of Open Cluster Management say none of this. Their events count as they come, and
 // are ordered by version and sequence id.
-package plain
+package sessionfence

@@ -1,0 +1,161 @@
+package sessionfence_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/hawser-io/hawser/internal/sessionfence"
+	"github.com/hawser-io/hawser/pkg/codec"
+)
+
+// talk is two parties that have heard of each other.
+func talk() (hub, agent *sessionfence.Tracker) {
+	hub, agent = sessionfence.NewTracker(100, "h1"), sessionfence.NewTracker(50, "a1")
+	hub.Observe("c", agent.Stamp("hub"))
+	agent.Observe("hub", hub.Stamp("c"))
+	hub.Observe("c", agent.Stamp("hub"))
+	return hub, agent
+}
+
+func observe(t *testing.T, client string, got, want sessionfence.Result) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: verdict %d, want %d", client, got, want)
+	}
+}
+
+func TestTracker_OneRoundTripIsEnough(t *testing.T) {
+	hub, agent := sessionfence.NewTracker(100, "h1"), sessionfence.NewTracker(50, "a1")
+	observe(t, "the first list", hub.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
+	observe(t, "what follows before the answer", hub.Observe("c", agent.Stamp("hub")), sessionfence.PeerUnaware)
+	observe(t, "the answer", agent.Observe("hub", hub.Stamp("c")), sessionfence.CurrentFirst)
+	observe(t, "the second list", hub.Observe("c", agent.Stamp("hub")), sessionfence.CurrentFirst)
+	observe(t, "what follows", hub.Observe("c", agent.Stamp("hub")), sessionfence.Current)
+	observe(t, "what follows", agent.Observe("hub", hub.Stamp("c")), sessionfence.Current)
+	if !hub.IsHawser("c") || hub.IsHawser("d") {
+		t.Error("who is a Hawser party is not known")
+	}
+}
+
+func TestTracker_AcceptsOCMClients(t *testing.T) {
+	hub, _ := talk()
+	observe(t, "another agent", hub.Observe("d", sessionfence.Stamp{}), sessionfence.NoSession)
+	observe(t, "one that took its place", hub.Observe("c", sessionfence.Stamp{}), sessionfence.NoSession)
+}
+
+func TestTracker_DropsLateEvents(t *testing.T) {
+	hub, agent := talk()
+	late := hub.Stamp("c")
+	next := sessionfence.NewTracker(200, "h2") // another leader
+	observe(t, "an agent that has not heard of it", next.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
+	observe(t, "the next leader", agent.Observe("hub", next.Stamp("c")), sessionfence.CurrentFirst)
+	observe(t, "the leader before", agent.Observe("hub", late), sessionfence.OldSession)
+	observe(t, "a report to the next leader", next.Observe("c", agent.Stamp("hub")), sessionfence.CurrentFirst)
+}
+
+// TestTracker_AProcessThatRemembersNothing is the picture in the package comment.
+func TestTracker_AProcessThatRemembersNothing(t *testing.T) {
+	hub, agent := talk()
+	late := hub.Stamp("c")
+	observe(t, "in time", agent.Observe("hub", late), sessionfence.Current)
+	agent = sessionfence.NewTracker(60, "a2")
+	observe(t, "late", agent.Observe("hub", late), sessionfence.NewPeerUnaware)
+	hub.Observe("c", agent.Stamp("hub"))
+	observe(t, "published again", agent.Observe("hub", hub.Stamp("c")), sessionfence.CurrentFirst)
+	observe(t, "late", agent.Observe("hub", late), sessionfence.PeerUnaware)
+}
+
+func TestTracker_AClockThatWentBack(t *testing.T) {
+	_, agent := talk()
+	back := sessionfence.NewTracker(3, "h2")
+	observe(t, "lower than was heard of", agent.Observe("hub", back.Stamp("c")), sessionfence.OldSession)
+	observe(t, "an agent that tells so", back.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
+	observe(t, "above what was heard of", agent.Observe("hub", back.Stamp("c")), sessionfence.CurrentFirst)
+	other := sessionfence.NewTracker(3, "b1")
+	if m := back.Stamp("d"); m.Session.Number != 3 {
+		t.Errorf("what one peer says moved the session for another to %s", m.Session)
+	}
+	observe(t, "another", other.Observe("hub", back.Stamp("d")), sessionfence.NewPeerUnaware)
+}
+
+func TestTracker_NewSessionInvalidatesEarlierEvents(t *testing.T) {
+	hub, agent := talk()
+	late := agent.Stamp("hub")
+	hub.NewSession()
+	observe(t, "a report to the life before", hub.Observe("c", late), sessionfence.PeerUnaware)
+	observe(t, "the next life", agent.Observe("hub", hub.Stamp("c")), sessionfence.CurrentFirst)
+	observe(t, "a report to it", hub.Observe("c", agent.Stamp("hub")), sessionfence.Current)
+}
+
+func TestTracker_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
+	hub, _ := talk()
+	made := hub.Stamp("c")
+	if !hub.Counts("c", made) {
+		t.Error("what was just said does not count")
+	}
+	hub.Observe("c", sessionfence.NewTracker(60, "a2").Stamp("hub"))
+	if hub.Counts("c", made) || !hub.Counts("c", hub.Stamp("c")) {
+		t.Error("what was said to the agent before counts, or not what is said to the next one")
+	}
+	hub.Observe("c", sessionfence.Stamp{Session: codec.Session{Number: 61, ID: "a3"}, PeerSession: codec.Session{Number: 900, ID: "h0"}})
+	made = hub.Stamp("c")
+	hub.NewSession()
+	if hub.Counts("c", made) {
+		t.Error("what an earlier session said counts")
+	}
+}
+
+// TestTracker_GoodbyeIsOfOneSession: it was made before the party had heard of anybody.
+func TestTracker_GoodbyeIsOfOneSession(t *testing.T) {
+	hub, agent := sessionfence.NewTracker(100, "h1"), sessionfence.NewTracker(50, "a1")
+	goodbye := agent.Goodbye("hub")
+	if goodbye != (sessionfence.Stamp{Session: codec.Session{Number: 50, ID: "a1"}}) {
+		t.Errorf("it says %+v", goodbye)
+	}
+	parts := func(when string, m sessionfence.Stamp, want bool) {
+		t.Helper()
+		if hub.MatchesGoodbye("c", m) != want {
+			t.Errorf("%s: %t", when, !want)
+		}
+	}
+	parts("before anything was heard", goodbye, false)
+	hub.Observe("c", sessionfence.Stamp{})
+	parts("behind a stock agent", goodbye, false)
+	parts("of a stock agent", sessionfence.Stamp{}, false)
+	hub.Observe("c", sessionfence.NewTracker(70, "a0").Stamp("hub")) // whose clock was ahead
+	parts("of a session before", goodbye, false)
+	observe(t, "a clock that went back", hub.Observe("c", agent.Stamp("hub")), sessionfence.OldSession)
+	agent.Observe("hub", hub.Stamp("c"))
+	if m := agent.Stamp("hub"); m.Session.Number <= 70 || hub.Observe("c", m) != sessionfence.CurrentFirst {
+		t.Fatalf("it goes on as %+v", m)
+	}
+	parts("of the session whose number has risen since", goodbye, true)
+	parts("of a stock agent that took its place", sessionfence.Stamp{}, false)
+	hub.Observe("c", sessionfence.NewTracker(200, "a2").Stamp("hub"))
+	parts("of a session before", goodbye, false)
+}
+
+func TestStamp_RoundTrip(t *testing.T) {
+	hub, _ := talk()
+	e := event.New()
+	m := hub.Stamp("c")
+	m.Put(&e)
+	if got, err := sessionfence.StampOf(e); err != nil || got != m {
+		t.Errorf("%+v, %v; want %+v", got, err, m)
+	}
+	bare := event.New()
+	sessionfence.Stamp{Fence: 7}.Put(&bare)
+	if got, err := sessionfence.StampOf(bare); err != nil || got != (sessionfence.Stamp{}) || len(bare.Extensions()) != 0 {
+		t.Errorf("a stock party got %+v, %v", got, err)
+	}
+	for _, name := range []string{codec.ExtSession, codec.ExtPeerSession, codec.ExtFence} {
+		bad := event.New()
+		bad.SetTime(time.Unix(1, 0))
+		bad.SetExtension(name, "x")
+		if _, err := sessionfence.StampOf(bad); err == nil {
+			t.Errorf("%s=x was taken", name)
+		}
+	}
+}
