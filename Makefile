@@ -130,8 +130,8 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 
 .PHONY: debian
 debian: ## fetch Mosquitto, Squid, Prometheus and Alertmanager (Debian's packages, unpacked into the cache), try them, and test the alerts
-	@for p in mosquitto squid prometheus prometheus-alertmanager; do test/debian/fetch.sh $$p; done
-	@$(gotest) -count=1 ./internal/debian ./internal/mosquitto ./test/alerts
+	@for p in mosquitto squid prometheus prometheus-alertmanager; do internal/local/thirdparty/fetch.sh $$p; done
+	@$(gotest) -count=1 ./internal/local/thirdparty ./internal/local/thirdparty ./test/alerts
 
 .PHONY: unit
 unit: ## run the tests that need no control plane and no program of Debian

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
-	"github.com/hawser-io/hawser/internal/demo"
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/demo"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
 const (

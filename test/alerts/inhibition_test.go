@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/hawser-io/hawser/internal/debian"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 )
 
 // inhibitRules is what an operator merges into alertmanager.yml.
@@ -39,7 +39,7 @@ func TestInhibition_NamesAlerts(t *testing.T) {
 
 // TestInhibition_IsTakenByAlertmanager: the real parser takes the file beside a route.
 func TestInhibition_IsTakenByAlertmanager(t *testing.T) {
-	programs, err := debian.FetchPackage(t.Context(), root, "prometheus-alertmanager", t.Output())
+	programs, err := thirdparty.FetchPackage(t.Context(), root, "prometheus-alertmanager", t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

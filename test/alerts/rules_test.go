@@ -15,7 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/hawser-io/hawser/internal/debian"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 )
 
 const root = "../.."
@@ -146,7 +146,7 @@ func TestRules_HaveRunbooks(t *testing.T) {
 // TestRules_FireAndClear plays the series in testdata: promtool says whether each alert fires
 // where it has to, and nowhere else.
 func TestRules_FireAndClear(t *testing.T) {
-	dir, err := debian.FetchPackage(t.Context(), root, "prometheus", t.Output())
+	dir, err := thirdparty.FetchPackage(t.Context(), root, "prometheus", t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/controlplane"
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/controlplane"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )

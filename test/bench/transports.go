@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/fleet"
-	"github.com/hawser-io/hawser/internal/mosquitto"
+	"github.com/hawser-io/hawser/internal/local/fleet"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -358,7 +358,7 @@ func (a *benchAgent) deliver(ctx context.Context, conn transport.Conn, version i
 // mosquittoProcess is a Mosquitto beside the fleet, for everybody with a
 // certificate.
 type mosquittoProcess struct {
-	config  mosquitto.Config
+	config  thirdparty.Config
 	process *childproc.Process
 }
 
@@ -367,7 +367,7 @@ func (m *mosquittoProcess) prepare(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.config.Program, err = mosquitto.FetchMosquitto(ctx, root, os.Stderr); err != nil {
+	if m.config.Program, err = thirdparty.FetchMosquitto(ctx, root, os.Stderr); err != nil {
 		return err
 	}
 	keys := b.fleet.PKI()
@@ -383,7 +383,7 @@ func (m *mosquittoProcess) restart(ctx context.Context) (err error) {
 	if err := m.stop(); err != nil {
 		return err
 	}
-	m.process, _, err = mosquitto.Start(ctx, m.config)
+	m.process, _, err = thirdparty.Start(ctx, m.config)
 	return err
 }
 

@@ -5,7 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
 )
 

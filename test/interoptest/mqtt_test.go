@@ -16,7 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/mosquitto"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
@@ -26,7 +26,7 @@ import (
 // given, and the rules of hawser mqtt acl for src1, src2 and both clusters.
 type mosquittoBroker struct {
 	t       testing.TB
-	config  mosquitto.Config
+	config  thirdparty.Config
 	process *childproc.Process
 	addr    string
 }
@@ -35,21 +35,21 @@ type mosquittoBroker struct {
 // acl_file, more is added to its configuration.
 func startMosquitto(t testing.TB, rules string, more ...string) *mosquittoBroker {
 	t.Helper()
-	program, err := mosquitto.FetchMosquitto(t.Context(), "../..", nil)
+	program, err := thirdparty.FetchMosquitto(t.Context(), "../..", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := mosquitto.Files{CA: certs.CACert(), ACL: filepath.Join(dir, "acl")}
+	files := thirdparty.Files{CA: certs.CACert(), ACL: filepath.Join(dir, "acl")}
 	files.Cert, files.Key = certify(t, pki.Broker, "broker")
-	text, err := mosquitto.Deployed("../..", dir, files)
+	text, err := thirdparty.Deployed("../..", dir, files)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(files.ACL, []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := &mosquittoBroker{t: t, config: mosquitto.Config{Program: program, Dir: dir, Text: text + strings.Join(more, "\n") + "\n"}}
+	b := &mosquittoBroker{t: t, config: thirdparty.Config{Program: program, Dir: dir, Text: text + strings.Join(more, "\n") + "\n"}}
 	b.start()
 	b.config.Addr = b.addr
 	t.Cleanup(func() {
@@ -65,7 +65,7 @@ func startMosquitto(t testing.TB, rules string, more ...string) *mosquittoBroker
 func (b *mosquittoBroker) start() {
 	b.t.Helper()
 	var err error
-	if b.process, b.addr, err = mosquitto.Start(context.WithoutCancel(b.t.Context()), b.config); err != nil {
+	if b.process, b.addr, err = thirdparty.Start(context.WithoutCancel(b.t.Context()), b.config); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // means everything below it; the longest pattern that matches counts.
 var rows = [][]string{
 	{"cmd/..."},
-	{"internal/cli", "internal/demo", "internal/fleet", "internal/controlplane", "internal/mosquitto", "internal/mqttacl", "internal/install"},
+	{"internal/cli", "internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/thirdparty", "internal/mqttacl", "internal/install"},
 	{"internal/broker"},
 	{"internal/broker/admin"},
 	{"internal/broker/delivery", "internal/broker/ingest", "internal/broker/registration"},
@@ -32,7 +32,7 @@ var rows = [][]string{
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/workmetrics", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/childproc", "internal/debian", "internal/kubeconfig", "internal/kubeerror"},
+	{"internal/workmetrics", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/run", "internal/telemetry", "internal/pki", "internal/childproc", "internal/local/thirdparty", "internal/kubeconfig", "internal/kubeerror"},
 	{"internal/earliest"},
 	{"internal/refusal"},
 	{"internal/testkit/..."},

@@ -166,7 +166,7 @@ var notFuzzed = []string{"internal/pki ParseRole", "internal/install ParseIssuer
 // fuzzed tells whether the decoders of a file are looked at. What plays a fleet
 // on one machine reads what it wrote itself.
 func fuzzed(s source) bool {
-	for _, dir := range []string{"internal/demo", "internal/fleet", "internal/controlplane", "internal/mosquitto", "internal/childproc"} {
+	for _, dir := range []string{"internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/thirdparty", "internal/childproc"} {
 		if matches(dir+"/...", s.dir()) {
 			return false
 		}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
 // faults does what the plan says to every part of the fleet, each on its own, so

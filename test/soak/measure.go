@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
 // sample is what one process had at one time.

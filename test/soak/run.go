@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 
-	"github.com/hawser-io/hawser/internal/controlplane"
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/controlplane"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/test/witness"
 )
 

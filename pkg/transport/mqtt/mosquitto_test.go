@@ -13,7 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/mosquitto"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -22,17 +22,17 @@ import (
 // mosquittoProgram is a Mosquitto that runs until the test ends.
 type mosquittoProgram struct {
 	t      *testing.T
-	config mosquitto.Config
+	config thirdparty.Config
 	p      *childproc.Process
 }
 
 func startMosquitto(t *testing.T, text string) *mosquittoProgram {
 	t.Helper()
-	program, err := mosquitto.FetchMosquitto(t.Context(), "../../..", nil)
+	program, err := thirdparty.FetchMosquitto(t.Context(), "../../..", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &mosquittoProgram{t: t, config: mosquitto.Config{Program: program, Dir: t.TempDir(), Text: text}}
+	s := &mosquittoProgram{t: t, config: thirdparty.Config{Program: program, Dir: t.TempDir(), Text: text}}
 	s.start()
 	t.Cleanup(func() { s.p.Kill() })
 	return s
@@ -41,7 +41,7 @@ func startMosquitto(t *testing.T, text string) *mosquittoProgram {
 func (s *mosquittoProgram) start() {
 	s.t.Helper()
 	var err error
-	if s.p, s.config.Addr, err = mosquitto.Start(context.WithoutCancel(s.t.Context()), s.config); err != nil {
+	if s.p, s.config.Addr, err = thirdparty.Start(context.WithoutCancel(s.t.Context()), s.config); err != nil {
 		s.t.Fatal(err)
 	}
 }

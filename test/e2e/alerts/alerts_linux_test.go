@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/test/alerts"
 )

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/debian"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 	"github.com/hawser-io/hawser/test/alerts"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
@@ -61,7 +61,7 @@ type (
 // addresses; the labels are those that the PodMonitors lead to.
 func startPrometheus(t *testing.T, targets map[string]string) *prometheus {
 	t.Helper()
-	programs, err := debian.FetchPackage(t.Context(), shared.Root, "prometheus", t.Output())
+	programs, err := thirdparty.FetchPackage(t.Context(), shared.Root, "prometheus", t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

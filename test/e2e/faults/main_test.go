@@ -9,7 +9,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 

@@ -14,7 +14,7 @@ import (
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/local/controlplane"
 )
 
 // Plane is a kube-apiserver with what deploy/ puts there for one program, for

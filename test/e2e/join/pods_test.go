@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/local/controlplane"
 )
 
 const root = "../../.."

@@ -30,7 +30,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )

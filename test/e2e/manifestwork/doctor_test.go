@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
 // TestDoctor: beside the programs that run, with their flags and the rights that deploy/

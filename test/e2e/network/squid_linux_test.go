@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/debian"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 )
 
 // The name and password of the proxy's one user; the password as it stands in a URL, and as crypt(3)
@@ -55,7 +55,7 @@ mime_table ROOT/usr/share/squid/mime.conf
 // squid starts one at an address of the fleet's subnet, which nobody else uses. idle is in seconds.
 func squid(t *testing.T, port string, idle int) (addr string) {
 	t.Helper()
-	program, err := debian.FetchPackage(t.Context(), "../../..", "squid", os.Stderr)
+	program, err := thirdparty.FetchPackage(t.Context(), "../../..", "squid", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	workclient "open-cluster-management.io/api/client/work/clientset/versioned"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/local/controlplane"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )

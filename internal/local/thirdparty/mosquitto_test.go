@@ -1,4 +1,4 @@
-package mosquitto
+package thirdparty
 
 import (
 	"net"

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/hawser-io/hawser/internal/controlplane"
+	"github.com/hawser-io/hawser/internal/local/controlplane"
 	"github.com/hawser-io/hawser/internal/pki"
 )
 

@@ -13,8 +13,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/controlplane"
-	"github.com/hawser-io/hawser/internal/fleet"
+	"github.com/hawser-io/hawser/internal/local/controlplane"
+	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
 // Demo is one run.

@@ -1,6 +1,6 @@
-// Package mosquitto runs Mosquitto, the stock MQTT 5 broker that the
+// Package thirdparty runs Mosquitto, the stock MQTT 5 broker that the
 // demo, tests and benchmarks put between parties.
-package mosquitto
+package thirdparty
 
 import (
 	"bytes"
@@ -17,12 +17,11 @@ import (
 	"strings"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	"github.com/hawser-io/hawser/internal/debian"
 )
 
-// FetchMosquitto fetches Mosquitto as [debian.FetchPackage] does and returns the path of the program.
+// FetchMosquitto fetches Mosquitto as [thirdparty.FetchPackage] does and returns the path of the program.
 func FetchMosquitto(ctx context.Context, root string, progress io.Writer) (string, error) {
-	dir, err := debian.FetchPackage(ctx, root, "mosquitto", progress)
+	dir, err := FetchPackage(ctx, root, "mosquitto", progress)
 	return filepath.Join(dir, "mosquitto"), err
 }
 

@@ -1,6 +1,6 @@
-// Package debian fetches programs that the demo, tests and benchmarks run beside
+// Package thirdparty fetches programs that the demo, tests and benchmarks run beside
 // Hawser's: Debian's packages, unpacked and not installed.
-package debian
+package thirdparty
 
 import (
 	"bytes"
@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// FetchPackage fetches program by test/debian/fetch.sh of the source tree at root, which
+// FetchPackage fetches program by internal/local/thirdparty/fetch.sh of the source tree at root, which
 // lists the programs there are, unless that was done before. It returns the
 // directory that holds the commands. progress, which may be nil, gets what the
 // script says. The error says what to do where the machine has no packages.
 func FetchPackage(ctx context.Context, root, program string, progress io.Writer) (string, error) {
-	script := filepath.Join(root, "test", "debian", "fetch.sh")
+	script := filepath.Join(root, "internal", "local", "thirdparty", "fetch.sh")
 	if _, err := os.Stat(script); err != nil {
 		return "", fmt.Errorf("fetch %s: run this in the source tree of Hawser: %w", program, err)
 	}

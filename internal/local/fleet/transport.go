@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/hawser-io/hawser/internal/mosquitto"
+	"github.com/hawser-io/hawser/internal/local/thirdparty"
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/internal/pki"
 )
@@ -87,13 +87,13 @@ func (f *Fleet) ConnectionFile(role pki.Role, name string) []byte {
 // newMosquitto makes a program of Mosquitto, with the configuration in deploy/ and
 // rules for all parties.
 func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
-	program, err := mosquitto.FetchMosquitto(ctx, f.cfg.Root, nil)
+	program, err := thirdparty.FetchMosquitto(ctx, f.cfg.Root, nil)
 	if err != nil {
 		return nil, err
 	}
 	dir, keys := filepath.Join(f.cfg.Dir, Broker), f.PKI()
-	files := mosquitto.Files{CA: keys.CACert(), Cert: keys.Cert(pki.Broker, Broker), Key: keys.Key(pki.Broker, Broker), ACL: filepath.Join(dir, "acl")}
-	text, err := mosquitto.Deployed(f.cfg.Root, dir, files)
+	files := thirdparty.Files{CA: keys.CACert(), Cert: keys.Cert(pki.Broker, Broker), Key: keys.Key(pki.Broker, Broker), ACL: filepath.Join(dir, "acl")}
+	text, err := thirdparty.Deployed(f.cfg.Root, dir, files)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
 	if err := os.WriteFile(files.ACL, []byte(rules), 0o600); err != nil {
 		return nil, err
 	}
-	spec, err := mosquitto.Config{Program: program, Dir: dir, Addr: f.MQTTAddr(), Text: text}.Spec()
+	spec, err := thirdparty.Config{Program: program, Dir: dir, Addr: f.MQTTAddr(), Text: text}.Spec()
 	if err != nil {
 		return nil, err
 	}
