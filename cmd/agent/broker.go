@@ -9,7 +9,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
@@ -171,5 +171,5 @@ func (b *broker) trusted() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("caFile: %w", err)
 	}
-	return hub.Fingerprints(ca), nil
+	return hubidentity.Fingerprints(ca), nil
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
@@ -142,13 +142,13 @@ func (c *config) checks(namespace string) []kubeconfig.Check {
 // check is what the agent needs of its cluster for itself. What it needs for the objects of
 // works is told with the works.
 func (c *config) check(namespace string) kubeconfig.Check {
-	record := inventory.Resource
+	record := appliedwork.Resource
 	rights := []kubeconfig.Right{
 		{Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}, Group: record.Group, Resource: record.Resource},
 		{Verbs: []string{"patch"}, Group: record.Group, Resource: record.Resource + "/status"},
 		{Verbs: []string{"get"}, Resource: "namespaces", Object: metav1.NamespaceSystem},
 		{Verbs: []string{"create"}, Resource: "configmaps", Namespace: namespace},
-		{Verbs: []string{"get", "update"}, Resource: "configmaps", Namespace: namespace, Object: hub.ClaimsName},
+		{Verbs: []string{"get", "update"}, Resource: "configmaps", Namespace: namespace, Object: hubidentity.ClaimsName},
 	}
 	if !c.noLeaderElection {
 		rights = append(rights, kubeconfig.Right{Verbs: []string{"get", "create", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace})

@@ -15,10 +15,10 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -33,7 +33,7 @@ type process struct {
 	namespace string
 	journal   *journal.Journal
 	registry  prometheus.Registerer
-	hubs      hub.Registry
+	hubs      hubidentity.Registry
 
 	// unknown is why the identity is not known yet.
 	unknown atomic.Pointer[error]
@@ -65,7 +65,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	p.registry.Unregister(waiting)
 	c.HubIdentity = identity
-	c.Guard = &protect.Guard{Hub: identity, Own: protect.Own{Namespace: p.namespace, Account: accountOf(p.rest)}}
+	c.Guard = &workpolicy.Guard{Hub: identity, Own: workpolicy.Own{Namespace: p.namespace, Account: accountOf(p.rest)}}
 	c.Admit = func(ctx context.Context, a transport.Accepted) error { return p.admit(ctx, identity, a) }
 	l, err := p.cfg.newLease(p.rest, p.namespace, identity, p.journal, c.Log)
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *process) admit(ctx context.Context, identity string, a transport.Accept
 	if err != nil {
 		return err
 	}
-	unclaimed, err := p.hubs.Admit(ctx, identity, hub.BrokerRef{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
+	unclaimed, err := p.hubs.Admit(ctx, identity, hubidentity.BrokerRef{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, Epoch: a.Epoch}, trusted)
 	for _, hash := range slices.Sorted(maps.Keys(unclaimed)) {
 		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser move",
 			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", unclaimed[hash])

@@ -21,10 +21,10 @@ import (
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/internal/taskgroup"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // podNamespace is where a pod finds the name of its namespace.
@@ -72,7 +72,7 @@ func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *jour
 	if err != nil {
 		return nil, err
 	}
-	l, name := &lease{log: log}, hub.LeaseName(inventory.HubHash(hubIdentity), c.agentID)
+	l, name := &lease{log: log}, hubidentity.LeaseName(appliedwork.HubHash(hubIdentity), c.agentID)
 	l.memory = leader.Remember(leases, namespace, name, func(history.Evidence) { l.lost("the Lease " + name + " is not as it was written last") })
 	l.election = leader.Election{
 		Leases: l.memory, Namespace: namespace, Name: name, Identity: identity,
@@ -82,11 +82,11 @@ func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *jour
 }
 
 // ownWrites are what the agent writes in its namespace on the managed cluster.
-func (c *config) ownWrites(l *lease, namespace string) []cluster.Write {
-	update := func(gv schema.GroupVersion, resource, name string) cluster.Write {
-		return cluster.Write{Verb: cluster.Update, Ref: cluster.Ref{GroupVersionResource: gv.WithResource(resource), Namespace: namespace, Name: name}}
+func (c *config) ownWrites(l *lease, namespace string) []kubeclient.Write {
+	update := func(gv schema.GroupVersion, resource, name string) kubeclient.Write {
+		return kubeclient.Write{Verb: kubeclient.Update, Ref: kubeclient.Ref{GroupVersionResource: gv.WithResource(resource), Namespace: namespace, Name: name}}
 	}
-	writes := []cluster.Write{update(corev1.SchemeGroupVersion, "configmaps", hub.ClaimsName)}
+	writes := []kubeclient.Write{update(corev1.SchemeGroupVersion, "configmaps", hubidentity.ClaimsName)}
 	if l.election.Leases != nil {
 		writes = append(writes, update(coordinationapi.SchemeGroupVersion, "leases", l.election.Name))
 	}

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hawser-io/hawser/internal/leader"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 )
 
@@ -65,7 +65,7 @@ func TestLease_Identity(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if e := l.election; e.Namespace != "hawser" || e.Name != hub.LeaseName(inventory.HubHash("hub"), "") || e.Duration != 137*time.Second {
+		if e := l.election; e.Namespace != "hawser" || e.Name != hubidentity.LeaseName(appliedwork.HubHash("hub"), "") || e.Duration != 137*time.Second {
 			t.Errorf("got %+v", e)
 		}
 		return l.election.Identity

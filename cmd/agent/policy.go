@@ -17,13 +17,13 @@ import (
 
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
 // policyFile is what the owner of the cluster says about the works of one hub.
 type policyFile struct {
 	path, hub string
-	follow    func(protect.Rules)
+	follow    func(workpolicy.Rules)
 	log       *slog.Logger
 
 	text []byte
@@ -53,8 +53,8 @@ func (p *policyFile) read() (changed bool, err error) {
 	if p.text != nil && bytes.Equal(text, p.text) {
 		return false, nil
 	}
-	policy, err := protect.ParsePolicy(text)
-	var rules protect.Rules
+	policy, err := workpolicy.ParsePolicy(text)
+	var rules workpolicy.Rules
 	if err == nil {
 		rules, err = policy.For(p.hub)
 	}

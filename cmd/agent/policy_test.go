@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
 // What deploy/ ships says something about every hub.
 func TestPolicy_LoadsWhatDeployShips(t *testing.T) {
 	for hub, denied := range map[string]string{"hub1": "limitranges", "hub2": "hawser"} {
-		var got protect.Rules
-		p := &policyFile{path: "../../deploy/agent/policy.yaml", hub: hub, follow: func(r protect.Rules) { got = r }}
+		var got workpolicy.Rules
+		p := &policyFile{path: "../../deploy/agent/policy.yaml", hub: hub, follow: func(r workpolicy.Rules) { got = r }}
 		if changed, err := p.read(); err != nil || !changed {
 			t.Fatalf("%s: %t, %v", hub, changed, err)
 		}
@@ -38,9 +38,9 @@ func TestPolicy_IsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var followed []protect.Rules
+	var followed []workpolicy.Rules
 	var log bytes.Buffer
-	p := &policyFile{path: path, hub: "hub1", follow: func(r protect.Rules) { followed = append(followed, r) }, log: slog.New(slog.NewTextHandler(&log, nil))}
+	p := &policyFile{path: path, hub: "hub1", follow: func(r workpolicy.Rules) { followed = append(followed, r) }, log: slog.New(slog.NewTextHandler(&log, nil))}
 	if _, err := p.read(); err == nil || !strings.Contains(err.Error(), "policy-file: open") {
 		t.Fatalf("no file: %v", err)
 	}
@@ -70,7 +70,7 @@ func TestPolicy_IsReadAgain(t *testing.T) {
 	}
 	write("hubs: {'*': {}}")
 	p.look(t.Context())
-	if d := cmp.Diff([]protect.Rules{{Deny: []protect.Rule{{Resources: []string{"secrets"}}}}, {}}, followed); d != "" || p.ready() != nil {
+	if d := cmp.Diff([]workpolicy.Rules{{Deny: []workpolicy.Rule{{Resources: []string{"secrets"}}}}, {}}, followed); d != "" || p.ready() != nil {
 		t.Errorf("%v: %s", p.ready(), d)
 	}
 	if err := (*policyFile)(nil).ready(); err != nil {

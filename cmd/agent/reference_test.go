@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/testkit/reference"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
@@ -25,7 +25,7 @@ func TestReference(t *testing.T) {
 		{
 			Title: "The file of `--policy-file`",
 			About: "What works of which hub may have on this cluster; `NAME` is a hub identity, or `*` for all hubs that are not named. See [operations](../operations.md#what-works-may-have).",
-			Into:  &protect.Policy{},
+			Into:  &workpolicy.Policy{},
 		},
 	}})
 }

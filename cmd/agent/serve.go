@@ -18,11 +18,11 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // gcPercent keeps the heap of a program small that mostly waits; GOGC in the
@@ -76,7 +76,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 		defer func() { err = errors.Join(err, j.Close()) }()
 	}
 	p := &process{cfg: cfg, agent: c, broker: broker, rest: kube, answering: answering, namespace: namespace, journal: j, registry: registry}
-	p.hubs = hub.Registry{Objects: c.Client, Records: hub.RecordsOf(c.Metadata), Namespace: namespace, Now: time.Now}
+	p.hubs = hubidentity.Registry{Objects: c.Client, Records: hubidentity.RecordsOf(c.Metadata), Namespace: namespace, Now: time.Now}
 	health.Add("identity", p.identityReady)
 	health.Add("lease", p.leaseReady)
 	health.Add("policy", p.policyReady)
@@ -113,7 +113,7 @@ func (c *config) reachCluster(into *agent.Config) (r *rest.Config, answering fun
 	if r, err = c.cluster(); err != nil {
 		return nil, nil, err
 	}
-	kube, err := cluster.NewKube(cluster.KubeConfig{REST: r, QPS: c.kubeAPIQPS, Burst: c.kubeAPIBurst})
+	kube, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: r, QPS: c.kubeAPIQPS, Burst: c.kubeAPIBurst})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -22,11 +22,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // TestClusterScripts: each script in testdata/cluster is a session at a terminal with clusters of
@@ -66,12 +66,12 @@ func inUse(t *testing.T) *clustertest.Fake {
 	t.Helper()
 	f := clustertest.New()
 	f.Put(clustertest.Object("v1", "Namespace", "", "hawser"))
-	hubs := hub.Registry{Objects: f, Records: hub.RecordsOf(f.Metadata), Namespace: "hawser", Now: func() time.Time { return at }}
+	hubs := hubidentity.Registry{Objects: f, Records: hubidentity.RecordsOf(f.Metadata), Namespace: "hawser", Now: func() time.Time { return at }}
 	for identity, works := range map[string][]string{"north": {"web", "db"}, "south": {"job"}} {
-		_, err := hubs.Admit(t.Context(), identity, hub.BrokerRef{Cluster: "cluster1", Broker: identity + ".example:8090", Epoch: "store-of-" + identity}, nil)
-		s := inventory.Store{Objects: f, HubHash: inventory.HubHash(identity), AgentID: inventory.HubHash(identity)}
+		_, err := hubs.Admit(t.Context(), identity, hubidentity.BrokerRef{Cluster: "cluster1", Broker: identity + ".example:8090", Epoch: "store-of-" + identity}, nil)
+		s := appliedwork.Store{Objects: f, HubHash: appliedwork.HubHash(identity), AgentID: appliedwork.HubHash(identity)}
 		for _, name := range works {
-			_, failed := s.Create(t.Context(), name, nil, inventory.Origin{Source: identity, WorkID: "id-" + name, Version: 1, Tag: "t"})
+			_, failed := s.Create(t.Context(), name, nil, appliedwork.Origin{Source: identity, WorkID: "id-" + name, Version: 1, Tag: "t"})
 			err = errors.Join(err, failed)
 		}
 		if err != nil {
@@ -107,7 +107,7 @@ func (a api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		what, err = a.do(r, ref, subresource, body)
 	}
-	var unknown *cluster.NotServedError
+	var unknown *kubeclient.NotServedError
 	if errors.As(err, &unknown) {
 		http.NotFound(w, r)
 		return
@@ -126,7 +126,7 @@ func (a api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // refOf reads a path of the API; isVersion: it asks which kinds a version of a group has.
-func refOf(path string) (ref cluster.Ref, subresource string, isVersion bool) {
+func refOf(path string) (ref kubeclient.Ref, subresource string, isVersion bool) {
 	words := strings.Split(strings.Trim(path, "/"), "/")
 	if words[0] == "api" { // of the group without a name
 		words = slices.Insert(words, 1, "")
@@ -161,7 +161,7 @@ func (a api) resources(r *http.Request, gv schema.GroupVersion) metav1.APIResour
 }
 
 // do does what is asked for with an object, or with a list of them.
-func (a api) do(r *http.Request, ref cluster.Ref, subresource string, body []byte) (any, error) {
+func (a api) do(r *http.Request, ref kubeclient.Ref, subresource string, body []byte) (any, error) {
 	o := &unstructured.Unstructured{}
 	if r.Method == http.MethodPost || r.Method == http.MethodPut || strings.Contains(r.Header.Get("Content-Type"), "apply-patch") {
 		if err := o.UnmarshalJSON(body); err != nil {
@@ -196,7 +196,7 @@ func (a api) do(r *http.Request, ref cluster.Ref, subresource string, body []byt
 }
 
 // list returns whole objects.
-func (a api) list(r *http.Request, ref cluster.Ref) (any, error) {
+func (a api) list(r *http.Request, ref kubeclient.Ref) (any, error) {
 	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
 		return nil, err
@@ -213,7 +213,7 @@ func (a api) list(r *http.Request, ref cluster.Ref) (any, error) {
 }
 
 // token answers for a service account that is there.
-func (a api) token(r *http.Request, ref cluster.Ref, o *unstructured.Unstructured) (any, error) {
+func (a api) token(r *http.Request, ref kubeclient.Ref, o *unstructured.Unstructured) (any, error) {
 	if _, err := a.Get(r.Context(), ref); err != nil {
 		return nil, err
 	}
@@ -221,8 +221,8 @@ func (a api) token(r *http.Request, ref cluster.Ref, o *unstructured.Unstructure
 }
 
 // apply applies an object: a Deployment runs at once, and a definition is served.
-func (a api) apply(r *http.Request, ref cluster.Ref, o *unstructured.Unstructured) (any, error) {
-	is, err := a.ServerSideApply(r.Context(), ref.GroupVersionResource, o, cluster.FieldManager{Name: r.URL.Query().Get("fieldManager"), Force: true})
+func (a api) apply(r *http.Request, ref kubeclient.Ref, o *unstructured.Unstructured) (any, error) {
+	is, err := a.ServerSideApply(r.Context(), ref.GroupVersionResource, o, kubeclient.FieldManager{Name: r.URL.Query().Get("fieldManager"), Force: true})
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func (a api) apply(r *http.Request, ref cluster.Ref, o *unstructured.Unstructure
 }
 
 // remove deletes an object.
-func (a api) remove(r *http.Request, ref cluster.Ref, body []byte) (any, error) {
+func (a api) remove(r *http.Request, ref kubeclient.Ref, body []byte) (any, error) {
 	var how metav1.DeleteOptions
 	if err := json.Unmarshal(body, &how); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // hubWith is a hub with nothing but some objects.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -106,7 +106,7 @@ func ping(ctx context.Context, c transport.Conn) (string, error) {
 // api is what a person reads on a hub or on a managed cluster.
 func (d *doctorFlags) api() kubeconfig.Check {
 	works := schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "manifestworks"}
-	applied := inventory.Resource
+	applied := appliedwork.Resource
 	read := []string{"get", "list"}
 	return kubeconfig.Check{
 		Name: "hub or cluster", Definitions: []schema.GroupVersionResource{works, applied},

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/install"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // connection is how a hub or a cluster is reached, as kubectl reaches it.
@@ -60,16 +60,16 @@ func (c *connection) config(name string) (*rest.Config, error) {
 }
 
 // dial returns a client of a context of the kubeconfig.
-func (c *connection) dial(name string) (*cluster.Kube, error) {
+func (c *connection) dial(name string) (*kubeclient.Kube, error) {
 	cfg, err := c.config(name)
 	if err != nil {
 		return nil, err
 	}
-	return cluster.NewKube(cluster.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
+	return kubeclient.NewKube(kubeclient.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
 }
 
 // both are the clients of a hub and of a cluster of it.
-type both struct{ hub, cluster *cluster.Kube }
+type both struct{ hub, cluster *kubeclient.Kube }
 
 func (c *connection) dialBoth(hubContext string) (b both, err error) {
 	if b.hub, err = c.dial(hubContext); err == nil {
@@ -78,7 +78,7 @@ func (c *connection) dialBoth(hubContext string) (b both, err error) {
 	return b, err
 }
 
-func installer(env Env, client *cluster.Kube) install.Installer {
+func installer(env Env, client *kubeclient.Kube) install.Installer {
 	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Printf: func(format string, args ...any) { _ = printf(env.Stdout, format+"\n", args...) }}
 }
 
@@ -109,7 +109,7 @@ func (f *installFlags) check(cmd *cobra.Command) error {
 }
 
 // carryOut applies plans, or says or prints what would be applied.
-func (f *installFlags) carryOut(ctx context.Context, env Env, client *cluster.Kube, p install.Plan) error {
+func (f *installFlags) carryOut(ctx context.Context, env Env, client *kubeclient.Kube, p install.Plan) error {
 	i := installer(env, client)
 	switch {
 	case f.output == "yaml":

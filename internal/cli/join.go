@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/install"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // joining is what hawser join is asked to do.
@@ -105,7 +105,7 @@ func (j *joining) run(ctx context.Context, cmd *cobra.Command, env Env) error {
 	if j.Images.Version == "" {
 		j.Images.Version = builtAs()
 	}
-	var client *cluster.Kube
+	var client *kubeclient.Kube
 	if j.context != "" {
 		var err error
 		if client, err = j.dial(j.context); err != nil {

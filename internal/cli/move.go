@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hawser-io/hawser/internal/kubeconfig"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Requests of this verb: as many as a person wants to wait for.
@@ -60,15 +60,15 @@ that was refused it.`,
 			if err != nil {
 				return err
 			}
-			kube, err := cluster.NewKube(cluster.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
+			kube, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
 			if err != nil {
 				return err
 			}
-			hubs := hub.Registry{Objects: kube, Records: hub.RecordsOf(drift.Metadata(kube.Metadata())), Namespace: namespace, Now: env.Now}
+			hubs := hubidentity.Registry{Objects: kube, Records: hubidentity.RecordsOf(drift.Metadata(kube.Metadata())), Namespace: namespace, Now: env.Now}
 			if len(args) == 0 {
 				return showHubs(cmd.Context(), env, hubs)
 			}
-			m := hub.Migration{Registry: hubs, Abandon: kube.Abandon, Printf: func(format string, args ...any) error { return printf(env.Stdout, format, args...) }}
+			m := hubidentity.Migration{Registry: hubs, Abandon: kube.Abandon, Printf: func(format string, args ...any) error { return printf(env.Stdout, format, args...) }}
 			return move(cmd.Context(), m, args[0], args[1], broker)
 		},
 	}
@@ -80,8 +80,8 @@ that was refused it.`,
 }
 
 // move hands over what FROM has, unless an agent is at work for it.
-func move(ctx context.Context, m hub.Migration, from, to, broker string) error {
-	if to == "" || hub.IsHash(to) {
+func move(ctx context.Context, m hubidentity.Migration, from, to, broker string) error {
+	if to == "" || hubidentity.IsHash(to) {
 		return hint(fmt.Errorf("TO %q is no identity but a hash", to), "name the hub that is to have the objects as its agent does, with --hub-identity")
 	}
 	if from != to {
@@ -90,7 +90,7 @@ func move(ctx context.Context, m hub.Migration, from, to, broker string) error {
 		}
 	}
 	err := m.Move(ctx, from, to, broker)
-	if errors.Is(err, hub.ErrNothing) {
+	if errors.Is(err, hubidentity.ErrNothing) {
 		return hint(err, "see which hubs there are with: hawser move --namespace %s", m.Namespace)
 	}
 	return err
@@ -101,18 +101,18 @@ var leases = schema.GroupVersionResource{Group: coordinationv1.GroupName, Versio
 
 // idle returns an error while an agent of a hub holds its Lease: it would put
 // back what is taken from it.
-func idle(ctx context.Context, hubs hub.Registry, identity string) error {
+func idle(ctx context.Context, hubs hubidentity.Registry, identity string) error {
 	hash := identity
-	if !hub.IsHash(identity) {
-		hash = inventory.HubHash(identity)
+	if !hubidentity.IsHash(identity) {
+		hash = appliedwork.HubHash(identity)
 	}
 	ids, err := hubs.AgentIDs(ctx, hash)
 	if err != nil {
 		return err
 	}
 	for _, id := range append(ids, hash) {
-		name := hub.LeaseName(hash, id)
-		o, err := hubs.Objects.Get(ctx, cluster.Ref{GroupVersionResource: leases, Namespace: hubs.Namespace, Name: name})
+		name := hubidentity.LeaseName(hash, id)
+		o, err := hubs.Objects.Get(ctx, kubeclient.Ref{GroupVersionResource: leases, Namespace: hubs.Namespace, Name: name})
 		if apierrors.IsNotFound(err) {
 			continue
 		}
@@ -142,7 +142,7 @@ func holderOf(o *unstructured.Unstructured, now time.Time) (string, error) {
 }
 
 // showHubs prints which hub is which on a cluster.
-func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
+func showHubs(ctx context.Context, env Env, hubs hubidentity.Registry) error {
 	book, err := hubs.Claims(ctx)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
 		return err
 	}
 	var rows [][]string
-	row := func(state, identity, hash string, t hub.BrokerRef) {
+	row := func(state, identity, hash string, t hubidentity.BrokerRef) {
 		works := ""
 		if hash != "" {
 			works = strconv.Itoa(tally[hash])
@@ -172,7 +172,7 @@ func showHubs(ctx context.Context, env Env, hubs hub.Registry) error {
 	}
 	unclaimed := book.Unclaimed(tally)
 	for _, hash := range slices.Sorted(maps.Keys(unclaimed)) {
-		row("not claimed", hash, hash, hub.BrokerRef{})
+		row("not claimed", hash, hash, hubidentity.BrokerRef{})
 	}
 	return table(env.Stdout, []string{"STATE", "IDENTITY", "CLUSTER", "BROKER", "STORE", "WORKS", "SHARED"}, rows)
 }

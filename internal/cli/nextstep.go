@@ -17,7 +17,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/install"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // exampleCluster stands for the name and the context of a cluster in commands that are printed.
@@ -98,7 +98,7 @@ func (s *steps) installCluster() string {
 }
 
 // atHub fills in what clusters need to join a hub. known is false where hawser install has not put it there.
-func (s *steps) atHub(ctx context.Context, hub cluster.Client) (known bool, err error) {
+func (s *steps) atHub(ctx context.Context, hub kubeclient.Client) (known bool, err error) {
 	s.Join, known, err = install.Joining(ctx, hub)
 	file := filepath.Join(accessDir, "ca.crt")
 	if have, failed := os.ReadFile(file); failed == nil && bytes.Equal(have, s.CA) {

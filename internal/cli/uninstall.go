@@ -9,7 +9,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/install"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 func newUninstall(env Env) *cobra.Command {
@@ -47,7 +47,7 @@ func (f *uninstallFlags) checkWord(cmd *cobra.Command, check func(*cobra.Command
 }
 
 // agreed asks before works are deleted, those of a namespace or all. The time for an answer is not counted.
-func (f *uninstallFlags) agreed(cmd *cobra.Command, env Env, hub *cluster.Kube, namespace string) error {
+func (f *uninstallFlags) agreed(cmd *cobra.Command, env Env, hub *kubeclient.Kube, namespace string) error {
 	if !f.workloads || f.dryRun || f.yes {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hawser-io/hawser/internal/taskgroup"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // managedBy marks what this package put there. Nothing else is ever deleted.
@@ -25,7 +25,7 @@ const pause = 500 * time.Millisecond
 
 // Installer brings hubs and clusters in line with plans.
 type Installer struct {
-	Client cluster.Client
+	Client kubeclient.Client
 	// List finds what earlier runs applied.
 	List func(drift.Scope) drift.Source
 	// Dry has what would be deleted said, and not deleted.
@@ -132,7 +132,7 @@ func (i Installer) apply(ctx context.Context, manager string, objects []*unstruc
 		if err != nil {
 			return err
 		}
-		is, err := i.Client.ServerSideApply(ctx, ref.GroupVersionResource, o, cluster.FieldManager{Name: manager, Force: true})
+		is, err := i.Client.ServerSideApply(ctx, ref.GroupVersionResource, o, kubeclient.FieldManager{Name: manager, Force: true})
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", nameOf(o), err)

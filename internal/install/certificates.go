@@ -16,7 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // The Secrets on the hub, and on a cluster, that deploy/ names, and two of this
@@ -41,7 +41,7 @@ type certificates struct {
 }
 
 // readAuthority returns that of the hub, nil if it has none.
-func readAuthority(ctx context.Context, hub cluster.Client) (*pki.Authority, error) {
+func readAuthority(ctx context.Context, hub kubeclient.Client) (*pki.Authority, error) {
 	have, err := readSecret(ctx, hub, authoritySecret)
 	if err != nil || have == nil {
 		return nil, err
@@ -54,7 +54,7 @@ func readAuthority(ctx context.Context, hub cluster.Client) (*pki.Authority, err
 }
 
 // openAuthority returns that of the hub, a new one if nothing was installed.
-func openAuthority(ctx context.Context, hub cluster.Client, now time.Time) (*pki.Authority, error) {
+func openAuthority(ctx context.Context, hub kubeclient.Client, now time.Time) (*pki.Authority, error) {
 	a, err := readAuthority(ctx, hub)
 	if err != nil || a != nil {
 		return a, err
@@ -69,7 +69,7 @@ func openAuthority(ctx context.Context, hub cluster.Client, now time.Time) (*pki
 // secret returns the Secret with a certificate for who is asked for, and with more.
 // The certificate that is there stays if it is for the same, of the same authority,
 // and not in the last third of its life.
-func (c certificates) secret(ctx context.Context, on cluster.Client, name string, req pki.Request, more map[string][]byte) (*unstructured.Unstructured, error) {
+func (c certificates) secret(ctx context.Context, on kubeclient.Client, name string, req pki.Request, more map[string][]byte) (*unstructured.Unstructured, error) {
 	have, err := readSecret(ctx, on, name)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func secretOf(name string, data map[string][]byte) *unstructured.Unstructured {
 func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
 // readSecret returns what is in a Secret, nil if there is none.
-func readSecret(ctx context.Context, c cluster.Client, name string) (map[string][]byte, error) {
+func readSecret(ctx context.Context, c kubeclient.Client, name string) (map[string][]byte, error) {
 	o, err := get(ctx, c, object("v1", "Secret", namespace, name))
 	if err != nil || o == nil {
 		return nil, err
@@ -144,7 +144,7 @@ func dataOf(o *unstructured.Unstructured) (map[string][]byte, error) {
 
 // hubCertificates are the certificates of the parties on the hub, and the authority
 // unless an issuer of cert-manager makes them.
-func (s Settings) hubCertificates(ctx context.Context, hub cluster.Client, kept Settings, now time.Time) (all []*unstructured.Unstructured, caPEM []byte, err error) {
+func (s Settings) hubCertificates(ctx context.Context, hub kubeclient.Client, kept Settings, now time.Time) (all []*unstructured.Unstructured, caPEM []byte, err error) {
 	host, _, err := net.SplitHostPort(s.Address)
 	if err != nil {
 		return nil, nil, err
@@ -213,7 +213,7 @@ type certificateHolder struct {
 
 // takesOver refuses a hub whose agents trust something else than what an issuer will
 // make.
-func (i Issuer) takesOver(ctx context.Context, hub cluster.Client, kept Settings) error {
+func (i Issuer) takesOver(ctx context.Context, hub kubeclient.Client, kept Settings) error {
 	if err := i.check(ctx, hub); err != nil || !kept.Issuer.none() {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // certificateKind is cert-manager's.
@@ -68,9 +68,9 @@ func (i Issuer) String() string {
 func (i Issuer) none() bool { return i.Name == "" }
 
 // check says what to do where cert-manager is not there.
-func (i Issuer) check(ctx context.Context, client cluster.Client) error {
+func (i Issuer) check(ctx context.Context, client kubeclient.Client) error {
 	_, err := client.Resolve(ctx, certificateKind)
-	if errors.As(err, new(*cluster.NoKindError)) {
+	if errors.As(err, new(*kubeclient.NoKindError)) {
 		return fmt.Errorf("--cert-manager %s: the cluster has no kind Certificate of cert-manager: install cert-manager first, or leave the flag out", i)
 	}
 	return err
@@ -126,7 +126,7 @@ func issued(o *unstructured.Unstructured) string {
 }
 
 // hasAuthority checks what cert-manager has put into the Secret of a Certificate.
-func hasAuthority(ctx context.Context, client cluster.Client, certificate *unstructured.Unstructured) error {
+func hasAuthority(ctx context.Context, client kubeclient.Client, certificate *unstructured.Unstructured) error {
 	name, _, err := unstructured.NestedString(certificate.Object, "spec", "secretName")
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func hasAuthority(ctx context.Context, client cluster.Client, certificate *unstr
 }
 
 // Operator returns the certificate of an operator, from the hub.
-func Operator(ctx context.Context, hub cluster.Client) (map[string][]byte, error) {
+func Operator(ctx context.Context, hub kubeclient.Client) (map[string][]byte, error) {
 	data, err := readSecret(ctx, hub, operatorSecret)
 	if err == nil && data == nil {
 		err = fmt.Errorf("the hub has no Secret %s/%s", namespace, operatorSecret)
@@ -152,7 +152,7 @@ func Operator(ctx context.Context, hub cluster.Client) (map[string][]byte, error
 
 // CheckTrust tells whether the broker of a hub and the agent of a cluster trust each
 // other's certificates: two issuers can be of two authorities.
-func CheckTrust(ctx context.Context, hub, managed cluster.Client, now time.Time) error {
+func CheckTrust(ctx context.Context, hub, managed kubeclient.Client, now time.Time) error {
 	broker, err := readSecret(ctx, hub, brokerSecret)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // withManager is a plane that has cert-manager, whose issuer is an authority.
@@ -54,7 +54,7 @@ func (p *withManager) installer() Installer {
 }
 
 // ServerSideApply issues at once what a Certificate asks for.
-func (p *withManager) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+func (p *withManager) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by kubeclient.FieldManager) (*unstructured.Unstructured, error) {
 	is, err := p.plane.ServerSideApply(ctx, gvr, o, by)
 	if err != nil || o.GetKind() != certificateKind.Kind || p.authority == nil {
 		return is, err
@@ -78,10 +78,10 @@ func (p *withManager) ServerSideApply(ctx context.Context, gvr schema.GroupVersi
 	if p.noCA {
 		delete(data, caKey)
 	}
-	if err := p.Apply(secretOf(fmt.Sprint(spec["secretName"]), data), cluster.FieldManager{Name: "cert-manager-certificates-issuing", Force: true}); err != nil {
+	if err := p.Apply(secretOf(fmt.Sprint(spec["secretName"]), data), kubeclient.FieldManager{Name: "cert-manager-certificates-issuing", Force: true}); err != nil {
 		return nil, err
 	}
-	ref := cluster.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+	ref := kubeclient.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
 	return p.Patch(ctx, ref, fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": %d}]}}`, is.GetGeneration()), "status")
 }
 

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 var (
@@ -35,12 +35,12 @@ type plane struct {
 
 func newPlane() *plane { return &plane{Fake: clustertest.New()} }
 
-func (p *plane) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+func (p *plane) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by kubeclient.FieldManager) (*unstructured.Unstructured, error) {
 	is, err := p.Fake.ServerSideApply(ctx, gvr, o, by)
 	if err != nil || p.stuck {
 		return is, err
 	}
-	ref := cluster.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+	ref := kubeclient.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
 	switch o.GetKind() {
 	case "Deployment":
 		n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")

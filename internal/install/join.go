@@ -21,7 +21,7 @@ import (
 
 	"github.com/hawser-io/hawser/deploy"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // The Secrets of an agent that joins: with what it asks to, and what the hub gave it.
@@ -119,7 +119,7 @@ type Join struct {
 	// Images are those of our agent.
 	Images Images
 	// Client leads to the cluster; nil where nothing is to be applied, or looked at.
-	Client cluster.Client
+	Client kubeclient.Client
 }
 
 func (j Join) check() error {
@@ -132,7 +132,7 @@ func (j Join) check() error {
 
 // Joining returns with what clusters ask to join a hub: address and authority of its broker, and the
 // images. known is false where hawser install has put no hub there that clusters join.
-func Joining(ctx context.Context, hub cluster.Client) (j Join, known bool, err error) {
+func Joining(ctx context.Context, hub kubeclient.Client) (j Join, known bool, err error) {
 	s, _, err := readSettings(ctx, hub)
 	if err != nil || s.Registration != On {
 		return j, false, err
@@ -256,7 +256,7 @@ func (j Join) operator(ctx context.Context) error {
 	}
 	have, err := get(ctx, j.Client, object(klusterletKind.GroupVersion().String(), klusterletKind.Kind, "", klusterletName))
 	switch {
-	case errors.As(err, new(*cluster.NoKindError)):
+	case errors.As(err, new(*kubeclient.NoKindError)):
 		return errors.New("the cluster has no kind Klusterlet: install the klusterlet operator of Open Cluster Management first, or print what it needs with --dry-run -o yaml")
 	case err != nil || have == nil:
 		return err

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hawser-io/hawser/deploy"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // The names that deploy/ gives the parties on the hub: the source in the
@@ -42,7 +42,7 @@ type Plan struct {
 
 // Hub says what is to be on the hub that client leads to. What settings leave out
 // is as it was.
-func Hub(ctx context.Context, client cluster.Client, settings Settings, now time.Time) (Plan, error) {
+func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now time.Time) (Plan, error) {
 	p := Plan{Manager: "hawser-install-hub", whole: true}
 	kept, _, err := readSettings(ctx, client)
 	if err != nil {
@@ -135,7 +135,7 @@ func withoutMembership(objects []*unstructured.Unstructured) []*unstructured.Uns
 }
 
 // Installed is what is on a hub, as it was said when it was installed.
-func Installed(ctx context.Context, hub cluster.Client, now time.Time) (Plan, error) {
+func Installed(ctx context.Context, hub kubeclient.Client, now time.Time) (Plan, error) {
 	_, found, err := readSettings(ctx, hub)
 	if err == nil && !found {
 		err = fmt.Errorf("hawser install has put nothing here: there is no ConfigMap %s/%s; is this the right --context", namespace, settingsName)
@@ -169,7 +169,7 @@ func trust(o *unstructured.Unstructured, caPEM []byte) error {
 type Managed struct {
 	// Name is what the hub calls it.
 	Name        string
-	Hub, Client cluster.Client
+	Hub, Client kubeclient.Client
 	// Images are those of the hub where they say nothing.
 	Images Images
 	// Issuer, of the cluster, makes the agent's certificate; none means the authority

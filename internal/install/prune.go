@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // passing lists the kinds of objects that go when a plan has them no more, those first
@@ -73,7 +73,7 @@ func (i Installer) former(ctx context.Context, p Plan) ([]*unstructured.Unstruct
 // that a plan has any in.
 func (i Installer) labelled(ctx context.Context, kind schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
 	r, err := i.Client.Resolve(ctx, kind)
-	if errors.As(err, new(*cluster.NoKindError)) {
+	if errors.As(err, new(*kubeclient.NoKindError)) {
 		return nil, nil
 	}
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/taskgroup"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // works is what hubs have, records what agents have of each of them; clusters are who joined a hub.
@@ -102,7 +102,7 @@ func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d 
 					continue
 				}
 				if err := hub.Resource(d.GroupVersionResource).Namespace(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-					return fmt.Errorf("%s: %w", cluster.Ref{GroupVersionResource: d.GroupVersionResource, Namespace: o.Namespace, Name: o.Name}, err)
+					return fmt.Errorf("%s: %w", kubeclient.Ref{GroupVersionResource: d.GroupVersionResource, Namespace: o.Namespace, Name: o.Name}, err)
 				}
 			}
 			if waited == 0 {
@@ -135,7 +135,7 @@ func (i Installer) there(ctx context.Context, hub metadata.Interface, d doomed) 
 	}
 	for _, o := range found.Items {
 		if o.DeletionTimestamp == nil {
-			names = append(names, cluster.Ref{GroupVersionResource: d.GroupVersionResource, Namespace: o.Namespace, Name: o.Name}.String())
+			names = append(names, kubeclient.Ref{GroupVersionResource: d.GroupVersionResource, Namespace: o.Namespace, Name: o.Name}.String())
 		}
 	}
 	return names, nil
@@ -181,7 +181,7 @@ func (i Installer) Keeps(ctx context.Context, p Plan, everything bool) (func(*un
 
 // sharedNamespace tells whether a program that is not in the plan runs in the
 // namespace: hub and agent can be on one cluster.
-func sharedNamespace(ctx context.Context, client cluster.Client, p Plan) (bool, error) {
+func sharedNamespace(ctx context.Context, client kubeclient.Client, p Plan) (bool, error) {
 	for _, name := range []string{"hawser-broker", "hawser-hub-source", "hawser-agent"} {
 		d := object("apps/v1", "Deployment", namespace, name)
 		if slices.ContainsFunc(p.Objects, func(o *unstructured.Unstructured) bool {
@@ -208,7 +208,7 @@ func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.U
 	for _, o := range slices.Concat(earlier, objects) {
 		have, err := get(ctx, i.Client, o)
 		switch {
-		case errors.As(err, new(*cluster.NoKindError)):
+		case errors.As(err, new(*kubeclient.NoKindError)):
 			continue
 		case err != nil:
 			return err

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // namespace is where deploy/ puts the programs.
@@ -84,7 +84,7 @@ func (i Images) check() error {
 }
 
 // readSettings returns what the hub was installed with, nothing if it was not.
-func readSettings(ctx context.Context, hub cluster.Client) (s Settings, found bool, err error) {
+func readSettings(ctx context.Context, hub kubeclient.Client) (s Settings, found bool, err error) {
 	o, err := get(ctx, hub, object("v1", "ConfigMap", namespace, settingsName))
 	if err != nil || o == nil {
 		return s, false, err
@@ -126,13 +126,13 @@ func object(apiVersion, kind, namespace, name string, more ...any) *unstructured
 	return o
 }
 
-func refOf(ctx context.Context, c cluster.Client, o *unstructured.Unstructured) (cluster.Ref, error) {
+func refOf(ctx context.Context, c kubeclient.Client, o *unstructured.Unstructured) (kubeclient.Ref, error) {
 	r, err := c.Resolve(ctx, o.GroupVersionKind())
-	return cluster.Ref{GroupVersionResource: r.GroupVersionResource, Namespace: o.GetNamespace(), Name: o.GetName()}, err
+	return kubeclient.Ref{GroupVersionResource: r.GroupVersionResource, Namespace: o.GetNamespace(), Name: o.GetName()}, err
 }
 
 // get returns the object of that kind and name as it is there, nil if it is not.
-func get(ctx context.Context, c cluster.Client, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func get(ctx context.Context, c kubeclient.Client, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	ref, err := refOf(ctx, c, o)
 	if err != nil {
 		return nil, err

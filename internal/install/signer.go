@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // signerSecret is the authority with which hub-source signs the certificates of clusters that
@@ -28,13 +28,13 @@ const (
 )
 
 // ocmRuns tells whether Open Cluster Management accepts clusters, signs for them and looks after them.
-func ocmRuns(ctx context.Context, hub cluster.Client) (bool, error) {
+func ocmRuns(ctx context.Context, hub kubeclient.Client) (bool, error) {
 	controller, err := get(ctx, hub, object("apps/v1", "Deployment", ocmNamespace, ocmController))
 	return controller != nil, err
 }
 
 // signer returns the authority that signs for clusters, nil where others sign.
-func signer(ctx context.Context, hub cluster.Client, now time.Time) (*unstructured.Unstructured, error) {
+func signer(ctx context.Context, hub kubeclient.Client, now time.Time) (*unstructured.Unstructured, error) {
 	have, err := readSecret(ctx, hub, signerSecret)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func clients(own []byte, signer *unstructured.Unstructured) ([]byte, error) {
 
 // registration is what a hub needs beside the certificates of its programs, if clusters join it: the
 // authority that signs for them, if it is not others that do, and what the broker's Secret has more.
-func (s Settings) registration(ctx context.Context, hub cluster.Client, own []byte, now time.Time) (secrets []*unstructured.Unstructured, more map[string][]byte, err error) {
+func (s Settings) registration(ctx context.Context, hub kubeclient.Client, own []byte, now time.Time) (secrets []*unstructured.Unstructured, more map[string][]byte, err error) {
 	if s.Registration != On {
 		return nil, nil, nil
 	}
@@ -91,7 +91,7 @@ func (s Settings) registration(ctx context.Context, hub cluster.Client, own []by
 }
 
 // issuedAuthority is the authority of what cert-manager has made for the broker.
-func issuedAuthority(ctx context.Context, hub cluster.Client) ([]byte, error) {
+func issuedAuthority(ctx context.Context, hub kubeclient.Client) ([]byte, error) {
 	have, err := readSecret(ctx, hub, brokerSecret)
 	if err == nil && !isAuthority(have[caKey]) {
 		err = errors.New("cert-manager has made no certificate for the broker yet, and its authority has to be known: run this without --registration first, and then again with it")

@@ -8,7 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // TestHub_FindsClusterSigner: the broker's file has the authority of programs, and the signer's, which
@@ -67,7 +67,7 @@ func TestHub_FindsRegistrationControllers(t *testing.T) {
 	hub.Put(controller)
 	hub.installHub(t, s, epoch)
 	check("with OCM", "off")
-	hub.Remove(cluster.Ref{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespace: ocmNamespace, Name: ocmController})
+	hub.Remove(kubeclient.Ref{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespace: ocmNamespace, Name: ocmController})
 	hub.installHub(t, s, epoch)
 	check("when OCM is gone", "auto", "clusterrolebindings"+api+membershipName, "clusterroles"+api+membershipName,
 		"rolebindings"+api+ocmNamespace+"/"+membershipName, "roles"+api+ocmNamespace+"/"+membershipName)

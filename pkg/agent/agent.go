@@ -20,11 +20,11 @@ import (
 
 	"github.com/hawser-io/hawser/internal/history"
 	"github.com/hawser-io/hawser/internal/taskgroup"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -64,11 +64,11 @@ type Config struct {
 
 	// Guard says which objects no work may have. Default: one that knows agents by their
 	// names. Its Objects may be left to New.
-	Guard *protect.Guard
+	Guard *workpolicy.Guard
 
 	// OwnWrites are what the process writes on the cluster besides AppliedManifestWorks. That
 	// they pass is tried after a work has written what could refuse them.
-	OwnWrites []cluster.Write
+	OwnWrites []kubeclient.Write
 
 	// Journal keeps what is wanted over restarts; it is not closed here. nil: an
 	// agent that is started knows nothing until the broker tells it.
@@ -89,7 +89,7 @@ type Config struct {
 	// Lease is the Lease by which this agent is the active one; nil: there is none.
 	Lease OwnWrite
 	// Client and Metadata are the cluster.
-	Client   cluster.Client
+	Client   kubeclient.Client
 	Metadata func(drift.Scope) drift.Source
 
 	// Log and Registry may be nil.
@@ -150,7 +150,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{config: c, started: make(chan struct{})}
-	hubHash := inventory.HubHash(c.HubIdentity)
+	hubHash := appliedwork.HubHash(c.HubIdentity)
 	if c.AgentID == "" {
 		c.AgentID = hubHash
 	}
@@ -169,7 +169,7 @@ func New(c Config) (*Agent, error) {
 		Source:  c.Metadata,
 		History: a.history,
 		Changed: a.drifted,
-		Permanent: map[schema.GroupVersionResource]drift.Permanent{inventory.Resource: {
+		Permanent: map[schema.GroupVersionResource]drift.Permanent{appliedwork.Resource: {
 			Seen: func(m *metav1.PartialObjectMetadata) (string, bool) { return m.Name, a.core.Discovered(m) },
 			Gone: func(name string) { a.core.Vanished(name) },
 		}},
@@ -226,10 +226,10 @@ func (c *Config) complete() error {
 	return nil
 }
 
-func (c *Config) guard() *protect.Guard {
+func (c *Config) guard() *workpolicy.Guard {
 	g := c.Guard
 	if g == nil {
-		g = &protect.Guard{Hub: c.HubIdentity}
+		g = &workpolicy.Guard{Hub: c.HubIdentity}
 	}
 	if g.Objects == nil {
 		g.Objects = c.Client
@@ -268,7 +268,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // Follow has the agent follow what the owner of the cluster says works of its hub may have,
 // from now on.
-func (a *Agent) Follow(r protect.Rules) {
+func (a *Agent) Follow(r workpolicy.Rules) {
 	a.config.Guard.Follow(r)
 	a.core.RulesChanged()
 }
@@ -336,7 +336,7 @@ func (a *Agent) Will() (e codec.Event, ok bool) {
 
 // connect finds out which cluster this is, then keeps the session.
 func (a *Agent) connect(ctx context.Context) error {
-	namespace := cluster.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Name: metav1.NamespaceSystem}
+	namespace := kubeclient.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Name: metav1.NamespaceSystem}
 	for wait := time.Second; ; wait = min(2*wait, lastReportRetry) {
 		o, err := a.config.Client.Get(ctx, namespace)
 		if err == nil {

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -100,8 +100,8 @@ type running struct {
 	b        *broker
 	a        *Agent
 	registry *prometheus.Registry
-	events   *rig           // makes events
-	client   cluster.Client // in place of f; nil: f
+	events   *rig              // makes events
+	client   kubeclient.Client // in place of f; nil: f
 	journal  Journal
 	admit    func(context.Context, transport.Accepted) error
 }

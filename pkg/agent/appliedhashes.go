@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // appliedHashes says how the objects of works were left when they were as wanted, so that
@@ -21,12 +21,12 @@ type appliedHashes struct {
 }
 
 // objectName names an object within a key.
-func objectName(r cluster.Ref) string {
+func objectName(r kubeclient.Ref) string {
 	return strings.Join([]string{r.Group, r.Version, r.Resource, r.Namespace, r.Name}, "/")
 }
 
 // noteWritten notes how the objects of a key are now.
-func (k *persister) noteWritten(key string, known map[cluster.Ref]remembered) {
+func (k *persister) noteWritten(key string, known map[kubeclient.Ref]remembered) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.config.Journal != nil {
@@ -36,7 +36,7 @@ func (k *persister) noteWritten(key string, known map[cluster.Ref]remembered) {
 
 // writtenBefore returns how an earlier process left an object; the zero Known if
 // nobody knows.
-func (k *persister) writtenBefore(key string, ref cluster.Ref) apply.Known {
+func (k *persister) writtenBefore(key string, ref kubeclient.Ref) apply.Known {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known, _ := apply.ParseKnown(k.written.objects[key][objectName(ref)])
@@ -60,7 +60,7 @@ func (w *appliedHashes) restore(saved map[string]map[string]string, wanted func(
 }
 
 // put notes how the objects of a key are now; none forgets the key.
-func (w *appliedHashes) put(key string, known map[cluster.Ref]remembered) {
+func (w *appliedHashes) put(key string, known map[kubeclient.Ref]remembered) {
 	objects := make(map[string]string, len(known))
 	for ref, k := range known {
 		if k.UID != "" && (!k.rejected || k.Incomplete()) {

@@ -10,9 +10,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/executor"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
 // A permission whose end no watch would show is asked for again after a random
@@ -48,7 +48,7 @@ type authority struct {
 	err     error // why the account is not known
 	// before are the permits of earlier reconciliations, until is when those expire that
 	// are asked for in this one.
-	before map[cluster.Ref]permit
+	before map[kubeclient.Ref]permit
 	until  time.Time
 	// failed are the errors of asking again for what was allowed so far.
 	failed error
@@ -73,7 +73,7 @@ func (r *rights) actFor(e *workv1.ManifestWorkExecutor) {
 		return
 	}
 	r.needRoles(true)
-	r.permits = map[cluster.Ref]permit{}
+	r.permits = map[kubeclient.Ref]permit{}
 	r.authority = &authority{before: before, until: r.now.Add(permitTime + time.Duration(r.config.Random()*float64(permitTime/2)))}
 	r.authority.account, r.authority.err = executor.Of(*e)
 }
@@ -127,7 +127,7 @@ func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) err
 
 // last returns the permission that the account had last for an object, whether
 // it still counts or not; nil if it had none.
-func (a *authority) last(ref cluster.Ref) *permit {
+func (a *authority) last(ref kubeclient.Ref) *permit {
 	if p, has := a.before[ref]; has && p.account == a.account && !p.denied {
 		return &p
 	}
@@ -226,7 +226,7 @@ func (r *rights) holds(p permit, m apply.Manifest) bool {
 // hides reports whether nothing that is in an object may be told, because no work may
 // have it, or because the executor may not read it, or nobody knows whether it may.
 func (r *rights) hides(res apply.Result) bool {
-	if protect.Refused(res.Err) != nil {
+	if workpolicy.Refused(res.Err) != nil {
 		return true
 	}
 	if r.authority == nil || res.Err == nil {
@@ -238,7 +238,7 @@ func (r *rights) hides(res apply.Result) bool {
 
 // whyHidden takes the place of feedback then.
 func whyHidden(err error) error {
-	if refused := protect.Refused(err); refused != nil {
+	if refused := workpolicy.Refused(err); refused != nil {
 		return refused
 	}
 	return errHidden
@@ -254,7 +254,7 @@ func refused(err error) bool {
 
 // missesRight reports whether the agent itself lacks a right.
 func missesRight(err error) bool {
-	_, missing := cluster.MissingRule(err)
+	_, missing := kubeclient.MissingRule(err)
 	return missing
 }
 
@@ -311,7 +311,7 @@ func (r *rights) noteRefusals(err error, results ...apply.Result) {
 			continue
 		}
 		if needed = true; r.missing == nil {
-			r.missing = map[cluster.Ref]bool{}
+			r.missing = map[kubeclient.Ref]bool{}
 		}
 		r.missing[res.Ref] = true
 	}
@@ -340,11 +340,11 @@ func (r *rights) failed() error {
 
 // explained adds to a refusal for want of a right what to do about it.
 func explained(err error) error {
-	rule, missing := cluster.MissingRule(err)
+	rule, missing := kubeclient.MissingRule(err)
 	if !missing {
 		return err
 	}
-	return fmt.Errorf(`%w; if it is to be allowed, make a ClusterRole on the cluster that has the label %s: "true" and the rule %s`, err, aggregateLabel, cluster.FormatRule(rule))
+	return fmt.Errorf(`%w; if it is to be allowed, make a ClusterRole on the cluster that has the label %s: "true" and the rule %s`, err, aggregateLabel, kubeclient.FormatRule(rule))
 }
 
 // aggregateLabel marks the ClusterRoles whose rules the agent gets.

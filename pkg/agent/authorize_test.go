@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 const rbacV1 = "rbac.authorization.k8s.io/v1"
@@ -30,7 +30,7 @@ func newExecutorRig(t *testing.T, keep bool) (*rig, *roles) {
 	r.configure = func(c *CoreConfig) { c.Roles, c.KeepPermits = w, keep }
 	r.restart()
 	objects := r.f.Changed
-	r.f.Changed = func(ref cluster.Ref, o *unstructured.Unstructured) {
+	r.f.Changed = func(ref kubeclient.Ref, o *unstructured.Unstructured) {
 		objects(ref, o)
 		if ref.Group == "rbac.authorization.k8s.io" && w.Watched() {
 			r.rolesChanged()

@@ -8,11 +8,11 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
-	"github.com/hawser-io/hawser/pkg/agent/rule"
 )
 
 // A manifest whose rule for Complete was once True is left alone as long as that
@@ -77,7 +77,7 @@ func (c *completion) completeSince(w *desired.Work, manifests []apply.Manifest, 
 			continue
 		}
 		if c.since[i] = done.Since(m.Meta); c.since[i].IsZero() {
-			c.since[i] = recorded[inventory.CompletedID(m)]
+			c.since[i] = recorded[appliedwork.CompletedID(m)]
 		}
 		found = found || !c.since[i].IsZero()
 	}
@@ -86,7 +86,7 @@ func (c *completion) completeSince(w *desired.Work, manifests []apply.Manifest, 
 
 // completes reports whether a rule says when a manifest is complete.
 func completes(m apply.Manifest) bool {
-	return len(m.Config.Conditions) > 0 && slices.Contains(rule.Types(m.Config.Conditions), workv1.WorkComplete)
+	return len(m.Config.Conditions) > 0 && slices.Contains(conditionrules.Types(m.Config.Conditions), workv1.WorkComplete)
 }
 
 // glance reads an object that is perhaps left alone, unless it is as it was when
@@ -111,7 +111,7 @@ func (c *completion) isComplete(ctx context.Context, i int, res apply.Result) (r
 		return !c.since[i].IsZero(), !c.since[i].IsZero()
 	}
 	o := c.observer.observe(ctx, res)
-	reported = slices.ContainsFunc(o.outcomes, func(o rule.Outcome) bool { return o.Type == workv1.WorkComplete })
+	reported = slices.ContainsFunc(o.outcomes, func(o conditionrules.Outcome) bool { return o.Type == workv1.WorkComplete })
 	return reported, conditions.Completes(o.outcomes)
 }
 
@@ -122,7 +122,7 @@ func (c *completion) noteComplete(ctx context.Context, w *desired.Work, manifest
 		done := conditions.CompletionOf(status)
 		for _, m := range manifests {
 			if since := done.Since(m.Meta); !since.IsZero() && completes(m) {
-				completed[inventory.CompletedID(m)] = since
+				completed[appliedwork.CompletedID(m)] = since
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 )
 
 func complete() workv1.ConditionRule {
@@ -107,7 +107,7 @@ func TestCore_CompleteWorkIsLeftAlone(t *testing.T) {
 	news.Spec.Workload.Manifests = append(news.Spec.Workload.Manifests, hubWork("", "", 0, configMap("d", "1")).Spec.Workload.Manifests...)
 	r.apply(news)
 	for _, c := range r.f.TakeCalls() {
-		if c.Write() && c.Ref.Resource != inventory.Resource.Resource {
+		if c.Write() && c.Ref.Resource != appliedwork.Resource.Resource {
 			t.Errorf("a complete work leads to: %s", c)
 		}
 	}
@@ -234,7 +234,7 @@ func TestCore_CompleteIsRecordedOnce(t *testing.T) {
 	if !slices.Contains(got, "patch appliedmanifestworks.work.open-cluster-management.io hash-web") {
 		t.Errorf("got %q", got)
 	}
-	if len(r.record("web").Annotations[inventory.AnnotationCompleted]) != 0 {
+	if len(r.record("web").Annotations[appliedwork.AnnotationCompleted]) != 0 {
 		t.Error("it is still recorded as complete")
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // A field conflict of a server-side apply is a state, not a failure: somebody
@@ -18,7 +18,7 @@ const conflictRetry = time.Minute
 // conflictWait is when to try again what met a field conflict, 0 if nothing did.
 func conflictWait(results []apply.Result, random func() float64) time.Duration {
 	for _, res := range results {
-		if cluster.IsFieldConflict(res.Err) {
+		if kubeclient.IsFieldConflict(res.Err) {
 			return conflictRetry + time.Duration(random()*float64(conflictRetry))
 		}
 	}

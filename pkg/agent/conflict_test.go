@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // applied is a work whose Deployment is applied on the server.
@@ -23,7 +23,7 @@ func applied(replicas string) *workv1.ManifestWork {
 	return w
 }
 
-var theirs = cluster.FieldManager{Name: "theirs"}
+var theirs = kubeclient.FieldManager{Name: "theirs"}
 
 func (r *rig) theirs(spec map[string]any) {
 	r.t.Helper()

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 //
 //	t1 the agent repairs an object, t2 something else changes it, and so on, t3 the repairs of this
 //	moment are used up: from now on the object is as the other one wants it for most of each minute
-type contests map[cluster.Ref]contest
+type contests map[kubeclient.Ref]contest
 
 type contest struct {
 	conditions.Contest
@@ -37,7 +37,7 @@ type contest struct {
 }
 
 // repaired counts a repair.
-func (c contests) repaired(ref cluster.Ref, is conditions.Contest, now time.Time) {
+func (c contests) repaired(ref kubeclient.Ref, is conditions.Contest, now time.Time) {
 	k := c[ref]
 	k.Contest, k.last = is, now
 	k.repairs++
@@ -46,7 +46,7 @@ func (c contests) repaired(ref cluster.Ref, is conditions.Contest, now time.Time
 
 // endure notes that repairs are used up: what was repaired several times is contested. It returns
 // the objects for which that is news.
-func (c contests) endure() (news []cluster.Ref) {
+func (c contests) endure() (news []kubeclient.Ref) {
 	for ref, k := range c {
 		if k.repairs >= contestRepairs && !k.reported {
 			news = append(news, ref)
@@ -113,10 +113,10 @@ func noteRepair(r *reconciliation, s *apply.Step) {
 }
 
 // having returns the AppliedManifestWorks that have an object, but for that of the key.
-func (n *sharedObjects) having(ref cluster.Ref, key string) (names []string) {
-	for _, records := range []map[string]*inventory.Record{n.own, n.foreign} {
+func (n *sharedObjects) having(ref kubeclient.Ref, key string) (names []string) {
+	for _, records := range []map[string]*appliedwork.Record{n.own, n.foreign} {
 		for name, rec := range records {
-			if name != key && slices.ContainsFunc(rec.Entries(), func(e inventory.Entry) bool { return inventory.RefOf(e) == ref }) {
+			if name != key && slices.ContainsFunc(rec.Entries(), func(e appliedwork.Entry) bool { return appliedwork.RefOf(e) == ref }) {
 				names = append(names, name)
 			}
 		}
@@ -136,7 +136,7 @@ func reportContests(ctx context.Context, r *reconciliation, work string) {
 }
 
 // conditionOf is what is said of an object that is changed after each repair, nil if it is not.
-func (c contests) conditionOf(ref cluster.Ref) *conditions.Contest {
+func (c contests) conditionOf(ref kubeclient.Ref) *conditions.Contest {
 	if k := c[ref]; k.reported {
 		return &k.Contest
 	}

@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // contested returns what is said of a work's objects that are changed after each repair: the condition
@@ -37,7 +37,7 @@ func (r *rig) fight(kind string, as func(o *unstructured.Unstructured) bool, do 
 // scale has another manager take the replicas.
 func (r *rig) scale() {
 	web := clustertest.Object("apps/v1", "Deployment", "default", "web", "spec", map[string]any{"replicas": int64(1)})
-	if err := r.f.Apply(web, cluster.FieldManager{Name: "theirs", Force: true}); err != nil {
+	if err := r.f.Apply(web, kubeclient.FieldManager{Name: "theirs", Force: true}); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -144,7 +144,7 @@ func check(rt *rapid.T, r *rig, h *hub) {
 		}
 	}
 	for _, name := range []string{"one", "two", "three"} {
-		if h.works[name] == nil && r.f.Look(inventory.Ref(inventory.Name(testHubHash, name))) != nil {
+		if h.works[name] == nil && r.f.Look(appliedwork.Ref(appliedwork.Name(testHubHash, name))) != nil {
 			rt.Fatalf("the record of %s is left", name)
 		}
 	}

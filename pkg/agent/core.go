@@ -13,16 +13,16 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
-	"github.com/hawser-io/hawser/pkg/agent/report"
-	"github.com/hawser-io/hawser/pkg/agent/rule"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/outbox"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -33,15 +33,15 @@ import (
 type Tracker interface {
 	// Track replaces what a key tracks, and the state it expects each in: by
 	// content, or exactly where every change of the object matters.
-	Track(key string, expected map[cluster.Ref]drift.Signature)
+	Track(key string, expected map[kubeclient.Ref]drift.Signature)
 	// Seen returns the state in which an object was last seen, if that is known;
 	// the zero State is absence.
-	Seen(ref cluster.Ref) (s drift.ObservedObject, ok bool)
+	Seen(ref kubeclient.Ref) (s drift.ObservedObject, ok bool)
 	// Begin and End enclose the writes of a key. Wrote tells the state that each of them left,
 	// by its exact signature: it is no news, whether the watch shows it before or after. The
 	// key is told of other changes at End.
 	Begin(key string)
-	Wrote(key string, ref cluster.Ref, s drift.Signature)
+	Wrote(key string, ref kubeclient.Ref, s drift.Signature)
 	End(key string)
 	// Unwatched returns 0 if the key tracks nothing that it must look at itself, else
 	// how many such objects there are, those of other keys included.
@@ -67,7 +67,7 @@ type CoreConfig struct {
 	// certain that nobody has its work; 100 years or more mean for ever.
 	EvictionGracePeriod time.Duration
 
-	Client  cluster.Client
+	Client  kubeclient.Client
 	Tracker Tracker
 	// Roles may be nil: then permissions of executors are asked for every few
 	// minutes.
@@ -79,9 +79,9 @@ type CoreConfig struct {
 	// write, while roles are watched and do not change.
 	KeepPermits bool
 	// Guard says which objects no work may have; nil: none.
-	Guard *protect.Guard
+	Guard *workpolicy.Guard
 	// OwnWrites are what the process writes on the cluster besides AppliedManifestWorks.
-	OwnWrites []cluster.Write
+	OwnWrites []kubeclient.Write
 	// Journal is where what is wanted outlives the process; nil: nowhere.
 	Journal Journal
 	// Wait sleeps between attempts to write one object.
@@ -140,7 +140,7 @@ type works struct {
 	clusterUID string
 	history    int // of the cluster: how often it was another one
 	set        *desired.Set
-	outbox     report.Outbox
+	outbox     outbox.Outbox
 	states     map[string]*keyState
 	connected  bool
 	stuck      map[string]bool // keys, see noteStuck
@@ -148,10 +148,10 @@ type works struct {
 
 // tools are what cluster objects are read and written with.
 type tools struct {
-	store      inventory.Store
-	remover    inventory.Remover
+	store      appliedwork.Store
+	remover    appliedwork.Remover
 	applier    apply.Applier
-	rules      rule.Evaluator
+	rules      conditionrules.Evaluator
 	lastRecord *lastRecord
 }
 
@@ -163,7 +163,7 @@ func NewCore(c CoreConfig) *Core {
 	w := &works{
 		config: &c,
 		set:    desired.New(),
-		outbox: report.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
+		outbox: outbox.Outbox{AgentID: c.ClientID, NewID: c.NewID, Remember: c.Journal != nil},
 		states: map[string]*keyState{},
 		stuck:  map[string]bool{},
 	}
@@ -174,15 +174,15 @@ func NewCore(c CoreConfig) *Core {
 		policies: &roleState{waiting: map[string]int{}}, causes: newCauses(), sessions: newSourceSessions(&c),
 		tools: &tools{
 			lastRecord: last,
-			store:      inventory.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
-			remover:    inventory.Remover{Client: c.Client, Guard: c.Guard, Done: func(d inventory.RemovalAction, err error) { c.Metrics.write(string(d), err == nil) }},
+			store:      appliedwork.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
+			remover:    appliedwork.Remover{Client: c.Client, Guard: c.Guard, Done: func(d appliedwork.RemovalAction, err error) { c.Metrics.write(string(d), err == nil) }},
 			applier:    apply.Applier{Objects: c.Client, Wait: c.Wait, Guard: c.Guard},
 		},
 	}
 }
 
 // keyOf is where the work of this name is brought in line.
-func (w *works) keyOf(workName string) string { return inventory.Name(w.config.HubHash, workName) }
+func (w *works) keyOf(workName string) string { return appliedwork.Name(w.config.HubHash, workName) }
 
 // workName is the name of the work that a key of this hub is about.
 func (w *works) workName(key string) (name string, ok bool) {
@@ -456,7 +456,7 @@ func (c *Core) TakesLong(key string, since time.Time, waits string) {
 
 // NextReport returns the status to publish for an id; ok is false if there is
 // none, or nobody to publish it to.
-func (c *Core) NextReport(id string) (l report.OutgoingStatus, ok bool) {
+func (c *Core) NextReport(id string) (l outbox.OutgoingStatus, ok bool) {
 	c.persister.reserve(id)
 	c.mu.Lock()
 	if c.connected {
@@ -478,7 +478,7 @@ func (c *Core) NextReport(id string) (l report.OutgoingStatus, ok bool) {
 // ReportDone tells what became of a status from NextReport; receipt is what the
 // broker said if err is nil. again says that there is more to send for the id,
 // after a back-off if err is not nil.
-func (c *Core) ReportDone(l report.OutgoingStatus, receipt transport.Receipt, err error) (again bool) {
+func (c *Core) ReportDone(l outbox.OutgoingStatus, receipt transport.Receipt, err error) (again bool) {
 	if err != nil && !transport.Retryable(err) {
 		c.config.Log.Error("status refused: the hub does not see how this work is", "work", l.Work.Name, "id", l.Work.ResourceID, "error", err)
 	}

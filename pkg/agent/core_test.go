@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 func TestCore_AppliesReportsAndRecords(t *testing.T) {
@@ -41,7 +41,7 @@ func TestCore_AppliesReportsAndRecords(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 	rec := r.record("web")
-	if rec.Spec.AgentID != testAgentID || rec.Labels["app"] != "web" || rec.Annotations[inventory.AnnotationWorkID] != "w-1" || rec.Annotations[inventory.AnnotationVersion] != "1" {
+	if rec.Spec.AgentID != testAgentID || rec.Labels["app"] != "web" || rec.Annotations[appliedwork.AnnotationWorkID] != "w-1" || rec.Annotations[appliedwork.AnnotationVersion] != "1" {
 		t.Errorf("got %+v", rec)
 	}
 	if len(r.sent) != 1 {
@@ -272,7 +272,7 @@ func TestCore_OrphansSurviveACrashWithinTheDeletion(t *testing.T) {
 		r.delete(w)
 		r.f.Refuse = nil
 		r.restart()
-		r.wakeAt(inventory.Name(testHubHash, "web"), r.now) // as the standing watch does of one that is being deleted
+		r.wakeAt(appliedwork.Name(testHubHash, "web"), r.now) // as the standing watch does of one that is being deleted
 		r.settle(time.Minute)
 		r.delete(w)
 		if r.record("web") != nil || !r.statuses["w-1"].Deleted {
@@ -428,7 +428,7 @@ func TestCore_ResourceIsNotServedAnyMore(t *testing.T) {
 			}
 			r.f.Refuse = func(c clustertest.Call) error {
 				if c.Ref.Resource == "ropes" {
-					return &cluster.NotServedError{Resource: c.Ref.GroupVersionResource}
+					return &kubeclient.NotServedError{Resource: c.Ref.GroupVersionResource}
 				}
 				return nil
 			}
@@ -484,7 +484,7 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	before := r.configMap("a").GetUID()
-	r.f.Remove(inventory.Ref(inventory.Name(testHubHash, "web")))
+	r.f.Remove(appliedwork.Ref(appliedwork.Name(testHubHash, "web")))
 	r.settle(time.Second)
 	if a := r.configMap("a"); a == nil || a.GetUID() == before || a.GetOwnerReferences()[0].UID != r.record("web").UID {
 		t.Fatalf("got %v", a)
@@ -493,7 +493,7 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 
 	// One without a work: its objects go, and that is all.
 	r.restart()
-	r.f.Remove(inventory.Ref(inventory.Name(testHubHash, "web")))
+	r.f.Remove(appliedwork.Ref(appliedwork.Name(testHubHash, "web")))
 	r.settle(time.Second)
 	if r.configMap("a") != nil || r.record("web") != nil {
 		t.Fatal("something is left")
@@ -501,11 +501,11 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 
 	// One of another agent is not ours.
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
-	r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "other")), func(o *unstructured.Unstructured) {
+	r.f.Edit(appliedwork.Ref(appliedwork.Name(testHubHash, "other")), func(o *unstructured.Unstructured) {
 		o.Object["spec"].(map[string]any)["agentID"] = "somebody"
 	})
 	r.restart()
-	r.f.Remove(inventory.Ref(inventory.Name(testHubHash, "other")))
+	r.f.Remove(appliedwork.Ref(appliedwork.Name(testHubHash, "other")))
 	r.settle(time.Minute)
 	if r.configMap("b") == nil || r.record("other") == nil {
 		t.Fatal("the agent took what belongs to another one")
@@ -515,7 +515,7 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 func TestCore_WorkThatCannotBeRecorded(t *testing.T) {
 	r := newRig(t)
 	r.f.Refuse = func(c clustertest.Call) error {
-		if c.Ref.Resource == inventory.Resource.Resource && c.Verb == "create" {
+		if c.Ref.Resource == appliedwork.Resource.Resource && c.Verb == "create" {
 			return apierrors.NewForbidden(c.Ref.GroupResource(), c.Ref.Name, errors.New("no rule"))
 		}
 		return nil
@@ -532,7 +532,7 @@ func TestCore_WorkThatCannotBeRecorded(t *testing.T) {
 	r.settle(10 * time.Minute)
 	r.expectStatus("w-1", workApplied, workAvailable)
 
-	long := strings.Repeat("x", inventory.MaxWorkName+1)
+	long := strings.Repeat("x", appliedwork.MaxWorkName+1)
 	r.apply(hubWork("w-2", long, 1, configMap("b", "1")))
 	if got := condition(r.statuses["w-2"].Status.Conditions, "Applied"); got == nil || got.Status != "False" || r.configMap("b") != nil {
 		t.Fatalf("got %+v", got)

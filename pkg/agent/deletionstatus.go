@@ -9,12 +9,12 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // reportDeletion reports how the objects of a deleted work are while it waits for
@@ -31,7 +31,7 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 		r.rights.actFor(w.Spec.Executor)
 	}
 	reported := make([]conditions.Manifest, 0, len(manifests))
-	present := map[cluster.Ref]drift.Signature{}
+	present := map[kubeclient.Ref]drift.Signature{}
 	for i, m := range manifests {
 		res := r.deletionStatus(ctx, m, last)
 		if res.Presence == conditions.Present {
@@ -41,9 +41,9 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 	}
 	r.rights.noteRefusals(nil)
 	if r.record != nil { // also what is not to be removed may change
-		present[inventory.Ref(r.key)] = drift.Unknown
+		present[appliedwork.Ref(r.key)] = drift.Unknown
 		for _, e := range r.record.Entries() {
-			present[inventory.RefOf(e)] = drift.Unknown
+			present[appliedwork.RefOf(e)] = drift.Unknown
 		}
 		r.config.Tracker.Track(r.key, present)
 	}
@@ -87,12 +87,12 @@ func (r *reconciliation) deletionStatus(ctx context.Context, m apply.Manifest, l
 }
 
 // readDeletion reads the object of a manifest that nobody read in this reconciliation.
-func readDeletion(ctx context.Context, c cluster.Client, res *apply.Result) {
+func readDeletion(ctx context.Context, c kubeclient.Client, res *apply.Result) {
 	live, err := c.Get(ctx, res.Ref)
 	switch {
 	case err == nil:
 		res.Presence, res.Live = conditions.Present, live
-	case apierrors.IsNotFound(err) || errors.As(err, new(*cluster.NotServedError)):
+	case apierrors.IsNotFound(err) || errors.As(err, new(*kubeclient.NotServedError)):
 		res.Presence = conditions.Absent
 	default:
 		res.Presence, res.ReadErr = conditions.Unreadable, err

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -122,7 +122,7 @@ func TestCore_EvictsNothingWithoutProof(t *testing.T) {
 
 func changed(how func(*unstructured.Unstructured)) func(r *rig) (codec.Checkpoint, bool) {
 	return func(r *rig) (codec.Checkpoint, bool) {
-		r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "web")), how)
+		r.f.Edit(appliedwork.Ref(appliedwork.Name(testHubHash, "web")), how)
 		return r.proof(nil, "hub"), false
 	}
 }
@@ -157,7 +157,7 @@ func TestCore_CountsUnownedOrphans(t *testing.T) {
 	r := orphanRig(t, false)
 	var log bytes.Buffer
 	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))
-	ref := inventory.Ref(inventory.Name(testHubHash, "web"))
+	ref := appliedwork.Ref(appliedwork.Name(testHubHash, "web"))
 	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetAnnotations(nil) })
 	for range 3 {
 		r.checkpoint(r.proof(nil, "hub"))
@@ -426,10 +426,10 @@ func TestCore_RenamedBeforeARestart(t *testing.T) {
 // what the present hub wants as well stays.
 func TestCore_RecordsOfAnotherHubIdentity(t *testing.T) {
 	r := newRig(t)
-	r.core.config.HubHash = inventory.HubHash("old.example.com")
+	r.core.config.HubHash = appliedwork.HubHash("old.example.com")
 	r.core.store.HubHash = r.core.config.HubHash
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("old", "1")))
-	old := inventory.Ref(inventory.Name(r.core.config.HubHash, "web"))
+	old := appliedwork.Ref(appliedwork.Name(r.core.config.HubHash, "web"))
 	r.restart()
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.checkpoint(r.proof(nil, "hub"))

@@ -11,7 +11,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -28,7 +28,7 @@ func Example() {
 	// In a real program, with a *rest.Config of the cluster:
 	//
 	//	dialer, err := grpc.NewDialer(grpc.Options{Target: "broker.example:8090", Credentials: credentials})
-	//	client, err := cluster.NewKube(cluster.KubeConfig{REST: restConfig, QPS: 50, Burst: 100})
+	//	client, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: restConfig, QPS: 50, Burst: 100})
 	//	metadata := drift.Metadata(client.Metadata())
 	dialer := mem.New(oneWork{statuses}, transport.Peer{Role: "agent", Name: "cluster1"})
 	client := clustertest.New()

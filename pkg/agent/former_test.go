@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/journal"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
@@ -52,8 +52,8 @@ func TestFormer_Write(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t)
-	store := inventory.Store{Objects: r.f, HubHash: testHubHash, AgentID: testAgentID}
-	if _, err := store.Create(t.Context(), "stray", nil, inventory.Origin{Source: "hub", WorkID: "w-9", Version: 4, Tag: codec.Tag{1, 2}.String()}); err != nil {
+	store := appliedwork.Store{Objects: r.f, HubHash: testHubHash, AgentID: testAgentID}
+	if _, err := store.Create(t.Context(), "stray", nil, appliedwork.Origin{Source: "hub", WorkID: "w-9", Version: 4, Tag: codec.Tag{1, 2}.String()}); err != nil {
 		t.Fatal(err)
 	}
 	j := openJournal(t, formerJournal)
@@ -285,13 +285,13 @@ func TestFormer_Resume(t *testing.T) {
 // TestFormer_Records: what former agents wrote of works on AppliedManifestWorks is read by value.
 func TestFormer_Records(t *testing.T) {
 	r := formerRig(t)
-	store := inventory.Store{Objects: r.f, HubHash: testHubHash, AgentID: testAgentID}
-	for work, want := range map[string]inventory.Origin{
+	store := appliedwork.Store{Objects: r.f, HubHash: testHubHash, AgentID: testAgentID}
+	for work, want := range map[string]appliedwork.Origin{
 		"web":    {Source: "hub", WorkID: "w-1", Version: 2, Tag: "35408d04d5dd1e577ba19ce457670676"},
 		"broken": {Source: "hub", WorkID: "w-3", Version: 1, Tag: "d63945a06367879ee3345b80ad3c3745"},
 		"stray":  {Source: "hub", WorkID: "w-9", Version: 4, Tag: "01020000000000000000000000000000"},
 	} {
-		rec, err := store.Load(t.Context(), inventory.Name(testHubHash, work))
+		rec, err := store.Load(t.Context(), appliedwork.Name(testHubHash, work))
 		if err != nil || rec == nil {
 			t.Fatalf("%s: %v", work, err)
 		}
@@ -302,7 +302,7 @@ func TestFormer_Records(t *testing.T) {
 			t.Errorf("%s is written again: %v", work, err)
 		}
 	}
-	rec, err := store.Load(t.Context(), inventory.Name(testHubHash, "jobs"))
+	rec, err := store.Load(t.Context(), appliedwork.Name(testHubHash, "jobs"))
 	if err != nil || rec == nil {
 		t.Fatal(err)
 	}

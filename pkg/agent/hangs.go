@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // A live work waits for objects to go, too: those that it has no more, and its own that somebody
@@ -26,7 +26,7 @@ type hangs struct {
 	since time.Time
 	why   string
 	// ending are the objects of manifests that somebody deleted.
-	ending map[cluster.Ref]ending
+	ending map[kubeclient.Ref]ending
 }
 
 // ending is an object that is being deleted: since when that is known, and what keeps it.
@@ -37,7 +37,7 @@ type ending struct {
 
 // noteRemoval takes what is left of the objects that have to go, as they were read, and why they
 // could not be removed.
-func (h *hangs) noteRemoval(remaining []inventory.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, err error, now time.Time) {
+func (h *hangs) noteRemoval(remaining []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, err error, now time.Time) {
 	h.why = whatKeeps(remaining, seen, now)
 	switch {
 	case len(remaining) == 0:
@@ -69,14 +69,14 @@ func (h *hangs) noteEnding(results []apply.Result, now time.Time) {
 			e.why = keeps(res.Live, now)
 		}
 		if h.ending == nil {
-			h.ending = map[cluster.Ref]ending{}
+			h.ending = map[kubeclient.Ref]ending{}
 		}
 		h.ending[res.Ref] = e
 	}
 }
 
 // ends is why the object of a manifest is not there for good; nil if it is, or goes in time.
-func (h *hangs) ends(ref cluster.Ref, now time.Time) error {
+func (h *hangs) ends(ref kubeclient.Ref, now time.Time) error {
 	if e, has := h.ending[ref]; has && e.why != "" && now.Sub(e.since) >= stuckAfter {
 		return errors.New("the object is being deleted, and made anew when it is gone: it " + e.why)
 	}

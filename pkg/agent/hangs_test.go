@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 const heldText = "waits for finalizers: ConfigMap default/a: example.com/hold; what set them has to remove them: " +
@@ -104,7 +104,7 @@ func TestCore_DeletedRecordOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
 	r.hold(r.ref("ConfigMap", "a"))
-	r.query(inventory.Ref(inventory.Name(testHubHash, "web")))
+	r.query(appliedwork.Ref(appliedwork.Name(testHubHash, "web")))
 	r.settle(stuckAfter - time.Second)
 	r.expectStatus("w-1", workApplied, workAvailable)
 	r.settle(3 * time.Second)

@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/hawser-io/hawser/internal/history"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // A cluster whose etcd was restored from a backup has another history. What was read of it
@@ -92,7 +92,7 @@ func (c *Core) ReadBack(ctx context.Context) (reason string, err error) {
 	switch {
 	case apierrors.IsForbidden(err):
 		return "", nil
-	case err != nil && !errors.As(err, new(*cluster.NotServedError)):
+	case err != nil && !errors.As(err, new(*kubeclient.NotServedError)):
 		return "", err
 	}
 	if after.Compare(writeOf(rec)) == history.Nothing || !c.lastRecord.still(after) {
@@ -108,7 +108,7 @@ type lastRecord struct {
 	last history.Write
 }
 
-func writeOf(rec *inventory.Record) history.Write {
+func writeOf(rec *appliedwork.Record) history.Write {
 	if rec == nil {
 		return history.Write{}
 	}
@@ -116,7 +116,7 @@ func writeOf(rec *inventory.Record) history.Write {
 }
 
 // note notes a write. One that lets the object go says nothing of what is there after it.
-func (l *lastRecord) note(rec *inventory.Record) {
+func (l *lastRecord) note(rec *appliedwork.Record) {
 	if rec.Deleting() && len(rec.Metadata().GetFinalizers()) == 0 {
 		return
 	}

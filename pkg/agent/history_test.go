@@ -6,20 +6,20 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // silently changes the cluster without a word of the watches, as a restore of its etcd does.
 func (r *rig) silently(change func()) {
 	reported := r.f.Changed
-	r.f.Changed = func(cluster.Ref, *unstructured.Unstructured) {}
+	r.f.Changed = func(kubeclient.Ref, *unstructured.Unstructured) {}
 	change()
 	r.f.Changed = reported
 }
 
 // remove takes an object away, whatever finalizers it has.
-func (r *rig) remove(ref cluster.Ref) {
+func (r *rig) remove(ref kubeclient.Ref) {
 	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.f.Remove(ref)
 }
@@ -33,7 +33,7 @@ func TestCore_AnotherHistory(t *testing.T) {
 		},
 		"an object is missing": func(r *rig) { r.remove(r.ref("ConfigMap", "b")) },
 		"all is missing": func(r *rig) {
-			for _, ref := range []cluster.Ref{r.ref("ConfigMap", "a"), r.ref("ConfigMap", "b"), inventory.Ref(inventory.Name(testHubHash, "w"))} {
+			for _, ref := range []kubeclient.Ref{r.ref("ConfigMap", "a"), r.ref("ConfigMap", "b"), appliedwork.Ref(appliedwork.Name(testHubHash, "w"))} {
 				r.remove(ref)
 			}
 		},
@@ -81,7 +81,7 @@ func TestCore_ReadsItsOwnWriteBack(t *testing.T) {
 	w := hubWork("w-1", "w", 1, configMap("a", "1"))
 	r.apply(w)
 	shows("as it was written", false)
-	record := inventory.Ref(inventory.Name(testHubHash, "w"))
+	record := appliedwork.Ref(appliedwork.Name(testHubHash, "w"))
 	r.f.Edit(record, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"of": "another"}) })
 	shows("changed by another", false)
 	r.silently(func() { r.remove(record) })

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	identities "github.com/hawser-io/hawser/pkg/agent/hub"
+	identities "github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	identities "github.com/hawser-io/hawser/pkg/agent/hub"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	identities "github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -101,15 +101,15 @@ func TestCore_CountsObjectsSharedWithOtherHubs(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	foreign := inventory.Store{Objects: r.f, HubHash: inventory.HubHash("other"), AgentID: "other"}
-	record := func(work, uid string) *inventory.Record {
+	foreign := appliedwork.Store{Objects: r.f, HubHash: appliedwork.HubHash("other"), AgentID: "other"}
+	record := func(work, uid string) *appliedwork.Record {
 		t.Helper()
-		rec, err := foreign.Create(t.Context(), work, nil, inventory.Origin{WorkID: work})
+		rec, err := foreign.Create(t.Context(), work, nil, appliedwork.Origin{WorkID: work})
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.settle(time.Second) // its list is written after it was seen
-		rec, err = foreign.SetEntries(t.Context(), rec, []inventory.Entry{{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: work}, Version: "v1", UID: uid}})
+		rec, err = foreign.SetEntries(t.Context(), rec, []appliedwork.Entry{{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: work}, Version: "v1", UID: uid}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestCore_CountsObjectsSharedWithOtherHubs(t *testing.T) {
 	r.requests()
 	r.settle(time.Minute)
 	r.expectRequests()
-	r.f.Edit(inventory.Ref(same.Owner().Name), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
-	r.f.Remove(inventory.Ref(same.Owner().Name))
+	r.f.Edit(appliedwork.Ref(same.Owner().Name), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.f.Remove(appliedwork.Ref(same.Owner().Name))
 	shared()
 }

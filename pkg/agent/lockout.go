@@ -14,10 +14,10 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	admission "github.com/hawser-io/hawser/internal/refusal"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
 // A work can bring what refuses the agent's own writes: a webhook on everything with no service
@@ -111,7 +111,7 @@ func (h *hindrance) goesOn(ctx context.Context, w *desired.Work, err error) bool
 // admission configurations are first: they may be the reason.
 func (h *hindrance) intend(ctx context.Context, steps []apply.Step, order []int) error {
 	if h.unrecorded == nil {
-		rec, err := h.store.SetEntries(ctx, h.record, inventory.Intend(h.record.Entries(), steps))
+		rec, err := h.store.SetEntries(ctx, h.record, appliedwork.Intend(h.record.Entries(), steps))
 		if err == nil {
 			h.record = rec
 			return nil
@@ -123,7 +123,7 @@ func (h *hindrance) intend(ctx context.Context, steps []apply.Step, order []int)
 	}
 	var first, last []int
 	for n, s := range steps {
-		if inventory.Admission(s.ID()) {
+		if appliedwork.Admission(s.ID()) {
 			first = append(first, n)
 		} else {
 			last = append(last, n)
@@ -152,8 +152,8 @@ func (h *hindrance) noteStuck(key string, stuck bool) {
 
 // withheld returns the result of a step that is not taken because it cannot be recorded.
 func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
-	narrow := h.narrow && s.Action != apply.Unchanged && s.Action != apply.Refuse && (s.Action != apply.Update || !inventory.Admission(s.ID()))
-	if h.unrecorded == nil || !narrow && !inventory.Unrecorded(h.record.Entries(), s) {
+	narrow := h.narrow && s.Action != apply.Unchanged && s.Action != apply.Refuse && (s.Action != apply.Update || !appliedwork.Admission(s.ID()))
+	if h.unrecorded == nil || !narrow && !appliedwork.Unrecorded(h.record.Entries(), s) {
 		return res, false
 	}
 	if h.withholds == nil {
@@ -165,11 +165,11 @@ func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
 }
 
 // stale are the entries that the work no longer has.
-func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []inventory.Entry {
+func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []appliedwork.Entry {
 	entries := h.record.Entries()
-	stale := append(inventory.Stale(entries, manifests), inventory.Forfeit(entries, results)...)
-	return slices.DeleteFunc(stale, func(e inventory.Entry) bool {
-		return h.narrow && !inventory.Admission(e.ResourceIdentifier) || inventory.Undecided(e, results)
+	stale := append(appliedwork.Stale(entries, manifests), appliedwork.Forfeit(entries, results)...)
+	return slices.DeleteFunc(stale, func(e appliedwork.Entry) bool {
+		return h.narrow && !appliedwork.Admission(e.ResourceIdentifier) || appliedwork.Undecided(e, results)
 	})
 }
 
@@ -292,9 +292,9 @@ func unremoved(r *reconciliation, w *desired.Work, err error) error {
 // t1 they are removed. t2 the agent is killed before the record is marked as being deleted. t3 the
 // next process has the deletion on its journal, or hears of it again: it goes on, and finds these
 // gone. Objects that are to outlive the work are not touched.
-func (r *recorder) takeBack(ctx context.Context, orphan func(inventory.Entry) bool) {
-	list := slices.DeleteFunc(r.record.Entries(), func(e inventory.Entry) bool {
-		return !inventory.Admission(e.ResourceIdentifier) || orphan != nil && orphan(e)
+func (r *recorder) takeBack(ctx context.Context, orphan func(appliedwork.Entry) bool) {
+	list := slices.DeleteFunc(r.record.Entries(), func(e appliedwork.Entry) bool {
+		return !appliedwork.Admission(e.ResourceIdentifier) || orphan != nil && orphan(e)
 	})
 	if len(list) == 0 {
 		return

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 const guardName = "guard.example.com"
@@ -140,7 +140,7 @@ func TestCore_LastingFailuresOfTheRecordAreReported(t *testing.T) {
 		r := newRig(t)
 		r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 		r.f.Refuse = func(c clustertest.Call) error {
-			if c.Ref.Resource == inventory.Resource.Resource && c.Verb == verb {
+			if c.Ref.Resource == appliedwork.Resource.Resource && c.Verb == verb {
 				return apierrors.NewInternalError(errors.New("etcdserver: no space"))
 			}
 			return nil
@@ -179,7 +179,7 @@ func (s *stripping) strip(o *unstructured.Unstructured, err error) (*unstructure
 	if err != nil || !s.on || o.GetKind() != "AppliedManifestWork" {
 		return o, err
 	}
-	at := inventory.Ref(o.GetName())
+	at := appliedwork.Ref(o.GetName())
 	s.Edit(at, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	return s.Look(at), nil
 }
@@ -205,7 +205,7 @@ func TestCore_FinalizerTakenOffByTheCluster(t *testing.T) {
 	if r.configMap("b") != nil {
 		t.Fatal("an object was made without the finalizer")
 	}
-	r.f.Edit(inventory.Ref(inventory.Name(testHubHash, "web")), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
+	r.f.Edit(appliedwork.Ref(appliedwork.Name(testHubHash, "web")), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.delete(hubWork("w-1", "web", 1, configMap("a", "1")))
 	if r.statuses["w-1"].Deleted {
 		t.Fatal("deleted, with its objects still there")

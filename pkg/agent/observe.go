@@ -10,9 +10,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
-	"github.com/hawser-io/hawser/pkg/agent/rule"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // observation is what a work wants to know of an object: the values of its
@@ -20,7 +20,7 @@ import (
 type observation struct {
 	values   []workv1.FeedbackValue
 	errs     []error
-	outcomes []rule.Outcome
+	outcomes []conditionrules.Outcome
 	// of is the object; nil once the reconciliation is over.
 	of *unstructured.Unstructured
 }
@@ -32,12 +32,12 @@ func observed(c apply.Config) bool { return len(c.Feedback) > 0 || len(c.Conditi
 // observer finds out in one reconciliation what works want to know of objects.
 type observer struct {
 	config *CoreConfig
-	rules  *rule.Evaluator
+	rules  *conditionrules.Evaluator
 	rights *rights
 	*keyState
 	reconcileInput
 	// found is what was found, took how long the rules took.
-	found map[cluster.Ref]observation
+	found map[kubeclient.Ref]observation
 	took  time.Duration
 }
 
@@ -61,7 +61,7 @@ func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 		o.values, o.errs = r.config.Feedback.Read(res.Live, res.Config.Feedback)
 	}
 	if r.found == nil {
-		r.found = map[cluster.Ref]observation{}
+		r.found = map[kubeclient.Ref]observation{}
 	}
 	r.found[res.Ref] = o
 	return o
@@ -69,7 +69,7 @@ func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 
 // quiet reports whether an object was read before, and the watch has seen no
 // change since.
-func (r *observer) quiet(ref cluster.Ref) bool {
+func (r *observer) quiet(ref kubeclient.Ref) bool {
 	k, has := r.known[ref]
 	if !has || r.full {
 		return false
@@ -85,7 +85,7 @@ const ruleTime = 10 * time.Second
 var errRuleTime = fmt.Errorf("the rules of this work take longer than %v together", ruleTime)
 
 // evaluate follows the rules of a manifest.
-func (r *observer) evaluate(ctx context.Context, res apply.Result) []rule.Outcome {
+func (r *observer) evaluate(ctx context.Context, res apply.Result) []conditionrules.Outcome {
 	if len(res.Config.Conditions) == 0 {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (r *reconciliation) reportedStatus(ctx context.Context, i int, res apply.Re
 		Missing:      res.Known.Missing(),
 		ApplySkipped: r.completion.held || r.postponed[i], Unsent: slow(res), Others: leftAlone(res.Known), Contest: r.contests.conditionOf(res.Ref),
 		Feedback: len(res.Config.Feedback) > 0, Values: o.values, FeedbackErrs: o.errs,
-		Rules: o.outcomes, RuleTypes: rule.Types(res.Config.Conditions),
+		Rules: o.outcomes, RuleTypes: conditionrules.Types(res.Config.Conditions),
 	}
 	if m.ApplyErr == nil {
 		m.ApplyErr = r.hangs.ends(res.Ref, r.now)
@@ -123,11 +123,11 @@ func (r *reconciliation) reportedStatus(ctx context.Context, i int, res apply.Re
 // for again: t1 the kind is known, t2 its definition goes, t3 the object is read, t4 the kind is
 // asked for. An Event tells the answer of t3, and not the one of t4: both have the next step.
 func ofKind(m apply.Manifest, err error) error {
-	var notServed *cluster.NotServedError
+	var notServed *kubeclient.NotServedError
 	if m.Object == nil || !errors.As(err, &notServed) || notServed.Resource != m.Ref.GroupVersionResource {
 		return err
 	}
-	return &cluster.NoKindError{Kind: m.Object.GroupVersionKind()}
+	return &kubeclient.NoKindError{Kind: m.Object.GroupVersionKind()}
 }
 
 // leftAlone are the fields that are left to other managers.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	hubs "github.com/hawser-io/hawser/pkg/agent/hub"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	hubs "github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -41,7 +41,7 @@ func (s *orphans) find() codec.OrphanReport {
 }
 
 // reportOf is what the broker is told of an AppliedManifestWork.
-func reportOf(rec *inventory.Record) codec.OrphanRecord {
+func reportOf(rec *appliedwork.Record) codec.OrphanRecord {
 	m := rec.Metadata()
 	return codec.OrphanRecord{
 		UID: string(m.GetUID()), Name: m.GetName(), Created: m.GetCreationTimestamp().Time, Objects: uint64(len(rec.Entries())),
@@ -132,7 +132,7 @@ func (r *reconciliation) adoptOrphan(ctx context.Context) (outcome string) {
 	if w == nil {
 		return "it cannot be adopted: there is no work " + name + " of this hub; create it, and it takes the objects over"
 	}
-	err := r.recorder.took(r.store.Claim(ctx, r.record, nil, inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}))
+	err := r.recorder.took(r.store.Claim(ctx, r.record, nil, appliedwork.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}))
 	if err != nil {
 		r.log.WarnContext(ctx, "an AppliedManifestWork could not be adopted", "work", name, "error", err)
 		return "it could not be adopted, try again: the agent's log says why"

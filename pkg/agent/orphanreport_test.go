@@ -7,8 +7,8 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -16,17 +16,17 @@ import (
 // ConfigMap, and returns what the broker is to be told of it.
 func (r *rig) leftBehind(hash, work, object string) codec.OrphanRecord {
 	r.t.Helper()
-	name := inventory.Name(hash, work)
+	name := appliedwork.Name(hash, work)
 	o := clustertest.Object("work.open-cluster-management.io/v1", "AppliedManifestWork", "", name,
 		"spec", map[string]any{"hubHash": hash, "agentID": testAgentID, "manifestWorkName": work})
 	o.SetFinalizers([]string{workv1.AppliedManifestWorkFinalizer})
 	r.f.Put(o)
-	store := inventory.Store{Objects: r.f}
+	store := appliedwork.Store{Objects: r.f}
 	rec, err := store.Load(r.t.Context(), name)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	var entries []inventory.Entry
+	var entries []appliedwork.Entry
 	if object != "" {
 		cm := clustertest.Object("v1", "ConfigMap", "default", object, "data", map[string]any{"k": "1"})
 		if live := r.configMap(object); live != nil {
@@ -34,7 +34,7 @@ func (r *rig) leftBehind(hash, work, object string) codec.OrphanRecord {
 		}
 		cm.SetOwnerReferences(append(cm.GetOwnerReferences(), rec.Owner().Reference()))
 		uid := string(r.f.Put(cm).GetUID())
-		entries = []inventory.Entry{{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: object}, Version: "v1", UID: uid}}
+		entries = []appliedwork.Entry{{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: object}, Version: "v1", UID: uid}}
 	}
 	if rec, err = store.SetEntries(r.t.Context(), rec, entries); err != nil {
 		r.t.Fatal(err)
@@ -84,12 +84,12 @@ func TestCore_ReportsUnownedOrphans(t *testing.T) {
 	if len(r.orphanReport.Records) != 1 || r.orphanReport.Records[0].Objects != 0 {
 		t.Fatalf("told %+v", r.orphanReport)
 	}
-	store := inventory.Store{Objects: r.f}
+	store := appliedwork.Store{Objects: r.f}
 	rec, err := store.Load(t.Context(), left.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.SetEntries(t.Context(), rec, []inventory.Entry{{
+	if _, err := store.SetEntries(t.Context(), rec, []appliedwork.Entry{{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: "a"}, Version: "v1", UID: "u",
 	}}); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestCore_KeepsOrphanThatGotAnOwner(t *testing.T) {
 // the agent says so.
 func TestCore_AdoptsUnownedOrphans(t *testing.T) {
 	r := newRig(t)
-	former := inventory.HubHash("former")
+	former := appliedwork.HubHash("former")
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	uid := r.configMap("a").GetUID()
 	left := r.leftBehind(former, "web", "a")
@@ -136,8 +136,8 @@ func TestCore_AdoptsUnownedOrphans(t *testing.T) {
 	r.checkpoint(r.proof(nil, "hub"))
 	r.settle(2 * time.Hour)
 	live := r.configMap("a")
-	if r.f.Look(inventory.Ref(left.Name)) != nil || live == nil || live.GetUID() != uid || len(live.GetOwnerReferences()) != 1 {
-		t.Errorf("got %v and %v", r.f.Look(inventory.Ref(left.Name)), live)
+	if r.f.Look(appliedwork.Ref(left.Name)) != nil || live == nil || live.GetUID() != uid || len(live.GetOwnerReferences()) != 1 {
+		t.Errorf("got %v and %v", r.f.Look(appliedwork.Ref(left.Name)), live)
 	}
 	if r.configMap("b") == nil {
 		t.Error("what nobody adopted was removed")

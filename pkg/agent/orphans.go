@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -30,7 +30,7 @@ type orphans struct {
 func newOrphans(w *works, l *subscriptionState, k *persister) *orphans {
 	return &orphans{
 		works: w, subscription: l, persister: k, found: map[string]orphan{}, graces: map[string]bool{}, resolves: map[string]codec.ResolveOrphan{},
-		sharedObjects: sharedObjects{own: map[string]*inventory.Record{}, foreign: map[string]*inventory.Record{}},
+		sharedObjects: sharedObjects{own: map[string]*appliedwork.Record{}, foreign: map[string]*appliedwork.Record{}},
 	}
 }
 
@@ -52,7 +52,7 @@ func (c *Core) Vanished(name string) {
 
 func (s *orphans) discovered(m metav1.Object) (due bool) {
 	key := m.GetName()
-	now := orphan{uid: m.GetUID(), source: m.GetAnnotations()[inventory.AnnotationSource]}.after(foundOwned)
+	now := orphan{uid: m.GetUID(), source: m.GetAnnotations()[appliedwork.AnnotationSource]}.after(foundOwned)
 	if now.source == "" {
 		now = now.after(discoveredUnowned)
 	}
@@ -88,7 +88,7 @@ func (s *orphans) drop(key string) {
 }
 
 // ignore remembers of one that was read that it is gone, or another agent's.
-func (s *orphans) ignore(key string, rec *inventory.Record) {
+func (s *orphans) ignore(key string, rec *appliedwork.Record) {
 	if rec == nil {
 		delete(s.found, key)
 		return
@@ -98,7 +98,7 @@ func (s *orphans) ignore(key string, rec *inventory.Record) {
 
 // read lets a reading of one count that no work claims. first says that it was not
 // read before.
-func (s *orphans) read(key string, rec *inventory.Record) (now orphan, first bool) {
+func (s *orphans) read(key string, rec *appliedwork.Record) (now orphan, first bool) {
 	o, _ := rec.Origin()
 	event := readUnverified
 	switch {

@@ -6,14 +6,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // ownWrites are the writes of one reconciliation: the Tracker is told what each left, so that
 // it is no news for the key.
 type ownWrites struct {
-	cluster.Client
+	kubeclient.Client
 	tracker Tracker
 	key     string
 }
@@ -28,32 +28,32 @@ func (t *tools) withOwn(c *CoreConfig, key string) *tools {
 
 func (w ownWrites) note(gvr schema.GroupVersionResource, o *unstructured.Unstructured, err error) (*unstructured.Unstructured, error) {
 	if err == nil {
-		ref := cluster.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+		ref := kubeclient.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
 		w.tracker.Wrote(w.key, ref, drift.ExactOf(o))
 	}
 	return o, err
 }
 
-// Create implements cluster.Objects.
+// Create implements kubeclient.Objects.
 func (w ownWrites) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	o, err := w.Client.Create(ctx, gvr, obj)
 	return w.note(gvr, o, err)
 }
 
-// Update implements cluster.Objects.
+// Update implements kubeclient.Objects.
 func (w ownWrites) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	o, err := w.Client.Update(ctx, gvr, obj)
 	return w.note(gvr, o, err)
 }
 
-// Patch implements cluster.Objects.
-func (w ownWrites) Patch(ctx context.Context, ref cluster.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
+// Patch implements kubeclient.Objects.
+func (w ownWrites) Patch(ctx context.Context, ref kubeclient.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
 	o, err := w.Client.Patch(ctx, ref, patch, subresource)
 	return w.note(ref.GroupVersionResource, o, err)
 }
 
-// ServerSideApply implements cluster.Objects.
-func (w ownWrites) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+// ServerSideApply implements kubeclient.Objects.
+func (w ownWrites) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by kubeclient.FieldManager) (*unstructured.Unstructured, error) {
 	o, err := w.Client.ServerSideApply(ctx, gvr, obj, by)
 	return w.note(gvr, o, err)
 }

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
 // guarded has agents that live in the namespace hawser.
 func guarded(r *rig) {
 	r.configure = func(c *CoreConfig) {
-		c.Guard = &protect.Guard{
-			Own: protect.Own{Namespace: "hawser", Account: types.NamespacedName{Namespace: "hawser", Name: "renamed"}},
+		c.Guard = &workpolicy.Guard{
+			Own: workpolicy.Own{Namespace: "hawser", Account: types.NamespacedName{Namespace: "hawser", Name: "renamed"}},
 			Hub: "hub1", Objects: r.f,
 		}
 	}
@@ -50,7 +50,7 @@ func livedBy(r *rig) (named, found []*unstructured.Unstructured) {
 		object("v1", "Namespace", "", "hub2"),
 		object("apps/v1", "Deployment", "hub2", "agent-of-hub2"),
 	}
-	found[1].SetLabels(map[string]string{protect.Label: "true"})
+	found[1].SetLabels(map[string]string{workpolicy.Label: "true"})
 	for _, o := range slices.Concat(named, found) {
 		r.f.Put(o)
 	}
@@ -192,12 +192,12 @@ func TestCore_FollowsTheOwnerOfTheCluster(t *testing.T) {
 	w := hubWork("w-1", "web", 1, configMap("a", "1"), deployment("d", "x"))
 	r.apply(w)
 	guard := r.core.config.Guard
-	follow := func(rules protect.Rules) {
+	follow := func(rules workpolicy.Rules) {
 		guard.Follow(rules)
 		r.core.RulesChanged()
 		r.settle(time.Second)
 	}
-	follow(protect.Rules{Deny: []protect.Rule{{Resources: []string{"configmaps"}}}})
+	follow(workpolicy.Rules{Deny: []workpolicy.Rule{{Resources: []string{"configmaps"}}}})
 	if c := r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions; !slices.Contains(show(c), denied) {
 		t.Fatalf("got %q", show(c))
 	}
@@ -208,12 +208,12 @@ func TestCore_FollowsTheOwnerOfTheCluster(t *testing.T) {
 	if got, _, _ := unstructured.NestedString(r.configMap("a").Object, "data", "k"); got != "1" {
 		t.Errorf("what is denied was written: %q", got)
 	}
-	follow(protect.Rules{Allow: []protect.Rule{{Namespaces: []string{"def*"}}}})
+	follow(workpolicy.Rules{Allow: []workpolicy.Rule{{Namespaces: []string{"def*"}}}})
 	if got, _, _ := unstructured.NestedString(r.configMap("a").Object, "data", "k"); got != "2" {
 		t.Errorf("what is allowed again was not written: %q", got)
 	}
 	r.expectStatus("w-1", workApplied, workAvailable)
-	follow(protect.Rules{Allow: []protect.Rule{{APIGroups: []string{"apps"}}}})
+	follow(workpolicy.Rules{Allow: []workpolicy.Rule{{APIGroups: []string{"apps"}}}})
 	r.delete(w)
 	r.f.CollectGarbage()
 	if r.configMap("a") == nil || len(r.configMap("a").GetOwnerReferences()) > 0 || r.record("web") != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -77,8 +77,8 @@ func TestC13_WorkThatCannotBeUsed(t *testing.T) {
 		if got.Status != "False" || !strings.HasPrefix(got.Message, c.why) || got.ObservedGeneration != generation || r.statuses["w-1"].Version != generation {
 			t.Errorf("generation %d: got %+v", generation, got)
 		}
-		if rec := r.record("web"); rec.Annotations[inventory.AnnotationVersion] != "1" {
-			t.Errorf("the record says that version %s is in force", rec.Annotations[inventory.AnnotationVersion])
+		if rec := r.record("web"); rec.Annotations[appliedwork.AnnotationVersion] != "1" {
+			t.Errorf("the record says that version %s is in force", rec.Annotations[appliedwork.AnnotationVersion])
 		}
 		if got := r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions; condition(got, "Applied").ObservedGeneration != 1 {
 			t.Errorf("what is in force is of generation 1: %+v", got)
@@ -358,7 +358,7 @@ func TestCore_WorkRecreated(t *testing.T) {
 	t.Run("under another id, the deletion unseen", func(t *testing.T) {
 		uid := r.configMap("a").GetUID()
 		r.apply(hubWork("w-2", "web", 1, configMap("a", "1"), configMap("b", "1")))
-		if r.configMap("a").GetUID() != uid || r.record("web").UID != old || r.record("web").Annotations[inventory.AnnotationWorkID] != "w-2" {
+		if r.configMap("a").GetUID() != uid || r.record("web").UID != old || r.record("web").Annotations[appliedwork.AnnotationWorkID] != "w-2" {
 			t.Fatal("the objects are to stay with the name")
 		}
 		r.delete(w) // the deletion of the first comes late

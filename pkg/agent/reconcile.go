@@ -11,13 +11,13 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/kubeerror"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
-	"github.com/hawser-io/hawser/pkg/agent/rule"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 const (
@@ -127,7 +127,7 @@ func (c *Core) begin(key string) *reconciliation {
 	defer c.mu.Unlock()
 	kept := c.states[key]
 	if kept == nil {
-		kept = &keyState{known: map[cluster.Ref]remembered{}, contests: contests{}}
+		kept = &keyState{known: map[kubeclient.Ref]remembered{}, contests: contests{}}
 		c.states[key] = kept
 	}
 	kept.follow(c.history)
@@ -317,15 +317,15 @@ func (r *reconciliation) idle() time.Duration {
 // track makes sure that nothing that happens to the objects from now on is
 // missed. What was expected before still is.
 func (r *reconciliation) track(manifests []apply.Manifest) {
-	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): r.recorder.recordSignature()}
-	add := func(ref cluster.Ref) {
+	expected := map[kubeclient.Ref]drift.Signature{appliedwork.Ref(r.key): r.recorder.recordSignature()}
+	add := func(ref kubeclient.Ref) {
 		expected[ref] = drift.Unknown
 		if k, has := r.known[ref]; has {
 			expected[ref] = k.signature
 		}
 	}
 	for _, e := range r.record.Entries() {
-		add(inventory.RefOf(e))
+		add(appliedwork.RefOf(e))
 	}
 	for _, m := range manifests {
 		if m.Resolved {
@@ -349,7 +349,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	results := make([]apply.Result, len(manifests))
 	var steps []apply.Step
 	var order []int
-	unreported := inventory.Unreported(r.record.Entries())
+	unreported := appliedwork.Unreported(r.record.Entries())
 	for _, i := range apply.Order(manifests) {
 		if res, left := r.completion.left[i]; left {
 			results[i] = res
@@ -374,7 +374,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	if err := r.hindrance.intend(ctx, steps, order); err != nil {
 		return nil, err
 	}
-	redefined := map[cluster.Ref]bool{} // definitions that were written just now
+	redefined := map[kubeclient.Ref]bool{} // definitions that were written just now
 	for n, i := range order {
 		if res, withheld := r.hindrance.withheld(steps[n]); withheld {
 			results[i] = res
@@ -418,20 +418,20 @@ func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.K
 }
 
 // pruneAndRecord removes what the work no longer wants, and records what there is.
-func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []inventory.Entry, err error) {
+func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []appliedwork.Entry, err error) {
 	if r.completion.held {
 		r.hangs.noteRemoval(nil, nil, nil, r.now)
 		return nil, r.hindrance.unrecorded
 	}
 	entries, stale := r.record.Entries(), r.hindrance.stale(manifests, results)
 	remover := r.remover
-	remover.Wanted, remover.Saw = inventory.UIDs(results), r.recorder.saw
+	remover.Wanted, remover.Saw = appliedwork.UIDs(results), r.recorder.saw
 	remaining, err = remover.Remove(ctx, stale, r.record.Owner(), nil)
 	r.hangs.noteRemoval(remaining, r.recorder.seen, err, r.now)
 	if r.hindrance.unrecorded != nil {
 		return remaining, errors.Join(err, r.hindrance.unrecorded)
 	}
-	setErr := r.recorder.took(r.store.SetEntries(ctx, r.record, inventory.Merge(entries, results, stale, remaining)))
+	setErr := r.recorder.took(r.store.SetEntries(ctx, r.record, appliedwork.Merge(entries, results, stale, remaining)))
 	if setErr != nil {
 		r.hindrance.halted(setErr)
 		return remaining, errors.Join(err, fmt.Errorf("record what there is: %w", setErr))
@@ -443,16 +443,16 @@ func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.M
 }
 
 // expect remembers how the objects were left.
-func (r *reconciliation) expect(results []apply.Result, remaining []inventory.Entry) {
+func (r *reconciliation) expect(results []apply.Result, remaining []appliedwork.Entry) {
 	before := r.forgetObjects()
-	expected := map[cluster.Ref]drift.Signature{}
+	expected := map[kubeclient.Ref]drift.Signature{}
 	if r.record != nil {
-		expected[inventory.Ref(r.key)] = r.recorder.recordSignature()
+		expected[appliedwork.Ref(r.key)] = r.recorder.recordSignature()
 	}
 	for _, e := range remaining {
-		expected[inventory.RefOf(e)] = drift.Unknown
+		expected[appliedwork.RefOf(e)] = drift.Unknown
 	}
-	r.rejections.awaited = map[cluster.Ref]drift.Signature{}
+	r.rejections.awaited = map[kubeclient.Ref]drift.Signature{}
 	for i, res := range results {
 		if !res.Resolved {
 			awaitKind(r.config.Tracker, res.Manifest, r.rejections.awaited)
@@ -478,7 +478,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []inventory.En
 // is as it was before: what the watch says by now may be news.
 func signatureOf(res apply.Result, before remembered) drift.Signature {
 	switch {
-	case res.Live != nil && cluster.IsFieldConflict(res.Err):
+	case res.Live != nil && kubeclient.IsFieldConflict(res.Err):
 		return drift.ExactOf(res.Live) // see conflictRetry
 	case res.Live != nil && observed(res.Config):
 		return drift.ExactOf(res.Live)
@@ -526,7 +526,7 @@ func retryable(results []apply.Result) error {
 		switch {
 		case apply.Rejected(res.Err): // see noteRejected
 		case errors.As(res.Err, new(withheldError)): // the failure of the record is enough
-		case cluster.IsFieldConflict(res.Err): // see conflicted
+		case kubeclient.IsFieldConflict(res.Err): // see conflicted
 		case slow(res): // see slowWait
 		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
 		case res.Err != nil && !apply.Permanent(res.Err):
@@ -561,12 +561,12 @@ func (r *reconciliation) statusOf(ctx context.Context, w *desired.Work, results 
 
 // unapplied is a manifest that nothing was done about.
 func unapplied(m apply.Manifest, err error) conditions.Manifest {
-	return conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err, RuleTypes: rule.Types(m.Config.Conditions)}
+	return conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err, RuleTypes: conditionrules.Types(m.Config.Conditions)}
 }
 
 // needsChange reports whether an error needs somebody to change something.
 func needsChange(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || kubeerror.TooLarge(err) || errors.As(err, new(*cluster.NotServedError)) || errors.Is(err, inventory.ErrWorkName) || errors.Is(err, inventory.ErrChanged)
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || kubeerror.TooLarge(err) || errors.As(err, new(*kubeclient.NotServedError)) || errors.Is(err, appliedwork.ErrWorkName) || errors.Is(err, appliedwork.ErrChanged)
 }
 
 // report puts a status into the outbox.

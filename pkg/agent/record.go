@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // recorder reads and writes the AppliedManifestWork of a key, and removes what is on it.
@@ -27,7 +27,7 @@ type recorder struct {
 }
 
 // took notes how the record is after it was written; err says that it was not.
-func (r *recorder) took(rec *inventory.Record, err error) error {
+func (r *recorder) took(rec *appliedwork.Record, err error) error {
 	if err == nil {
 		r.record = rec
 	}
@@ -38,7 +38,7 @@ func (r *recorder) took(rec *inventory.Record, err error) error {
 // it says which spec is about to be applied. ready is false if there is one
 // that is being deleted: its objects go first, and are made anew after.
 func (r *recorder) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
-	origin := inventory.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
+	origin := appliedwork.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
 	if r.hasNoReport() {
 		err := r.createRecord(ctx, w, origin)
 		if err == nil || !apierrors.IsAlreadyExists(err) {
@@ -75,7 +75,7 @@ func (r *recorder) hasNoReport() bool {
 	return r.record == nil && !r.requested && !reported
 }
 
-func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin inventory.Origin) error {
+func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin appliedwork.Origin) error {
 	r.requested = true
 	r.forgetObjects()
 	rec, err := r.store.Create(ctx, w.Name, w.Labels, origin)
@@ -87,7 +87,7 @@ func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin inv
 }
 
 // claimed notes that a record is that of the work.
-func (r *recorder) claimed(rec *inventory.Record) {
+func (r *recorder) claimed(rec *appliedwork.Record) {
 	r.record = rec
 	r.orphans.mu.Lock()
 	defer r.orphans.mu.Unlock()
@@ -99,7 +99,7 @@ func (r *recorder) claimed(rec *inventory.Record) {
 func (r *recorder) loadRecord(ctx context.Context) error {
 	r.requested = true
 	if r.record != nil && !r.full {
-		if seen, ok := r.config.Tracker.Seen(inventory.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
+		if seen, ok := r.config.Tracker.Seen(appliedwork.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
 			return nil
 		}
 	}
@@ -111,7 +111,7 @@ func (r *recorder) loadRecord(ctx context.Context) error {
 }
 
 func (r *recorder) recordSignature() drift.Signature {
-	return drift.SignatureOf(inventory.Resource, r.record.Metadata())
+	return drift.SignatureOf(appliedwork.Resource, r.record.Metadata())
 }
 
 // forgetRecord is for errors after which nobody knows what the record is like.
@@ -123,7 +123,7 @@ func (r *recorder) forgetRecord(err error) error {
 }
 
 // saw notes how an object was when it was about to be removed.
-func (r *recorder) saw(e inventory.Entry, live *unstructured.Unstructured) {
+func (r *recorder) saw(e appliedwork.Entry, live *unstructured.Unstructured) {
 	if r.seen == nil {
 		r.seen = map[workv1.ResourceIdentifier]*unstructured.Unstructured{}
 	}
@@ -131,7 +131,7 @@ func (r *recorder) saw(e inventory.Entry, live *unstructured.Unstructured) {
 }
 
 // dissolve deletes the record and everything on it.
-func (r *recorder) dissolve(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+func (r *recorder) dissolve(ctx context.Context, orphan func(appliedwork.Entry) bool) (gone bool, err error) {
 	if r.record == nil {
 		return true, nil
 	}
@@ -156,11 +156,11 @@ func (r *recorder) dissolve(ctx context.Context, orphan func(inventory.Entry) bo
 // spare lets go of the objects that are to outlive the work, as long as the
 // record stands: an agent that finds one being deleted after a restart, and
 // does not know the work any more, removes all that is on it.
-func (r *recorder) spare(ctx context.Context, orphan func(inventory.Entry) bool) error {
+func (r *recorder) spare(ctx context.Context, orphan func(appliedwork.Entry) bool) error {
 	if orphan == nil {
 		return nil
 	}
-	var kept, rest []inventory.Entry
+	var kept, rest []appliedwork.Entry
 	for _, e := range r.record.Entries() {
 		if orphan(e) {
 			kept = append(kept, e)
@@ -179,16 +179,16 @@ func (r *recorder) spare(ctx context.Context, orphan func(inventory.Entry) bool)
 // removeAll removes the objects of a record that is being deleted, and lets go
 // of it when none is left. Objects that are not gone yet wake the key when they
 // are.
-func (r *recorder) removeAll(ctx context.Context, orphan func(inventory.Entry) bool) (gone bool, err error) {
+func (r *recorder) removeAll(ctx context.Context, orphan func(appliedwork.Entry) bool) (gone bool, err error) {
 	r.forgetObjects()
 	entries := r.record.Entries()
-	expected := map[cluster.Ref]drift.Signature{inventory.Ref(r.key): drift.Unknown}
+	expected := map[kubeclient.Ref]drift.Signature{appliedwork.Ref(r.key): drift.Unknown}
 	for _, e := range entries {
-		expected[inventory.RefOf(e)] = drift.Unknown
+		expected[appliedwork.RefOf(e)] = drift.Unknown
 	}
 	r.config.Tracker.Track(r.key, expected)
 	remover := r.remover
-	remover.Saw = func(e inventory.Entry, live *unstructured.Unstructured) { r.saw(e, live) }
+	remover.Saw = func(e appliedwork.Entry, live *unstructured.Unstructured) { r.saw(e, live) }
 	remaining, removeErr := remover.Remove(ctx, entries, r.record.Owner(), orphan)
 	if removeErr != nil {
 		r.log.WarnContext(ctx, "objects cannot be removed: the work stays until they are", "error", removeErr)

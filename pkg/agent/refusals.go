@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // A write that the cluster refuses because of something else, a namespace, a quota, a policy,
@@ -64,8 +64,8 @@ func (r *reconciliation) awaitPolicies(results []apply.Result) time.Duration {
 	return r.policies.lookDue(r.config.Now())
 }
 
-func namespaceRef(name string) cluster.Ref {
-	return cluster.Ref{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), Name: name}
+func namespaceRef(name string) kubeclient.Ref {
+	return kubeclient.Ref{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), Name: name}
 }
 
 // ended reports whether something changed that may end a refusal.
@@ -99,7 +99,7 @@ func (f refusal) tries() int {
 //
 // Therefore the first refusal says nothing about the namespace, and the write is tried again
 // soon. When that is refused too, and the namespace was waited for all the time, it is absent.
-func (r *reconciliation) noteRefused(err error, before refusal, expected map[cluster.Ref]drift.Signature) (f refusal) {
+func (r *reconciliation) noteRefused(err error, before refusal, expected map[kubeclient.Ref]drift.Signature) (f refusal) {
 	if f.Refusal, f.refused = apply.Refused(err); !f.refused {
 		return f
 	}
@@ -119,7 +119,7 @@ func (r *reconciliation) noteRefused(err error, before refusal, expected map[clu
 }
 
 // watchEnd adds the namespace whose change would end a refusal to those objects that are expected.
-func (f refusal) watchEnd(expected map[cluster.Ref]drift.Signature) {
+func (f refusal) watchEnd(expected map[kubeclient.Ref]drift.Signature) {
 	if f.Namespace != "" {
 		watch(namespaceRef(f.Namespace), f.namespace, expected)
 	}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // firstRejectedWait is the wait before a write that the cluster finds wrong in
@@ -34,12 +34,12 @@ type rejections struct {
 	next  time.Time
 	// awaited are the definitions that would make unknown kinds known, as they
 	// were after the last reconciliation.
-	awaited map[cluster.Ref]drift.Signature
+	awaited map[kubeclient.Ref]drift.Signature
 }
 
 // recall returns what is known of an object, without a rejection that is to be
 // put to the test.
-func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
+func (r *reconciliation) recall(ref kubeclient.Ref) apply.Known {
 	k, has := r.known[ref]
 	if !has {
 		return r.persister.writtenBefore(r.key, ref).Retry()
@@ -63,13 +63,13 @@ func (r *reconciliation) recall(ref cluster.Ref) apply.Known {
 
 // due reports whether the write of an object is to be tried again, because it was
 // rejected, or not all of it was kept.
-func (r *reconciliation) due(ref cluster.Ref, k remembered) bool {
+func (r *reconciliation) due(ref kubeclient.Ref, k remembered) bool {
 	return k.rejected && (r.full || !r.now.Before(r.rejections.next) || redefined(r.config.Tracker, ref, k.definition) || r.ended(k.refusal))
 }
 
 // redefined reports whether the definition of the object's kind is not as it
 // was.
-func redefined(t Tracker, ref cluster.Ref, was drift.Signature) bool {
+func redefined(t Tracker, ref kubeclient.Ref, was drift.Signature) bool {
 	definition, ok := definitionOf(ref)
 	if !ok {
 		return false
@@ -82,7 +82,7 @@ func redefined(t Tracker, ref cluster.Ref, was drift.Signature) bool {
 // read again soon: the server shows these objects without the fields that left the schema, and neither
 // their resource versions nor a watch tell it.
 func redefines(manifests []apply.Manifest, results []apply.Result) bool {
-	changed := map[cluster.Ref]bool{}
+	changed := map[kubeclient.Ref]bool{}
 	for _, res := range results {
 		changed[res.Ref] = res.Action == apply.Update && res.Err == nil
 	}
@@ -94,8 +94,8 @@ func redefines(manifests []apply.Manifest, results []apply.Result) bool {
 
 // definitionOf names the definition that an object's kind has if it is not built
 // into the server.
-func definitionOf(ref cluster.Ref) (definition cluster.Ref, ok bool) {
-	return cluster.Ref{
+func definitionOf(ref kubeclient.Ref) (definition kubeclient.Ref, ok bool) {
+	return kubeclient.Ref{
 		GroupVersionResource: apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"),
 		Name:                 ref.Resource + "." + ref.Group,
 	}, strings.Contains(ref.Group, ".")
@@ -153,18 +153,18 @@ func (r *reconciliation) coming(m apply.Manifest) bool {
 
 // awaited names the definition that would make the unknown kind of a manifest
 // known, if its plural is the usual one.
-func awaited(m apply.Manifest) (definition cluster.Ref, ok bool) {
-	var unknown *cluster.NoKindError
+func awaited(m apply.Manifest) (definition kubeclient.Ref, ok bool) {
+	var unknown *kubeclient.NoKindError
 	if !errors.As(m.Err, &unknown) {
 		return definition, false
 	}
 	plural, _ := meta.UnsafeGuessKindToResource(unknown.Kind)
-	return definitionOf(cluster.Ref{GroupVersionResource: plural})
+	return definitionOf(kubeclient.Ref{GroupVersionResource: plural})
 }
 
 // awaitKind adds the definition of an unknown kind to what is expected, as it is
 // now: whoever called knows that the kind is still unknown.
-func awaitKind(t Tracker, m apply.Manifest, expected map[cluster.Ref]drift.Signature) {
+func awaitKind(t Tracker, m apply.Manifest, expected map[kubeclient.Ref]drift.Signature) {
 	definition, ok := awaited(m)
 	if !ok {
 		return
@@ -178,7 +178,7 @@ func awaitKind(t Tracker, m apply.Manifest, expected map[cluster.Ref]drift.Signa
 
 // rememberRejected keeps that a write was rejected, and what the definition of
 // the object's kind was like; expected gets that.
-func (r *reconciliation) rememberRejected(res apply.Result, before remembered, expected map[cluster.Ref]drift.Signature) {
+func (r *reconciliation) rememberRejected(res apply.Result, before remembered, expected map[kubeclient.Ref]drift.Signature) {
 	k := remembered{Known: res.Known, signature: expected[res.Ref], rejected: true, definition: drift.Unknown}
 	k.refusal = r.noteRefused(res.Err, before.refusal, expected)
 	if definition, ok := definitionOf(res.Ref); ok {
@@ -192,7 +192,7 @@ func (r *reconciliation) rememberRejected(res apply.Result, before remembered, e
 
 // watch adds what is expected of a definition, unless it is an object of the
 // work itself.
-func watch(definition cluster.Ref, s drift.Signature, expected map[cluster.Ref]drift.Signature) {
+func watch(definition kubeclient.Ref, s drift.Signature, expected map[kubeclient.Ref]drift.Signature) {
 	if _, has := expected[definition]; !has {
 		expected[definition] = s
 	}

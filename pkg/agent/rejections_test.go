@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 func job(name, command string) string {
@@ -168,7 +168,7 @@ func TestCore_UnknownKindIsAppliedOnceItIsDefined(t *testing.T) {
 			served := time.Time{}
 			r.f.Refuse = func(c clustertest.Call) error {
 				if c.Verb == "resolve" && c.Ref.Group == "example.com" && (served.IsZero() || r.now.Before(served)) {
-					return &cluster.NoKindError{Kind: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Rope"}}
+					return &kubeclient.NoKindError{Kind: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Rope"}}
 				}
 				return nil
 			}

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
 )
 
 // removeWorks removes everything of deleted works of one name, and says so when
@@ -51,7 +51,7 @@ func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work)
 // ownerOf returns the deleted work that a record is about; nil if it is about
 // another one, or there is none. A record that says nothing was made by another
 // agent and is about the work of its name.
-func ownerOf(rec *inventory.Record, works []*desired.Work) *desired.Work {
+func ownerOf(rec *appliedwork.Record, works []*desired.Work) *desired.Work {
 	if rec == nil {
 		return nil
 	}
@@ -73,11 +73,11 @@ func onlyOne(works []*desired.Work) *desired.Work {
 
 // staysAfter says which objects the work wants to outlive it, as far as its last
 // spec is known.
-func staysAfter(w *desired.Work) func(inventory.Entry) bool {
+func staysAfter(w *desired.Work) func(appliedwork.Entry) bool {
 	if w.Spec == nil {
 		return nil
 	}
-	return func(e inventory.Entry) bool { return !apply.Owned(w.Spec.DeleteOption, e.ResourceIdentifier) }
+	return func(e appliedwork.Entry) bool { return !apply.Owned(w.Spec.DeleteOption, e.ResourceIdentifier) }
 }
 
 // confirm reports that nothing of a deleted work is left.

@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -36,7 +36,7 @@ const (
 	testClusterUID = "uid-of-kube-system"
 )
 
-var testHubHash = inventory.HubHash("hub.example.com:8090")
+var testHubHash = appliedwork.HubHash("hub.example.com:8090")
 
 // rig drives a Core step by step, on a cluster in memory whose watches are
 // perfect, with a broker that keeps what it is told.
@@ -72,7 +72,7 @@ type rig struct {
 }
 
 type (
-	ref      = cluster.Ref
+	ref      = kubeclient.Ref
 	received = manifestwork.StatusReport
 )
 
@@ -85,7 +85,7 @@ func newRig(t *testing.T) *rig {
 		statuses: map[string]manifestwork.StatusReport{},
 	}
 	r.f.Now = func() time.Time { return r.now }
-	r.watches = &watches{seen: map[cluster.Ref]drift.ObservedObject{}, expected: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }, core: func() *Core { return r.core }}
+	r.watches = &watches{seen: map[kubeclient.Ref]drift.ObservedObject{}, expected: map[string]map[kubeclient.Ref]drift.Signature{}, wake: func(key string) { r.wakeAt(key, r.now.Add(r.core.Drifted(key))) }, core: func() *Core { return r.core }}
 	r.f.Changed = r.watches.changed
 	r.restart()
 	return r
@@ -146,7 +146,7 @@ func (r *rig) start() {
 	}
 	r.core = NewCore(c)
 	for _, ref := range r.f.Refs() { // the watch begins with a list
-		if ref.Resource == inventory.Resource.Resource {
+		if ref.Resource == appliedwork.Resource.Resource {
 			r.watches.discover(ref, r.f.Look(ref))
 		}
 	}
@@ -304,8 +304,8 @@ func (r *rig) saveNow() {
 // watches is a Tracker that sees everything at once, except in kinds that are
 // denied.
 type watches struct {
-	seen     map[cluster.Ref]drift.ObservedObject
-	expected map[string]map[cluster.Ref]drift.Signature
+	seen     map[kubeclient.Ref]drift.ObservedObject
+	expected map[string]map[kubeclient.Ref]drift.Signature
 	denied   string // a resource
 	own      drift.Own
 	wake     func(key string)
@@ -316,7 +316,7 @@ type watches struct {
 	requestedKind string
 }
 
-func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
+func (w *watches) changed(ref kubeclient.Ref, o *unstructured.Unstructured) {
 	var s drift.ObservedObject
 	if o != nil {
 		s = drift.StateOf(ref.GroupVersionResource, o)
@@ -334,7 +334,7 @@ func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
 			w.wake(key)
 		}
 	}
-	if ref.Resource != inventory.Resource.Resource {
+	if ref.Resource != appliedwork.Resource.Resource {
 		return
 	}
 	if o == nil {
@@ -345,7 +345,7 @@ func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
 }
 
 // discover tells of an AppliedManifestWork that nobody tracks.
-func (w *watches) discover(ref cluster.Ref, o *unstructured.Unstructured) {
+func (w *watches) discover(ref kubeclient.Ref, o *unstructured.Unstructured) {
 	for _, expected := range w.expected {
 		if _, tracks := expected[ref]; tracks {
 			return
@@ -358,10 +358,10 @@ func (w *watches) discover(ref cluster.Ref, o *unstructured.Unstructured) {
 
 func (w *watches) Begin(key string) { w.own.Begin(key) }
 
-func (w *watches) Wrote(key string, ref cluster.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
+func (w *watches) Wrote(key string, ref kubeclient.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
 
 func (w *watches) End(key string) {
-	if w.own.End(key, func(ref cluster.Ref) (s drift.Sight) {
+	if w.own.End(key, func(ref kubeclient.Ref) (s drift.Sight) {
 		s.Expected, s.Tracked = w.expected[key][ref]
 		s.Seen, s.Known = w.seen[ref]
 		return s
@@ -370,7 +370,7 @@ func (w *watches) End(key string) {
 	}
 }
 
-func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
+func (w *watches) Track(key string, expected map[kubeclient.Ref]drift.Signature) {
 	for ref, s := range expected { // as package drift, of an object that has not changed since it is tracked
 		before, tracked := w.expected[key][ref]
 		if _, seen := w.seen[ref]; !seen && tracked && s != drift.Unknown && s != before {
@@ -383,7 +383,7 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 	}
 }
 
-func (w *watches) Seen(ref cluster.Ref) (drift.ObservedObject, bool) {
+func (w *watches) Seen(ref kubeclient.Ref) (drift.ObservedObject, bool) {
 	s, ok := w.seen[ref]
 	if f := w.requested; f != nil && ref.Resource == w.requestedKind {
 		w.requested = nil
@@ -458,7 +458,7 @@ func (r *rig) delete(w *workv1.ManifestWork) {
 
 func (r *rig) record(name string) *workv1.AppliedManifestWork {
 	r.t.Helper()
-	o := r.f.Look(inventory.Ref(inventory.Name(testHubHash, name)))
+	o := r.f.Look(appliedwork.Ref(appliedwork.Name(testHubHash, name)))
 	if o == nil {
 		return nil
 	}
@@ -479,7 +479,7 @@ func (r *rig) listed(name string) []string {
 	var l []string
 	for _, e := range a.Status.AppliedResources {
 		s := e.Resource + " " + e.Namespace + "/" + e.Name
-		if o := r.f.Look(inventory.RefOf(e)); e.UID == "" {
+		if o := r.f.Look(appliedwork.RefOf(e)); e.UID == "" {
 			s += " intended"
 		} else if o == nil || string(o.GetUID()) != e.UID {
 			s += " other"

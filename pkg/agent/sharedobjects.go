@@ -4,14 +4,14 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 )
 
 // sharedObjects are the AppliedManifestWorks of this hub and of others, by name, as
 // they were read last: an object that is on both lists stays when one of the two
 // works goes. Guarded by works.mu.
 type sharedObjects struct {
-	own, foreign map[string]*inventory.Record
+	own, foreign map[string]*appliedwork.Record
 }
 
 // shared returns the names of those of other hubs that have objects of this
@@ -41,7 +41,7 @@ func (n *sharedObjects) shared() []string {
 
 // noteForeign notes an AppliedManifestWork that was read and that no work of this
 // hub claims; nil if there is none any more.
-func (s *orphans) noteForeign(key string, rec *inventory.Record) {
+func (s *orphans) noteForeign(key string, rec *appliedwork.Record) {
 	if _, ours := s.workName(key); ours {
 		return
 	}
@@ -54,7 +54,7 @@ func (s *orphans) noteForeign(key string, rec *inventory.Record) {
 
 // noteOwn notes the AppliedManifestWork of a key after a reconciliation, and whether its
 // grace period runs. wanted says that there is something to be done under the key.
-func (s *orphans) noteOwn(key string, rec *inventory.Record, wanted bool) {
+func (s *orphans) noteOwn(key string, rec *appliedwork.Record, wanted bool) {
 	if rec != nil && !rec.EvictionStart().IsZero() && !rec.Deleting() {
 		s.graces[key] = true
 	} else {

@@ -7,8 +7,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // errTooLarge is what an API server hands on of an etcd that does not take an object of that size.
@@ -18,7 +18,7 @@ var errTooLarge = apierrors.NewInternalError(errors.New("etcdserver: request is 
 func TestCore_ARecordThatDoesNotFit(t *testing.T) {
 	r := newRig(t)
 	r.f.Refuse = func(c clustertest.Call) error {
-		if c.Write() && c.Ref.Resource == "appliedmanifestworks" && c.Ref.Name == inventory.Name(testHubHash, "large") {
+		if c.Write() && c.Ref.Resource == "appliedmanifestworks" && c.Ref.Name == appliedwork.Name(testHubHash, "large") {
 			return errTooLarge
 		}
 		return nil

@@ -6,11 +6,11 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // keyState is what is remembered of one key between reconciliations. Only the reconciliation that
@@ -20,14 +20,14 @@ type keyState struct {
 	history int
 	// record is the AppliedManifestWork as last read or written; nil if there is
 	// none, or nobody knows.
-	record *inventory.Record
+	record *appliedwork.Record
 	// requested: the cluster was asked whether there is one.
 	requested bool
-	known     map[cluster.Ref]remembered
+	known     map[kubeclient.Ref]remembered
 	// permits are what the executor was allowed when it was asked for last.
-	permits map[cluster.Ref]permit
+	permits map[kubeclient.Ref]permit
 	// missing are the objects for which the agent lacked a right.
-	missing map[cluster.Ref]bool
+	missing map[kubeclient.Ref]bool
 	// status is the status of the work with the id about.
 	status workv1.ManifestWorkStatus
 	about  string
@@ -65,7 +65,7 @@ func (s *keyState) follow(history int) {
 	if s.history == history {
 		return
 	}
-	s.history, s.record, s.known, s.permits = history, nil, map[cluster.Ref]remembered{}, nil
+	s.history, s.record, s.known, s.permits = history, nil, map[kubeclient.Ref]remembered{}, nil
 	s.look, s.removals, s.rejections = time.Time{}, 0, rejections{}
 	clear(s.contests)
 	s.applied, s.asWanted = "", false // it is no repair of what others change
@@ -93,8 +93,8 @@ func (s *keyState) clearReported(w *desired.Work) (last workv1.ManifestWorkStatu
 }
 
 // forgetObjects has all objects read again, and returns what was remembered.
-func (s *keyState) forgetObjects() (before map[cluster.Ref]remembered) {
-	before, s.known = s.known, map[cluster.Ref]remembered{}
+func (s *keyState) forgetObjects() (before map[kubeclient.Ref]remembered) {
+	before, s.known = s.known, map[kubeclient.Ref]remembered{}
 	return before
 }
 

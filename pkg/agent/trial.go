@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	admission "github.com/hawser-io/hawser/internal/refusal"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // dryRunName ends the name of an AppliedManifestWork that is never made.
@@ -24,12 +24,12 @@ const dryRunName = "rehearsal.hawser.dev"
 func (h *hindrance) try(ctx context.Context, results []apply.Result) (next time.Duration, refused error) {
 	l := &h.lockout
 	if !slices.ContainsFunc(results, func(res apply.Result) bool {
-		return res.Resolved && res.Presence == conditions.Present && inventory.Admission(res.ID())
+		return res.Resolved && res.Presence == conditions.Present && appliedwork.Admission(res.ID())
 	}) {
 		l.next, l.refused = time.Time{}, nil
 		return 0, nil
 	}
-	if slices.ContainsFunc(results, func(res apply.Result) bool { return res.Resolved && wrote(res) && inventory.Admission(res.ID()) }) {
+	if slices.ContainsFunc(results, func(res apply.Result) bool { return res.Resolved && wrote(res) && appliedwork.Admission(res.ID()) }) {
 		l.tries, l.next = 0, h.now.Add(trialWaits[0])
 	}
 	due := !l.next.IsZero() && !h.now.Before(l.next)
@@ -65,21 +65,21 @@ func (h *hindrance) dryRun(ctx context.Context) error {
 }
 
 // ownWrites are those of the record, and what the process writes besides.
-func (h *hindrance) ownWrites() []cluster.Write {
+func (h *hindrance) ownWrites() []kubeclient.Write {
 	writes := slices.Clone(h.config.OwnWrites)
 	if h.record == nil {
 		return writes
 	}
-	at := inventory.Ref(h.key)
+	at := appliedwork.Ref(h.key)
 	recreated := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": inventory.Resource.GroupVersion().String(), "kind": "AppliedManifestWork",
+		"apiVersion": appliedwork.Resource.GroupVersion().String(), "kind": "AppliedManifestWork",
 		"metadata": map[string]any{"name": h.config.HubHash + "-" + dryRunName},
 		"spec":     map[string]any{"hubHash": h.config.HubHash, "agentID": h.config.AgentID, "manifestWorkName": dryRunName},
 	}}
 	return append(writes,
-		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"metadata":{"annotations":{"` + dryRunName + `":"1"}}}`)},
-		cluster.Write{Verb: cluster.Patch, Ref: at, Body: []byte(`{"status":{}}`), Subresource: "status"},
-		cluster.Write{Verb: cluster.Create, Ref: inventory.Ref(recreated.GetName()), Object: recreated},
-		cluster.Write{Verb: cluster.Delete, Ref: at},
+		kubeclient.Write{Verb: kubeclient.Patch, Ref: at, Body: []byte(`{"metadata":{"annotations":{"` + dryRunName + `":"1"}}}`)},
+		kubeclient.Write{Verb: kubeclient.Patch, Ref: at, Body: []byte(`{"status":{}}`), Subresource: "status"},
+		kubeclient.Write{Verb: kubeclient.Create, Ref: appliedwork.Ref(recreated.GetName()), Object: recreated},
+		kubeclient.Write{Verb: kubeclient.Delete, Ref: at},
 	)
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -30,10 +30,10 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 		enforced bool
 	}{
 		"as it was left":            {func(*unstructured.Unstructured) {}, true},
-		"another spec":              {annotate(inventory.AnnotationTag, "x"), false},
-		"another work of that name": {annotate(inventory.AnnotationWorkID, "w-9"), false},
-		"made by another agent":     {annotate(inventory.AnnotationWorkID, ""), false},
-		"no version":                {annotate(inventory.AnnotationVersion, "x"), false},
+		"another spec":              {annotate(appliedwork.AnnotationTag, "x"), false},
+		"another work of that name": {annotate(appliedwork.AnnotationWorkID, "w-9"), false},
+		"made by another agent":     {annotate(appliedwork.AnnotationWorkID, ""), false},
+		"no version":                {annotate(appliedwork.AnnotationVersion, "x"), false},
 		"looked after by another":   {func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }, false},
 		"none":                      {nil, false},
 	} {
@@ -42,7 +42,7 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 			r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
 			r.inSync(1)
 			r.core.Disconnected(errAway)
-			record := inventory.Ref(inventory.Name(testHubHash, "web"))
+			record := appliedwork.Ref(appliedwork.Name(testHubHash, "web"))
 			if c.change == nil {
 				r.f.Edit(record, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 				r.f.Remove(record)
@@ -97,11 +97,11 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 			r.apply(w)
 			r.inSync(1)
 			r.deliverDeletion(w)
-			record := inventory.Ref(inventory.Name(testHubHash, "web"))
+			record := appliedwork.Ref(appliedwork.Name(testHubHash, "web"))
 			r.f.Edit(record, func(o *unstructured.Unstructured) {
 				a := o.GetAnnotations()
-				a[inventory.AnnotationVersion] = cmp.Or(c.version, a[inventory.AnnotationVersion])
-				a[inventory.AnnotationTag] = cmp.Or(c.tag, a[inventory.AnnotationTag])
+				a[appliedwork.AnnotationVersion] = cmp.Or(c.version, a[appliedwork.AnnotationVersion])
+				a[appliedwork.AnnotationTag] = cmp.Or(c.tag, a[appliedwork.AnnotationTag])
 				o.SetAnnotations(a)
 			})
 			if c.begun {
@@ -181,7 +181,7 @@ func TestCore_UnconfirmedWorkRemovedByOthers(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
 	r.inSync(1)
-	record := inventory.Ref(inventory.Name(testHubHash, "web"))
+	record := appliedwork.Ref(appliedwork.Name(testHubHash, "web"))
 	if err := r.f.Delete(t.Context(), record, r.record("web").UID); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
 	r.inSync(1)
 	r.delete(hubWork("w-3", "other", 1)) // and a status
 	for _, name := range []string{"web", "orphan"} {
-		ref := inventory.Ref(inventory.Name(testHubHash, name))
+		ref := appliedwork.Ref(appliedwork.Name(testHubHash, name))
 		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 		r.f.Remove(ref)
 	}
@@ -285,7 +285,7 @@ func TestCore_JournalAndAnOCMBroker(t *testing.T) {
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(w)
 	r.inSync(1)
-	ref := inventory.Ref(inventory.Name(testHubHash, "web"))
+	ref := appliedwork.Ref(appliedwork.Name(testHubHash, "web"))
 	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.f.Remove(ref)
 	r.start()

@@ -8,9 +8,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // A request that the cluster was not asked, because others before it take long, says nothing about
@@ -61,7 +61,7 @@ func (u *unsent) late(now time.Time) bool { return u.fails != "" && now.Sub(u.si
 // kind. That is no failure of the work, whose next try must not be put off further and further.
 func slow(res apply.Result) bool { return notSent(res) != nil }
 
-func notSent(res apply.Result) (e *cluster.SlowError) {
+func notSent(res apply.Result) (e *kubeclient.SlowError) {
 	if errors.As(res.Err, &e) || res.Err == nil && errors.As(res.ReadErr, &e) {
 		return e
 	}

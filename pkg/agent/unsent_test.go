@@ -8,8 +8,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // A work that waits its turn says nothing of it; where the cluster has no answers, it says after a
@@ -17,7 +17,7 @@ import (
 func TestUnsent(t *testing.T) {
 	now := time.Now()
 	waits := func(fails bool) []apply.Result {
-		return []apply.Result{{}, {Err: &cluster.SlowError{What: "ropes.example.com", Fails: fails}}}
+		return []apply.Result{{}, {Err: &kubeclient.SlowError{What: "ropes.example.com", Fails: fails}}}
 	}
 	late := func(u *unsent) bool {
 		s := u.report(&desired.Work{}, workv1.ManifestWorkStatus{}, now)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 )
 
 // What keeps an object that is being deleted, and what to do about it.
@@ -48,7 +48,7 @@ func (r *recorder) waitsFor(last workv1.ManifestWorkStatus) string {
 const formatLeft = "%s; objects left: %d"
 
 // whatKeeps says what keeps the first of these objects that shows it, and how many are left; "" where none does.
-func whatKeeps(entries []inventory.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, now time.Time) string {
+func whatKeeps(entries []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, now time.Time) string {
 	for _, e := range entries {
 		if live := seen[e.ResourceIdentifier]; live != nil {
 			if why := keeps(live, now); why != "" {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Works are brought in line by a number of workers. One that takes long, because the cluster
@@ -45,7 +45,7 @@ type workerPool struct {
 type workRun struct {
 	key   string
 	since time.Time
-	waits cluster.Progress
+	waits kubeclient.Progress
 	// placed: it has no worker. reported: somebody has heard that it takes long.
 	placed, reported bool
 }
@@ -86,7 +86,7 @@ func (t *workerPool) give(ctx context.Context, q *queue, key string) {
 		defer close(done)
 		for u := u; u != nil; u = t.end(u, q) {
 			if ctx.Err() == nil {
-				t.work(cluster.WithProgress(ctx, &u.waits), q, u.key)
+				t.work(kubeclient.WithProgress(ctx, &u.waits), q, u.key)
 			}
 		}
 	})
@@ -115,7 +115,7 @@ func (t *workerPool) begin(key string, q *queue) *workRun {
 
 // start begins a turn. t.mu is held.
 func (t *workerPool) start(key string, q *queue) *workRun {
-	u := &workRun{key: key, since: time.Now(), placed: t.long[key], waits: cluster.Progress{Key: key, Wait: func() { q.Add(key) }}}
+	u := &workRun{key: key, since: time.Now(), placed: t.long[key], waits: kubeclient.Progress{Key: key, Wait: func() { q.Add(key) }}}
 	if u.placed {
 		t.taken++
 	}

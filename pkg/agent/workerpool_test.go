@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // hanging is a cluster that does not answer for one kind of object until it is let go.
 type hanging struct {
-	cluster.Client
+	kubeclient.Client
 	resource string
 	free     chan struct{}
 }
@@ -36,7 +36,7 @@ func (h hanging) wait(ctx context.Context, resource string) error {
 	}
 }
 
-func (h hanging) Get(ctx context.Context, ref cluster.Ref) (*unstructured.Unstructured, error) {
+func (h hanging) Get(ctx context.Context, ref kubeclient.Ref) (*unstructured.Unstructured, error) {
 	if err := h.wait(ctx, ref.Resource); err != nil {
 		return nil, err
 	}

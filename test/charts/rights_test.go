@@ -15,7 +15,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/install"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // TestRights_AreTheSame: what broker, hub-source and agent may do, and the policy that confines hub-source, is the

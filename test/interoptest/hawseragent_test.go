@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
@@ -103,7 +103,7 @@ func (a *ourAgent) awaitValue(name, value string) {
 // record is the AppliedManifestWork of a work, nil when there is none.
 func (a *ourAgent) record(work string) *workv1.AppliedManifestWork {
 	a.t.Helper()
-	o := a.cluster.Look(inventory.Ref(inventory.Name(inventory.HubHash(hub), work)))
+	o := a.cluster.Look(appliedwork.Ref(appliedwork.Name(appliedwork.HubHash(hub), work)))
 	if o == nil {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/mqttacl"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"

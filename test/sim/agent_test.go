@@ -14,16 +14,16 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
-	"github.com/hawser-io/hawser/pkg/agent/report"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/outbox"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-var hubHash = inventory.HubHash("hub.example.com:8090")
+var hubHash = appliedwork.HubHash("hub.example.com:8090")
 
 // agentNode is a Hawser agent: the real core in a shell without goroutines, on
 // a cluster in memory.
@@ -73,7 +73,7 @@ func newAgent(w *world, name string, n int) *agentNode {
 		return nil
 	}
 	note := a.cluster.Changed
-	a.cluster.Changed = func(ref cluster.Ref, o *unstructured.Unstructured) {
+	a.cluster.Changed = func(ref kubeclient.Ref, o *unstructured.Unstructured) {
 		note(ref, o)
 		a.watch.changed(ref, o)
 	}
@@ -86,7 +86,7 @@ func (a *agentNode) start() {
 	a.link.spoke, a.link.latest, a.link.positions = "", "", nil
 	process := a.process
 	a.due, a.failures, a.sends = map[string]time.Time{}, map[string]int{}, map[string]time.Time{}
-	a.watch = &watches{objects: map[cluster.Ref]*watched{}, owners: map[string]map[cluster.Ref]drift.Signature{}, wake: func(key string) {
+	a.watch = &watches{objects: map[kubeclient.Ref]*watched{}, owners: map[string]map[kubeclient.Ref]drift.Signature{}, wake: func(key string) {
 		a.wake(key, a.core.Drifted(key))
 	}, core: func() *agent.Core { return a.core }}
 	a.saveAt = time.Time{}
@@ -144,7 +144,7 @@ func (a *agentNode) start() {
 	// The state directory may be of no use to this cluster.
 	a.keepTime()
 	for _, ref := range a.cluster.Refs() { // the standing watch of AppliedManifestWorks lists them
-		if ref.Resource == inventory.Resource.Resource && a.core.Discovered(a.cluster.Look(ref)) {
+		if ref.Resource == appliedwork.Resource.Resource && a.core.Discovered(a.cluster.Look(ref)) {
 			a.wake(ref.Name, 0)
 		}
 	}
@@ -341,7 +341,7 @@ func (a *agentNode) sync() {
 	})
 }
 
-func (a *agentNode) reported(letter report.OutgoingStatus, receipt transport.Receipt, err error) {
+func (a *agentNode) reported(letter outbox.OutgoingStatus, receipt transport.Receipt, err error) {
 	if err != nil {
 		a.w.note("  %v", err)
 	}
@@ -363,8 +363,8 @@ func (a *agentNode) reported(letter report.OutgoingStatus, receipt transport.Rec
 // order. As in the real one nothing is known of an object that nobody tracks,
 // and of one that is tracked nothing until something happens to it.
 type watches struct {
-	objects map[cluster.Ref]*watched
-	owners  map[string]map[cluster.Ref]drift.Signature
+	objects map[kubeclient.Ref]*watched
+	owners  map[string]map[kubeclient.Ref]drift.Signature
 	own     drift.Own
 	queue   []sighting
 	wake    func(key string)
@@ -377,12 +377,12 @@ type watched struct {
 }
 
 type sighting struct {
-	ref    cluster.Ref
+	ref    kubeclient.Ref
 	state  drift.ObservedObject
 	object *unstructured.Unstructured // nil if it is gone
 }
 
-func (w *watches) changed(ref cluster.Ref, o *unstructured.Unstructured) {
+func (w *watches) changed(ref kubeclient.Ref, o *unstructured.Unstructured) {
 	s := sighting{ref: ref}
 	if o != nil {
 		s.state, s.object = drift.StateOf(ref.GroupVersionResource, o), o
@@ -407,7 +407,7 @@ func (w *watches) take() {
 		}
 	}
 	switch { // the standing watch of AppliedManifestWorks
-	case s.ref.Resource != inventory.Resource.Resource:
+	case s.ref.Resource != appliedwork.Resource.Resource:
 	case s.object == nil:
 		w.core().Vanished(s.ref.Name)
 	case o == nil && w.core().Discovered(s.object):
@@ -418,10 +418,10 @@ func (w *watches) take() {
 // Begin implements agent.Tracker, and so do Wrote and End.
 func (w *watches) Begin(key string) { w.own.Begin(key) }
 
-func (w *watches) Wrote(key string, ref cluster.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
+func (w *watches) Wrote(key string, ref kubeclient.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
 
 func (w *watches) End(key string) {
-	if w.own.End(key, func(ref cluster.Ref) (s drift.Sight) {
+	if w.own.End(key, func(ref kubeclient.Ref) (s drift.Sight) {
 		s.Expected, s.Tracked = w.owners[key][ref]
 		if o := w.objects[ref]; o != nil {
 			s.Seen, s.Known = o.seen, o.known
@@ -433,7 +433,7 @@ func (w *watches) End(key string) {
 }
 
 // Track implements agent.Tracker.
-func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
+func (w *watches) Track(key string, expected map[kubeclient.Ref]drift.Signature) {
 	delete(w.owners, key)
 	if len(expected) > 0 {
 		w.owners[key] = maps.Clone(expected)
@@ -443,7 +443,7 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 			w.objects[ref] = &watched{}
 		}
 	}
-	maps.DeleteFunc(w.objects, func(ref cluster.Ref, _ *watched) bool {
+	maps.DeleteFunc(w.objects, func(ref kubeclient.Ref, _ *watched) bool {
 		for _, refs := range w.owners {
 			if _, tracks := refs[ref]; tracks {
 				return false
@@ -454,7 +454,7 @@ func (w *watches) Track(key string, expected map[cluster.Ref]drift.Signature) {
 }
 
 // Seen implements agent.Tracker.
-func (w *watches) Seen(ref cluster.Ref) (drift.ObservedObject, bool) {
+func (w *watches) Seen(ref kubeclient.Ref) (drift.ObservedObject, bool) {
 	o := w.objects[ref]
 	if o == nil || !o.known {
 		return drift.ObservedObject{}, false

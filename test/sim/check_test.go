@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/workmetrics"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -151,13 +151,13 @@ func (w *world) checkApplied(a *agentNode, k store.Key, invariant string) {
 	if r == nil {
 		return // told by checkRecords
 	}
-	applied := a.cluster.Look(inventory.Ref(inventory.Name(hubHash, r.Name)))
+	applied := a.cluster.Look(appliedwork.Ref(appliedwork.Name(hubHash, r.Name)))
 	if applied == nil {
 		w.fail(invariant, "cluster %s has no AppliedManifestWork of %s", a.name, r.Name)
 		return
 	}
 	notes := applied.GetAnnotations()
-	if notes[inventory.AnnotationTag] != r.Tag.String() || notes[inventory.AnnotationWorkID] != r.ResourceID {
+	if notes[appliedwork.AnnotationTag] != r.Tag.String() || notes[appliedwork.AnnotationWorkID] != r.ResourceID {
 		w.fail(invariant, "cluster %s records %v of %s, the broker has tag %s of %s", a.name, notes, r.Name, r.Tag, r.ResourceID)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -303,6 +303,6 @@ func (a *ocmAgent) report(id string, w *ocmAgentWork) {
 	})
 }
 
-func configMapRef(f *clustertest.Fake, name string) cluster.Ref {
+func configMapRef(f *clustertest.Fake, name string) kubeclient.Ref {
 	return f.Ref("v1", "ConfigMap", "default", name)
 }

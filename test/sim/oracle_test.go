@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -456,7 +456,7 @@ func (w *world) newCluster(name string) *clustertest.Fake {
 	w.oracle.clusters[name] = t
 	w.fakes[name] = f
 	f.Put(clustertest.Object("v1", "ConfigMap", "default", "bystander", "data", map[string]any{"mine": "yes"}))
-	f.Changed = func(ref cluster.Ref, o *unstructured.Unstructured) {
+	f.Changed = func(ref kubeclient.Ref, o *unstructured.Unstructured) {
 		if ref.Resource == "configmaps" {
 			w.oracle.changed(name, t, ref.Name, o)
 		}

@@ -12,7 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -234,12 +234,12 @@ func (w *world) checkTag(a *agentNode, o *workv1.ManifestWork) {
 	if err != nil {
 		panic(err)
 	}
-	applied := a.cluster.Look(inventory.Ref(inventory.Name(hubHash, o.Name)))
+	applied := a.cluster.Look(appliedwork.Ref(appliedwork.Name(hubHash, o.Name)))
 	if applied == nil {
 		w.fail("I1", "cluster %s has no AppliedManifestWork of %s", a.name, o.Name)
 		return
 	}
-	if notes := applied.GetAnnotations(); notes[inventory.AnnotationTag] != tag.String() || notes[inventory.AnnotationWorkID] != string(o.UID) {
+	if notes := applied.GetAnnotations(); notes[appliedwork.AnnotationTag] != tag.String() || notes[appliedwork.AnnotationWorkID] != string(o.UID) {
 		w.fail("I1", "cluster %s records %v of %s, the hub has tag %s of %s with labels %v", a.name, notes, o.Name, tag, o.UID, o.Labels)
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/executor"
-	"github.com/hawser-io/hawser/pkg/agent/protect"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
 // Action is what applying a manifest did, or would do.
@@ -72,7 +72,7 @@ type Step struct {
 	body     *unstructured.Unstructured // what to send
 	patch    []byte                     // what to send in place of body
 	recreate *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
-	by       cluster.FieldManager       // who applies body on the server; nobody if its Name is empty
+	by       kubeclient.FieldManager    // who applies body on the server; nobody if its Name is empty
 	handOver []byte                     // what to send before body, see handOver
 	known    Known
 	// Redefined: the definition of the kind was written a moment ago, and may need another one
@@ -128,11 +128,11 @@ const (
 
 // Applier writes objects. Its methods may be called concurrently.
 type Applier struct {
-	Objects cluster.Objects
+	Objects kubeclient.Objects
 	// Wait sleeps; its error (of ctx) ends the attempts. Jitter is added by it.
 	Wait func(ctx context.Context, d time.Duration) error
 	// Guard says which of the objects that there are no work may have; nil: none.
-	Guard *protect.Guard
+	Guard *workpolicy.Guard
 	// Exact: each write is one to the very object that was read, or makes one.
 	Exact bool
 }
@@ -158,7 +158,7 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 		s.Presence, s.Live = conditions.Present, live
 		if refused := a.Guard.Object(ctx, m.ID(), live); refused != nil {
 			s.Err = refused
-			if protect.Refused(refused) != nil {
+			if workpolicy.Refused(refused) != nil {
 				s.Err = permanent{refused}
 			}
 		}
@@ -339,7 +339,7 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 // metOther reports whether somebody else wrote, made or removed the object
 // between our reading and our writing. A field conflict is not that: it lasts.
 func (r *Result) metOther() bool {
-	return apierrors.IsConflict(r.Err) && !cluster.IsFieldConflict(r.Err) || apierrors.IsAlreadyExists(r.Err) || r.Action == Update && apierrors.IsNotFound(r.Err)
+	return apierrors.IsConflict(r.Err) && !kubeclient.IsFieldConflict(r.Err) || apierrors.IsAlreadyExists(r.Err) || r.Action == Update && apierrors.IsNotFound(r.Err)
 }
 
 func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
@@ -347,8 +347,8 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	r.Retried = s.known.due
 	written := s.Live
 	var err error
-	var warnings cluster.Warnings
-	ctx = cluster.WithWarnings(ctx, &warnings)
+	var warnings kubeclient.Warnings
+	ctx = kubeclient.WithWarnings(ctx, &warnings)
 	switch s.Action {
 	case Refuse:
 		if Rejected(s.Err) {
@@ -445,7 +445,7 @@ func (r *Result) fail(err error) {
 		return
 	}
 	var status apierrors.APIStatus
-	var slow *cluster.SlowError // it was not even sent
+	var slow *kubeclient.SlowError // it was not even sent
 	refused := errors.As(err, &slow) || errors.As(err, new(*executor.DeniedError)) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
 	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {
 		r.Presence, r.ReadErr, r.Live = conditions.Unreadable, err, nil

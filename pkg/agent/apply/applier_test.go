@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 var owner = Owner{Name: "hash-web", UID: "11111111-0000-0000-0000-000000000000"}
@@ -422,7 +422,7 @@ func TestApplier_MeetsAnotherWriter(t *testing.T) {
 	for name, c := range map[string]struct {
 		exists bool
 		// interfere happens before each of the first n writes
-		interfere func(*clustertest.Fake, cluster.Ref)
+		interfere func(*clustertest.Fake, kubeclient.Ref)
 		n         int
 		action    Action
 		waits     []time.Duration
@@ -430,26 +430,26 @@ func TestApplier_MeetsAnotherWriter(t *testing.T) {
 	}{
 		"changed meanwhile": {
 			exists: true, n: 2, action: Update, waits: []time.Duration{10 * time.Millisecond, 50 * time.Millisecond},
-			interfere: func(f *clustertest.Fake, r cluster.Ref) {
+			interfere: func(f *clustertest.Fake, r kubeclient.Ref) {
 				f.Edit(r, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"n": o.GetResourceVersion()}) })
 			},
 		},
 		"changed for ever": {
 			exists: true, n: 99, action: Update, err: apierrors.IsConflict,
 			waits: []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond},
-			interfere: func(f *clustertest.Fake, r cluster.Ref) {
+			interfere: func(f *clustertest.Fake, r kubeclient.Ref) {
 				f.Edit(r, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"n": o.GetResourceVersion()}) })
 			},
 		},
 		"made by somebody else": {
 			n: 1, action: Update, waits: []time.Duration{10 * time.Millisecond},
-			interfere: func(f *clustertest.Fake, r cluster.Ref) {
+			interfere: func(f *clustertest.Fake, r kubeclient.Ref) {
 				f.Put(clustertest.Object("v1", "ConfigMap", r.Namespace, r.Name))
 			},
 		},
 		"removed by somebody else": {
 			exists: true, n: 1, action: Create, waits: []time.Duration{10 * time.Millisecond},
-			interfere: func(f *clustertest.Fake, r cluster.Ref) { f.Remove(r) },
+			interfere: func(f *clustertest.Fake, r kubeclient.Ref) { f.Remove(r) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

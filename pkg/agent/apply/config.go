@@ -7,7 +7,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Config is what spec.manifestConfigs say about one manifest. Each part comes
@@ -67,5 +67,5 @@ func hashOf(raw []byte, c Config) [sha256.Size]byte {
 
 // matches compares group and resource exactly, namespace and name by pattern.
 func matches(pattern, id workv1.ResourceIdentifier) bool {
-	return pattern.Group == id.Group && pattern.Resource == id.Resource && cluster.Matches(pattern.Namespace, id.Namespace) && cluster.Matches(pattern.Name, id.Name)
+	return pattern.Group == id.Group && pattern.Resource == id.Resource && kubeclient.Matches(pattern.Namespace, id.Namespace) && kubeclient.Matches(pattern.Name, id.Name)
 }

@@ -8,8 +8,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // Each part comes from the first entry that matches and has it.
@@ -74,11 +74,11 @@ func TestWildcard_StandsForAnyPart(t *testing.T) {
 			pattern += p
 		}
 		before, behind := strings.HasPrefix(pattern, "*"), strings.HasSuffix(pattern, "*")
-		if !cluster.Matches(pattern, text) {
+		if !kubeclient.Matches(pattern, text) {
 			t.Fatalf("%q does not match %q", pattern, text)
 		}
-		if cluster.Matches(pattern, "x"+text) != before || cluster.Matches(pattern, text+"x") != behind {
-			t.Fatalf("%q: %t before %q, %t behind", pattern, cluster.Matches(pattern, "x"+text), text, cluster.Matches(pattern, text+"x"))
+		if kubeclient.Matches(pattern, "x"+text) != before || kubeclient.Matches(pattern, text+"x") != behind {
+			t.Fatalf("%q: %t before %q, %t behind", pattern, kubeclient.Matches(pattern, "x"+text), text, kubeclient.Matches(pattern, text+"x"))
 		}
 	})
 }

@@ -7,8 +7,8 @@ import (
 
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Contest says what of an object a step repairs, and which manager or which other works
@@ -123,7 +123,7 @@ func (b others) holders(at fieldpath.Path, ours string) string {
 func (s *Step) lastWriter() string {
 	name, last := "", int64(0)
 	for _, e := range s.Live.GetManagedFields() {
-		if e.Manager != cluster.UserAgent && e.Manager != s.by.Name && e.Subresource == "" && e.Time != nil && e.Time.Unix() > last {
+		if e.Manager != kubeclient.UserAgent && e.Manager != s.by.Name && e.Subresource == "" && e.Time != nil && e.Time.Unix() > last {
 			name, last = e.Manager, e.Time.Unix()
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Foreign is a field of an object that its manifest does not have and that
@@ -34,7 +34,7 @@ func readOthers(o *unstructured.Unstructured) others {
 			continue // no update of ours reaches it
 		}
 		s := setOf(e)
-		if e.Manager == cluster.UserAgent {
+		if e.Manager == kubeclient.UserAgent {
 			ours = ours.Union(s)
 			continue
 		}

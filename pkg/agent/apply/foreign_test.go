@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // booked gives an object managedFields: pairs of a manager and its fields.
@@ -147,7 +147,7 @@ func TestLookAt_ForeignFields(t *testing.T) {
 // setBy is what another manager applies to the one Deployment.
 func setBy(t *testing.T, f *clustertest.Fake, manager string, spec map[string]any) {
 	t.Helper()
-	if err := f.Apply(clustertest.Object("apps/v1", "Deployment", "default", "a", "spec", spec), cluster.FieldManager{Name: manager}); err != nil {
+	if err := f.Apply(clustertest.Object("apps/v1", "Deployment", "default", "a", "spec", spec), kubeclient.FieldManager{Name: manager}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // An object that was under another strategy before has been written by this
@@ -23,13 +23,13 @@ import (
 
 // handOver returns the patch that moves the fields of want which this agent
 // updated to what by applies; nil if there are none.
-func handOver(live *unstructured.Unstructured, want map[string]any, by cluster.FieldManager, owner Owner) []byte {
+func handOver(live *unstructured.Unstructured, want map[string]any, by kubeclient.FieldManager, owner Owner) []byte {
 	if slices.ContainsFunc(live.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return ofWork(r) && !owner.is(r) }) {
 		return nil
 	}
 	entries := live.GetManagedFields()
 	updated := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool {
-		return bookedBy(e, live, cluster.UserAgent, metav1.ManagedFieldsOperationUpdate)
+		return bookedBy(e, live, kubeclient.UserAgent, metav1.ManagedFieldsOperationUpdate)
 	})
 	if updated < 0 {
 		return nil

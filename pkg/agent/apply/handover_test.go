@@ -9,15 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // updated puts a ConfigMap as Update left it, the server's books included.
 func (b *bench) updated(fields string, owners ...Owner) {
 	o := clustertest.Object("v1", "ConfigMap", "default", "a", "data", map[string]any{"k": "1", "l": "1", "m": "1"})
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{
-		Manager: cluster.UserAgent, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+		Manager: kubeclient.UserAgent, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
 		FieldsV1: metav1.NewFieldsV1(fields),
 	}})
 	var refs []metav1.OwnerReference
@@ -80,7 +80,7 @@ func TestHandOver_NotWhileAnotherWorkHasTheObject(t *testing.T) {
 	b := serverSide(t)
 	b.updated(updatedFields, owner, Owner{Name: "hash-other", UID: "u"})
 	r := b.apply(config(`{"k":"2"}`))
-	if !cluster.IsFieldConflict(r.Err) {
+	if !kubeclient.IsFieldConflict(r.Err) {
 		t.Errorf("got %v", r.Err)
 	}
 	b.wantVerbs("apply")
@@ -90,11 +90,11 @@ func TestHandOver_NotWhileAnotherWorkHasTheObject(t *testing.T) {
 func TestHandOver_ErrorAfterwards(t *testing.T) {
 	b := newBench(t).appliedBy(&workv1.ServerSideApplyConfig{FieldManager: "work-agent-b"})
 	b.updated(updatedFields, owner)
-	if err := b.f.Apply(object(t, config(`{"n":"1"}`)), cluster.FieldManager{Name: "theirs"}); err != nil {
+	if err := b.f.Apply(object(t, config(`{"n":"1"}`)), kubeclient.FieldManager{Name: "theirs"}); err != nil {
 		t.Fatal(err)
 	}
 	r := b.apply(config(`{"k":"2","n":"2"}`))
-	if !cluster.IsFieldConflict(r.Err) || r.Live == nil || !slices.Contains(managers(r.Live), "work-agent-b/Apply") {
+	if !kubeclient.IsFieldConflict(r.Err) || r.Live == nil || !slices.Contains(managers(r.Live), "work-agent-b/Apply") {
 		t.Errorf("got %v, %v", r.Err, managers(r.Live))
 	}
 	b.wantVerbs("patch", "apply")

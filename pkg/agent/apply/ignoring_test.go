@@ -14,8 +14,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 func onPresent(pointers ...string) workv1.IgnoreField {
@@ -96,7 +96,7 @@ func TestOnSpokeChange_OverwritingCanConflict(t *testing.T) {
 	b := serverSide(t, onChange("/data/l"))
 	b.must(Create, b.apply(config(`{"k":"1","l":"1"}`)))
 	b.edit(map[string]string{"l": "theirs"})
-	if r := b.apply(config(`{"k":"1","l":"2"}`)); !cluster.IsFieldConflict(r.Err) {
+	if r := b.apply(config(`{"k":"1","l":"2"}`)); !kubeclient.IsFieldConflict(r.Err) {
 		t.Errorf("got %v", r.Err)
 	}
 }
@@ -257,7 +257,7 @@ func TestIgnoring_HashIsOCMs(t *testing.T) {
 	o.SetUID("")
 	o.SetAnnotations(map[string]string{specHashAnnotation: hex.EncodeToString(sum[:])})
 	unstructured.RemoveNestedField(o.Object, "metadata", "creationTimestamp")
-	if err := b.f.Apply(o, cluster.FieldManager{Name: "work-agent"}); err != nil {
+	if err := b.f.Apply(o, kubeclient.FieldManager{Name: "work-agent"}); err != nil {
 		t.Fatal(err)
 	}
 	b.must(Update, b.apply(manifest))

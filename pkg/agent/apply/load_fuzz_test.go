@@ -6,7 +6,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // FuzzLoad: of whatever a work asks for, each manifest is loaded or says what is

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 	"github.com/hawser-io/hawser/pkg/agent/executor"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Manifest is one manifest of a work.
@@ -26,7 +26,7 @@ type Manifest struct {
 	// Object is the manifest, nil if it cannot be parsed. It is not modified.
 	Object *unstructured.Unstructured
 	// Ref names the object; usable if Resolved.
-	Ref      cluster.Ref
+	Ref      kubeclient.Ref
 	Resolved bool
 	// Owned: the object belongs to the work and goes when the work goes.
 	Owned bool
@@ -72,7 +72,7 @@ func Permanent(err error) bool {
 // Load reads the manifests of a work, in spec order, and asks the cluster where
 // their objects live. What is wrong with one manifest is in its Err and does
 // not concern the others.
-func Load(ctx context.Context, mapper cluster.Mapper, spec workv1.ManifestWorkSpec) []Manifest {
+func Load(ctx context.Context, mapper kubeclient.Mapper, spec workv1.ManifestWorkSpec) []Manifest {
 	refusal := refuseWork(spec)
 	manifests := make([]Manifest, 0, len(spec.Workload.Manifests))
 	for i, raw := range spec.Workload.Manifests {
@@ -109,7 +109,7 @@ func refuseWork(spec workv1.ManifestWorkSpec) error {
 	return nil
 }
 
-func load(ctx context.Context, mapper cluster.Mapper, ordinal int32, raw []byte) Manifest {
+func load(ctx context.Context, mapper kubeclient.Mapper, ordinal int32, raw []byte) Manifest {
 	m := Manifest{Meta: workv1.ManifestResourceMeta{Ordinal: ordinal}}
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(raw); err != nil {
@@ -136,7 +136,7 @@ func load(ctx context.Context, mapper cluster.Mapper, ordinal int32, raw []byte)
 	if m.Err = identified(r, m.Meta); m.Err != nil {
 		return m
 	}
-	m.Ref = cluster.Ref{GroupVersionResource: r.GroupVersionResource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
+	m.Ref = kubeclient.Ref{GroupVersionResource: r.GroupVersionResource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
 	m.Resolved = true
 	return m
 }
@@ -174,7 +174,7 @@ func (m Manifest) presence() (p conditions.Presence, err error) {
 	return conditions.Unreadable, m.Err
 }
 
-func identified(r cluster.Resource, m workv1.ManifestResourceMeta) error {
+func identified(r kubeclient.Resource, m workv1.ManifestResourceMeta) error {
 	switch {
 	case m.Name == "":
 		return permanent{errors.New("name is required: set metadata.name in the manifest")}

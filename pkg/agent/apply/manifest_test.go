@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // work is a spec with these manifests.
@@ -217,7 +217,7 @@ func TestWildcard(t *testing.T) {
 		{"a?c", "abc", false},
 		{"[a]", "a", false},
 	} {
-		if got := cluster.Matches(c.pattern, c.s); got != c.want {
+		if got := kubeclient.Matches(c.pattern, c.s); got != c.want {
 			t.Errorf("%q on %q: got %v, want %v", c.pattern, c.s, got, c.want)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // recreated are the kinds whose objects can be deleted: nothing is lost that the
@@ -48,7 +48,7 @@ const (
 // hint says what to do about a rejection.
 func (r *Result) hint() string {
 	switch {
-	case cluster.IsMisfit(r.Err):
+	case kubeclient.IsMisfit(r.Err):
 		return hintCorrect + hintDefinition
 	case r.Live == nil:
 		return hintCorrect

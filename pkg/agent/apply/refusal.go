@@ -7,7 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	admission "github.com/hawser-io/hawser/internal/refusal"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Refusal says why a write was rejected that is not wrong in itself.
@@ -30,13 +30,13 @@ func Refused(err error) (f Refusal, ok bool) {
 
 // refusalOf returns the cause of an answer that stays the same until something else on the
 // cluster changes: a namespace, a quota, a policy. ok is false if it is none. A right that the
-// agent lacks is not among them, see [cluster.MissingRule].
+// agent lacks is not among them, see [kubeclient.MissingRule].
 func (r *Result) refusalOf() (f Refusal, ok bool) {
 	var status apierrors.APIStatus
 	if !errors.As(r.Err, &status) {
 		return f, false
 	}
-	switch _, missing := cluster.MissingRule(r.Err); {
+	switch _, missing := kubeclient.MissingRule(r.Err); {
 	case missing:
 		return f, false
 	case apierrors.HasStatusCause(r.Err, corev1.NamespaceTerminatingCause):

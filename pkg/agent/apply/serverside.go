@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 const (
@@ -27,8 +27,8 @@ const (
 )
 
 // fieldManagerOf returns in whose name a manifest is applied.
-func fieldManagerOf(c *workv1.ServerSideApplyConfig) cluster.FieldManager {
-	by := cluster.FieldManager{Name: defaultFieldManager}
+func fieldManagerOf(c *workv1.ServerSideApplyConfig) kubeclient.FieldManager {
+	by := kubeclient.FieldManager{Name: defaultFieldManager}
 	if c != nil {
 		by.Force = c.Force
 		if c.FieldManager != "" {
@@ -230,7 +230,7 @@ func appliedDigest(o *unstructured.Unstructured, manager string) [sha256.Size]by
 // exact is what to apply, on the condition that the object is as it was read.
 func (s *Step) exact() *unstructured.Unstructured {
 	o := s.body.DeepCopy()
-	if o.SetResourceVersion(cluster.NoVersion); s.Live != nil {
+	if o.SetResourceVersion(kubeclient.NoVersion); s.Live != nil {
 		o.SetUID(s.Live.GetUID())
 		o.SetResourceVersion(s.Live.GetResourceVersion())
 	}

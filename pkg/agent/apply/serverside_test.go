@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // appliedBy lets every manifest be applied on the server with these options.
@@ -171,7 +171,7 @@ func TestServerSideApply_ConflictIsNotTriedAgain(t *testing.T) {
 	b.f.Edit(first.Ref, func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "theirs"} })
 	b.verbs()
 	r := b.applyKnowing(config(`{"k":"v"}`), first.Known)
-	if !cluster.IsFieldConflict(r.Err) || r.Presence != conditions.Present || r.Known != (Known{}) || len(b.waits) > 0 || Permanent(r.Err) {
+	if !kubeclient.IsFieldConflict(r.Err) || r.Presence != conditions.Present || r.Known != (Known{}) || len(b.waits) > 0 || Permanent(r.Err) {
 		t.Fatalf("got %+v", r)
 	}
 	b.wantVerbs("apply")
@@ -190,7 +190,7 @@ func TestServerSideApply_ManagersShareAnObject(t *testing.T) {
 	b.must(Unchanged, b.apply(config(`{"k":"v"}`)))
 	o := b.must(Update, b.apply(config(`{"m":"v"}`)))
 	wantFields(t, o, map[string]string{"l": "v", "m": "v"})
-	if r := other.apply(config(`{"m":"w"}`)); !cluster.IsFieldConflict(r.Err) {
+	if r := other.apply(config(`{"m":"w"}`)); !kubeclient.IsFieldConflict(r.Err) {
 		t.Errorf("got %v", r.Err)
 	}
 }

@@ -1,6 +1,6 @@
 package apply
 
-import "github.com/hawser-io/hawser/pkg/agent/protect"
+import "github.com/hawser-io/hawser/pkg/agent/workpolicy"
 
 // SkippedResult is the result for an object that was read and is left as it is, because
 // its manifest is complete. What would be wrong with applying it does not matter,
@@ -8,7 +8,7 @@ import "github.com/hawser-io/hawser/pkg/agent/protect"
 func (s *Step) SkippedResult() Result {
 	r := Result{Manifest: s.Manifest, Action: Unchanged, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr}
 	r.Manifest.Err = nil
-	if protect.Refused(s.Err) != nil {
+	if workpolicy.Refused(s.Err) != nil {
 		r.Err = s.Err
 	}
 	if s.Live != nil {

@@ -13,8 +13,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // sample is one kind: a manifest's fields, others, and what Update does about

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/rule"
+	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 )
 
 // TypeStatusFeedbackSynced is the manifest condition about feedback values.
@@ -118,7 +118,7 @@ type Manifest struct {
 	// Rules are the conditions that the manifest's rules yield for the object; they
 	// count while Presence is Present. RuleTypes are those that they may yield:
 	// others go.
-	Rules     []rule.Outcome
+	Rules     []conditionrules.Outcome
 	RuleTypes []string
 	// CompleteSince is when an earlier process found that the manifest is complete;
 	// zero if none did. It counts for a manifest without a history.

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/rule"
+	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 )
 
 // ReasonRulesAggregated is that of a work's condition which sums up those that
@@ -141,6 +141,8 @@ func (c Completion) Since(m workv1.ManifestResourceMeta) time.Time {
 }
 
 // Completes reports whether outcomes of rules call a manifest complete.
-func Completes(outcomes []rule.Outcome) bool {
-	return slices.ContainsFunc(outcomes, func(o rule.Outcome) bool { return o.Type == workv1.WorkComplete && o.Status == metav1.ConditionTrue })
+func Completes(outcomes []conditionrules.Outcome) bool {
+	return slices.ContainsFunc(outcomes, func(o conditionrules.Outcome) bool {
+		return o.Type == workv1.WorkComplete && o.Status == metav1.ConditionTrue
+	})
 }

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
-	"github.com/hawser-io/hawser/pkg/agent/rule"
 )
 
 func integer(name string, i int64) workv1.FeedbackValue {
@@ -24,7 +24,7 @@ func with(m conditions.Manifest, values ...workv1.FeedbackValue) conditions.Mani
 }
 
 // ruled adds outcomes of rules.
-func ruled(m conditions.Manifest, outcomes ...rule.Outcome) conditions.Manifest {
+func ruled(m conditions.Manifest, outcomes ...conditionrules.Outcome) conditions.Manifest {
 	m.Rules, m.RuleTypes = outcomes, nil
 	for _, o := range outcomes {
 		m.RuleTypes = append(m.RuleTypes, o.Type)
@@ -32,8 +32,8 @@ func ruled(m conditions.Manifest, outcomes ...rule.Outcome) conditions.Manifest 
 	return m
 }
 
-func outcome(typ string, status metav1.ConditionStatus, message string) rule.Outcome {
-	return rule.Outcome{Type: typ, Status: status, Reason: "ConditionRuleEvaluated", Message: message}
+func outcome(typ string, status metav1.ConditionStatus, message string) conditionrules.Outcome {
+	return conditionrules.Outcome{Type: typ, Status: status, Reason: "ConditionRuleEvaluated", Message: message}
 }
 
 func synced(at metav1.Time) metav1.Condition {
@@ -142,7 +142,7 @@ func TestNext_RuleConditions(t *testing.T) {
 		}
 	})
 	t.Run("errors and invalid rules", func(t *testing.T) {
-		bad := []rule.Outcome{
+		bad := []conditionrules.Outcome{
 			{Type: "A", Status: "False", Reason: "ConditionRuleExpressionError", Message: "no such key: x"},
 			{Type: "B", Status: "Unknown", Reason: "ConditionRuleInternalError", Message: "oh"},
 			{Type: "ConditionRulesValid", Status: "False", Reason: "ConditionRuleInvalid", Message: "name"},

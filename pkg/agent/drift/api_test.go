@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/hawser-io/hawser/internal/taskgroup"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // api is the metadata of a whole cluster, with lists in pages of a snapshot, and
@@ -28,8 +28,8 @@ type api struct {
 
 	mu        sync.Mutex
 	version   int
-	objects   map[cluster.Ref]*metav1.PartialObjectMetadata
-	born      map[cluster.Ref]time.Time
+	objects   map[kubeclient.Ref]*metav1.PartialObjectMetadata
+	born      map[kubeclient.Ref]time.Time
 	history   []event
 	forgotten int // events up to this version are gone
 	streams   map[*apiStream]bool
@@ -42,7 +42,7 @@ type api struct {
 
 type event struct {
 	version int
-	ref     cluster.Ref
+	ref     kubeclient.Ref
 	watch.Event
 }
 
@@ -53,13 +53,13 @@ type snapshot struct {
 
 func newAPI() *api {
 	return &api{
-		lag: func(Scope) time.Duration { return 0 }, page: 500, version: 100, objects: map[cluster.Ref]*metav1.PartialObjectMetadata{}, born: map[cluster.Ref]time.Time{},
+		lag: func(Scope) time.Duration { return 0 }, page: 500, version: 100, objects: map[kubeclient.Ref]*metav1.PartialObjectMetadata{}, born: map[kubeclient.Ref]time.Time{},
 		streams: map[*apiStream]bool{}, denied: map[Scope]bool{}, undefined: map[schema.GroupVersionResource]bool{}, snapshots: map[snapshot][]metav1.PartialObjectMetadata{}, lists: map[Scope]int{},
 	}
 }
 
 // put makes or changes an object.
-func (a *api) put(ref cluster.Ref) {
+func (a *api) put(ref kubeclient.Ref) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.version++
@@ -76,7 +76,7 @@ func (a *api) put(ref cluster.Ref) {
 	a.send(typ, ref, o)
 }
 
-func (a *api) remove(ref cluster.Ref) {
+func (a *api) remove(ref kubeclient.Ref) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := a.objects[ref]
@@ -91,7 +91,7 @@ func (a *api) remove(ref cluster.Ref) {
 	a.send(watch.Deleted, ref, o)
 }
 
-func (a *api) send(typ watch.EventType, ref cluster.Ref, o *metav1.PartialObjectMetadata) {
+func (a *api) send(typ watch.EventType, ref kubeclient.Ref, o *metav1.PartialObjectMetadata) {
 	e := event{a.version, ref, watch.Event{Type: typ, Object: o}}
 	a.history = append(a.history, e)
 	for s := range a.streams {
@@ -112,7 +112,7 @@ func (a *api) cut(forget bool) {
 }
 
 // state is how an object is.
-func (a *api) state(ref cluster.Ref) ObservedObject {
+func (a *api) state(ref kubeclient.Ref) ObservedObject {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if o := a.objects[ref]; o != nil {
@@ -176,7 +176,7 @@ type apiSource struct {
 	scope Scope
 }
 
-func (s apiSource) covers(ref cluster.Ref) bool {
+func (s apiSource) covers(ref kubeclient.Ref) bool {
 	return ref.GroupVersionResource == s.scope.GroupVersionResource && (s.scope.Namespace == "" || s.scope.Namespace == ref.Namespace)
 }
 

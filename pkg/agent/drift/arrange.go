@@ -5,7 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // manySpaces is in how many namespaces a kind has watches of their own. One more,
@@ -62,8 +62,8 @@ func (f *feed) object(k key) *object {
 }
 
 // ref names the object that is tracked under a key.
-func (f *feed) ref(k key) cluster.Ref {
-	return cluster.Ref{GroupVersionResource: f.kind.GroupVersionResource, Namespace: k.namespace, Name: k.name}
+func (f *feed) ref(k key) kubeclient.Ref {
+	return kubeclient.Ref{GroupVersionResource: f.kind.GroupVersionResource, Namespace: k.namespace, Name: k.name}
 }
 
 // feeds returns the watches of a kind.

@@ -14,14 +14,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 
 // at is object "o" of a namespace that has a number.
-func at(namespace int) cluster.Ref {
-	return cluster.Ref{GroupVersionResource: configMaps, Namespace: fmt.Sprintf("n%02d", namespace), Name: "o"}
+func at(namespace int) kubeclient.Ref {
+	return kubeclient.Ref{GroupVersionResource: configMaps, Namespace: fmt.Sprintf("n%02d", namespace), Name: "o"}
 }
 
 // station is a running Watcher on an api.
@@ -90,10 +90,10 @@ func (s *station) expectWoken(when string, want ...string) {
 // trackOne lets an owner track and read the object of a namespace.
 func (s *station) trackOne(namespace int) {
 	owner, ref := fmt.Sprintf("w%02d", namespace), at(namespace)
-	now := map[cluster.Ref]Signature{ref: s.state(ref).Content}
+	now := map[kubeclient.Ref]Signature{ref: s.state(ref).Content}
 	s.Track(owner, now)
 	synctest.Wait()
-	s.Track(owner, map[cluster.Ref]Signature{ref: Unknown})
+	s.Track(owner, map[kubeclient.Ref]Signature{ref: Unknown})
 	s.Track(owner, now)
 }
 
@@ -152,8 +152,8 @@ func TestWatcher_ManyNamespacesAreWatchedAtOnce(t *testing.T) {
 		s.expectWoken("nothing has changed")
 
 		s.put(at(3))
-		s.put(cluster.Ref{GroupVersionResource: configMaps, Namespace: "n03", Name: "other"})
-		s.put(cluster.Ref{GroupVersionResource: configMaps, Namespace: "elsewhere", Name: "o"})
+		s.put(kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "n03", Name: "other"})
+		s.put(kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "elsewhere", Name: "o"})
 		s.expectWoken("a change", "w03")
 		s.remove(at(15))
 		s.expectWoken("a deletion", "w15")
@@ -270,20 +270,20 @@ func TestWatcher_KindThatIsNotServedAnyMore(t *testing.T) {
 // Between the moment in which a list is asked for and that in which it is made
 // an owner can come to track an object, read it, and be too early.
 func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {
-	late := cluster.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
+	late := kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
 	atWork(t, 0, func(a *api) { everywhere(1)(a); a.put(late); a.lag = func(Scope) time.Duration { return time.Second } }, func(s *station) {
-		s.Track("w00", map[cluster.Ref]Signature{at(0): s.state(at(0)).Content}) // the list begins
+		s.Track("w00", map[kubeclient.Ref]Signature{at(0): s.state(at(0)).Content}) // the list begins
 		<-time.After(500 * time.Millisecond)
-		s.Track("late", map[cluster.Ref]Signature{late: Unknown})
+		s.Track("late", map[kubeclient.Ref]Signature{late: Unknown})
 		read := s.state(late).Content
 		s.remove(late)
 		<-time.After(3 * time.Second)
 		s.expectWoken("by the list, which lacks it", "late")
-		s.Track("late", map[cluster.Ref]Signature{late: read})
+		s.Track("late", map[kubeclient.Ref]Signature{late: read})
 		if seen, ok := s.Seen(late); ok {
 			t.Fatalf("seen %q, which it was before the list", seen)
 		}
-		s.Track("late", map[cluster.Ref]Signature{late: Absent}) // read again
+		s.Track("late", map[kubeclient.Ref]Signature{late: Absent}) // read again
 		if seen, ok := s.Seen(late); !ok || seen != (ObservedObject{}) {
 			t.Fatalf("seen %q, %v", seen, ok)
 		}
@@ -293,7 +293,7 @@ func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {
 // What a watch has seen of an object that the list of its successor lacks does
 // not count any more: that it is gone may have been on its way.
 func TestWatcher_SeenByTheReplacedWatchOnly(t *testing.T) {
-	late := cluster.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
+	late := kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
 	atWork(t, 0, everywhere(20), func(s *station) {
 		for i := range manySpaces {
 			s.trackOne(i)
@@ -305,9 +305,9 @@ func TestWatcher_SeenByTheReplacedWatchOnly(t *testing.T) {
 			}
 			return slow
 		}
-		s.Track("w08", map[cluster.Ref]Signature{at(8): s.state(at(8)).Content}) // the list begins
+		s.Track("w08", map[kubeclient.Ref]Signature{at(8): s.state(at(8)).Content}) // the list begins
 		<-time.After(100 * time.Millisecond)
-		s.Track("late", map[cluster.Ref]Signature{late: Absent})
+		s.Track("late", map[kubeclient.Ref]Signature{late: Absent})
 		s.put(late)
 		s.expectWoken("by its own watch", "late")
 		slow = time.Hour
@@ -374,12 +374,12 @@ func TestWatcher_NumberOfWatchesIsBounded(t *testing.T) {
 	kind := func(i int) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("kind%d", i)}
 	}
-	of := func(i int) cluster.Ref {
-		return cluster.Ref{GroupVersionResource: kind(i), Namespace: "n", Name: "o"}
+	of := func(i int) kubeclient.Ref {
+		return kubeclient.Ref{GroupVersionResource: kind(i), Namespace: "n", Name: "o"}
 	}
 	atWork(t, 3, func(*api) {}, func(s *station) {
 		for i := range 5 {
-			s.Track(fmt.Sprint("w", i), map[cluster.Ref]Signature{of(i): Absent})
+			s.Track(fmt.Sprint("w", i), map[kubeclient.Ref]Signature{of(i): Absent})
 		}
 		synctest.Wait()
 		if n := s.Counts(); n != (Counts{Watches: 3, WaitingObjects: 2}) || s.open() != 3 {
@@ -413,7 +413,7 @@ func TestWatcher_FreesWatchesByWatchingAllNamespaces(t *testing.T) {
 		s.trackOne(3)
 		s.expectScopes("no more room", "configmaps/")
 		s.expectKnown("no more room", 0, 1, 2, 3)
-		s.Track("s", map[cluster.Ref]Signature{{GroupVersionResource: secrets, Namespace: "n", Name: "s"}: Absent})
+		s.Track("s", map[kubeclient.Ref]Signature{{GroupVersionResource: secrets, Namespace: "n", Name: "s"}: Absent})
 		s.expectScopes("room was made", "configmaps/", "secrets/n")
 		s.expectWoken("in all that time")
 	})

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/hawser-io/hawser/internal/testkit/cost"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // crowd is a scope with many objects, each with a kilobyte of metadata, of which
@@ -36,8 +36,8 @@ func (c *crowd) object(i int) metav1.PartialObjectMetadata {
 }
 
 // crowded names object i.
-func crowded(i int) cluster.Ref {
-	return cluster.Ref{GroupVersionResource: configMaps, Namespace: "crowded", Name: fmt.Sprintf("object-%06d", i)}
+func crowded(i int) kubeclient.Ref {
+	return kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "crowded", Name: fmt.Sprintf("object-%06d", i)}
 }
 
 func (c *crowd) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
@@ -74,7 +74,7 @@ func (c *crowd) Watch(_ context.Context, _ metav1.ListOptions) (watch.Interface,
 func retained(t *testing.T, objects, tracked int) int64 {
 	t.Helper()
 	c := &crowd{objects: objects, quiet: make(chan struct{})}
-	expected := make(map[cluster.Ref]Signature, tracked)
+	expected := make(map[kubeclient.Ref]Signature, tracked)
 	for i := range tracked {
 		expected[crowded(i)] = Unknown
 	}
@@ -137,9 +137,9 @@ func TestWatcher_MemoryOfWhatIsTracked(t *testing.T) {
 func TestWatcher_CostOfTracking(t *testing.T) {
 	cost.Linear(t, func(n int) func() {
 		w := New(Config{Source: func(Scope) Source { return nil }, Changed: func(string) {}, MaxWatches: 20, Log: slog.New(slog.DiscardHandler)})
-		refs := make([]map[cluster.Ref]Signature, n)
+		refs := make([]map[kubeclient.Ref]Signature, n)
 		for i := range refs {
-			refs[i] = map[cluster.Ref]Signature{{GroupVersionResource: configMaps, Namespace: fmt.Sprint("n", i/2), Name: fmt.Sprint("o", i)}: Unknown}
+			refs[i] = map[kubeclient.Ref]Signature{{GroupVersionResource: configMaps, Namespace: fmt.Sprint("n", i/2), Name: fmt.Sprint("o", i)}: Unknown}
 		}
 		return func() {
 			for i, r := range refs {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"pgregory.net/rapid"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // What owners do about a Watcher in this test is what a work's reconciliations do: track,
@@ -24,8 +24,8 @@ type players struct {
 	*api
 	*Watcher
 	max     int
-	wants   map[string]map[cluster.Ref]bool
-	read    map[string]map[cluster.Ref]Signature
+	wants   map[string]map[kubeclient.Ref]bool
+	read    map[string]map[kubeclient.Ref]Signature
 	due     chan string
 	problem string
 }
@@ -43,7 +43,7 @@ var modelKinds = []schema.GroupVersionResource{configMaps, secrets, {Group: "exa
 type step struct {
 	what  int
 	owner string
-	refs  []cluster.Ref
+	refs  []kubeclient.Ref
 	scope Scope
 	on    bool
 	wait  time.Duration
@@ -54,8 +54,8 @@ var steps = rapid.Custom(func(t *rapid.T) step {
 	namespace := rapid.Custom(func(t *rapid.T) string {
 		return fmt.Sprintf("n%02d", rapid.IntRange(1, modelNamespaces).Draw(t, "namespace"))
 	})
-	ref := rapid.Custom(func(t *rapid.T) cluster.Ref {
-		return cluster.Ref{GroupVersionResource: kind.Draw(t, "kind"), Namespace: namespace.Draw(t, "in"), Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name")}
+	ref := rapid.Custom(func(t *rapid.T) kubeclient.Ref {
+		return kubeclient.Ref{GroupVersionResource: kind.Draw(t, "kind"), Namespace: namespace.Draw(t, "in"), Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name")}
 	})
 	s := step{
 		what: rapid.IntRange(0, 9).Draw(t, "what"), owner: fmt.Sprint("w", rapid.IntRange(1, modelOwners).Draw(t, "owner")),
@@ -72,7 +72,7 @@ var steps = rapid.Custom(func(t *rapid.T) step {
 func (p *players) do(s step) {
 	switch s.what {
 	case 0, 1, 2:
-		refs := map[cluster.Ref]bool{}
+		refs := map[kubeclient.Ref]bool{}
 		for _, r := range s.refs {
 			refs[r] = true
 		}
@@ -105,7 +105,7 @@ func (p *players) do(s step) {
 // reconcile is what an owner does when it is woken.
 func (p *players) reconcile(owner string) {
 	wants, read := p.wants[owner], p.read[owner]
-	expected := map[cluster.Ref]Signature{}
+	expected := map[kubeclient.Ref]Signature{}
 	for ref := range wants {
 		expected[ref] = Unknown
 		if s, has := read[ref]; has {
@@ -114,7 +114,7 @@ func (p *players) reconcile(owner string) {
 	}
 	p.Track(owner, expected)
 	<-time.After(modelRead)
-	next := map[cluster.Ref]Signature{}
+	next := map[kubeclient.Ref]Signature{}
 	for ref := range wants {
 		next[ref] = p.state(ref).Content
 	}
@@ -131,7 +131,7 @@ func play(t *testing.T, maxWatches, page int, lag []time.Duration, program []ste
 	problem := ""
 	synctest.Test(t, func(t *testing.T) {
 		p := &players{
-			api: newAPI(), max: maxWatches, wants: map[string]map[cluster.Ref]bool{}, read: map[string]map[cluster.Ref]Signature{},
+			api: newAPI(), max: maxWatches, wants: map[string]map[kubeclient.Ref]bool{}, read: map[string]map[kubeclient.Ref]Signature{},
 			due: make(chan string, 1000),
 		}
 		p.page = page
@@ -216,7 +216,7 @@ func (p *players) check() {
 
 // tracksUnknown reports whether an object came to be tracked after the list, and
 // nothing has happened to it since its owner read it in another state.
-func (p *players) tracksUnknown(ref cluster.Ref) bool {
+func (p *players) tracksUnknown(ref kubeclient.Ref) bool {
 	p.Watcher.mu.Lock()
 	defer p.Watcher.mu.Unlock()
 	s, o := p.find(ref)

@@ -1,6 +1,6 @@
 package drift
 
-import "github.com/hawser-io/hawser/pkg/agent/cluster"
+import "github.com/hawser-io/hawser/pkg/agent/kubeclient"
 
 // Own tells the writes of owners from news. An owner knows the state in which its write left
 // an object from the answer, by uid and resource version. The event of the write may be first:
@@ -22,9 +22,9 @@ type Own struct{ owners map[string]*writer }
 type writer struct {
 	busy bool
 	// news are the objects that were seen in another state than expected while it was busy.
-	news map[cluster.Ref]bool
+	news map[kubeclient.Ref]bool
 	// written are the exact states that the watch has not shown, the oldest first.
-	written map[cluster.Ref][]Signature
+	written map[kubeclient.Ref][]Signature
 }
 
 // mostWritten bounds the states that are kept of one object. Nothing is lost beyond it: the
@@ -37,7 +37,7 @@ func (n *Own) writer(owner string) *writer {
 	}
 	w := n.owners[owner]
 	if w == nil {
-		w = &writer{news: map[cluster.Ref]bool{}, written: map[cluster.Ref][]Signature{}}
+		w = &writer{news: map[kubeclient.Ref]bool{}, written: map[kubeclient.Ref][]Signature{}}
 		n.owners[owner] = w
 	}
 	return w
@@ -47,7 +47,7 @@ func (n *Own) writer(owner string) *writer {
 func (n *Own) Begin(owner string) { n.writer(owner).busy = true }
 
 // Wrote notes the exact state in which a write of an owner left an object.
-func (n *Own) Wrote(owner string, ref cluster.Ref, s Signature) {
+func (n *Own) Wrote(owner string, ref kubeclient.Ref, s Signature) {
 	w := n.writer(owner)
 	kept := append(w.written[ref], s)
 	w.written[ref] = kept[max(0, len(kept)-mostWritten):]
@@ -55,7 +55,7 @@ func (n *Own) Wrote(owner string, ref cluster.Ref, s Signature) {
 
 // News reports whether an owner is to be told of an object that is seen in a state that the
 // owner does not expect.
-func (n *Own) News(owner string, ref cluster.Ref, s ObservedObject) bool {
+func (n *Own) News(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	switch {
 	case w == nil:
@@ -71,7 +71,7 @@ func (n *Own) News(owner string, ref cluster.Ref, s ObservedObject) bool {
 
 // AsExpected notes that an object is seen as an owner expects it: the watch has shown the writes
 // before.
-func (n *Own) AsExpected(owner string, ref cluster.Ref) {
+func (n *Own) AsExpected(owner string, ref kubeclient.Ref) {
 	if w := n.owners[owner]; w != nil {
 		delete(w.news, ref)
 		n.forget(owner, ref)
@@ -79,7 +79,7 @@ func (n *Own) AsExpected(owner string, ref cluster.Ref) {
 }
 
 // showed reports whether a state is one that the owner wrote, and forgets those up to it.
-func (n *Own) showed(owner string, ref cluster.Ref, s ObservedObject) bool {
+func (n *Own) showed(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	for i, written := range w.written[ref] {
 		if written == s.Exact {
@@ -92,7 +92,7 @@ func (n *Own) showed(owner string, ref cluster.Ref, s ObservedObject) bool {
 	return false
 }
 
-func (n *Own) forget(owner string, ref cluster.Ref) {
+func (n *Own) forget(owner string, ref kubeclient.Ref) {
 	w := n.owners[owner]
 	delete(w.written, ref)
 	if !w.busy && len(w.written) == 0 {
@@ -110,7 +110,7 @@ type Sight struct {
 }
 
 // End ends what Begin began, and reports whether the owner is to be told of something.
-func (n *Own) End(owner string, look func(cluster.Ref) Sight) (report bool) {
+func (n *Own) End(owner string, look func(kubeclient.Ref) Sight) (report bool) {
 	w := n.owners[owner]
 	if w == nil {
 		return false

@@ -3,15 +3,15 @@ package drift_test
 import (
 	"testing"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // TestOwn: what an owner wrote is no news, whichever of answer and event comes first, and what
 // happens besides is told.
 func TestOwn(t *testing.T) {
 	const owner = "work"
-	ref := cluster.Ref{Name: "a"}
+	ref := kubeclient.Ref{Name: "a"}
 	type step struct {
 		// do is "begin", "wrote", "expect", "see" or "end", of a state.
 		do, state string
@@ -67,7 +67,7 @@ func TestOwn(t *testing.T) {
 					notified = own.News(owner, ref, now.Seen)
 				}
 			case "end":
-				notified = own.End(owner, func(cluster.Ref) drift.Sight { return now })
+				notified = own.End(owner, func(kubeclient.Ref) drift.Sight { return now })
 			}
 			if notified != s.reported {
 				t.Errorf("%s: step %d (%s %s): told %t", name, i+1, s.do, s.state, notified)

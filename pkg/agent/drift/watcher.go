@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"github.com/hawser-io/hawser/internal/history"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Scope is what one watch covers: a kind in a namespace, or, with an empty
@@ -77,7 +77,7 @@ type Watcher struct {
 	run     context.Context //nolint:containedctx // of Run, for the watches that Track starts
 	running sync.WaitGroup
 	kinds   map[schema.GroupVersionResource]*kind
-	owners  map[string]map[cluster.Ref]bool
+	owners  map[string]map[kubeclient.Ref]bool
 	own     Own
 	feeds   int // how many exist
 	// clock counts the calls of Track, so that it is known what was before what.
@@ -127,7 +127,7 @@ func New(c Config) *Watcher {
 		c.History = history.New(history.Config{Log: c.Log})
 	}
 	w := &Watcher{
-		config: c, kinds: map[schema.GroupVersionResource]*kind{}, owners: map[string]map[cluster.Ref]bool{}, waiting: map[*space]bool{},
+		config: c, kinds: map[schema.GroupVersionResource]*kind{}, owners: map[string]map[kubeclient.Ref]bool{}, waiting: map[*space]bool{},
 	}
 	for gvr := range c.Permanent {
 		k := &kind{GroupVersionResource: gvr, permanent: true, spaces: map[string]*space{}}
@@ -159,18 +159,18 @@ func (w *Watcher) Run(ctx context.Context) error {
 // Track replaces what an owner tracks. An object that was tracked before keeps
 // what is known of it. To miss nothing, an owner tracks an object before it
 // reads it, and says what it expects, which is what it read, after.
-func (w *Watcher) Track(owner string, expected map[cluster.Ref]Signature) {
+func (w *Watcher) Track(owner string, expected map[kubeclient.Ref]Signature) {
 	w.wake(w.track(owner, expected))
 }
 
 // track returns whom of the other owners that concerns.
-func (w *Watcher) track(owner string, expected map[cluster.Ref]Signature) (others map[string]bool) {
+func (w *Watcher) track(owner string, expected map[kubeclient.Ref]Signature) (others map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.clock++
 	others = map[string]bool{}
 	old := w.owners[owner]
-	refs := make(map[cluster.Ref]bool, len(expected))
+	refs := make(map[kubeclient.Ref]bool, len(expected))
 	for ref, signature := range expected {
 		refs[ref] = true
 		w.expect(owner, ref, signature, others)
@@ -190,7 +190,7 @@ func (w *Watcher) track(owner string, expected map[cluster.Ref]Signature) (other
 
 // expect notes what an owner expects of an object, and sees to it that it is
 // watched. w.mu is held.
-func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature, others map[string]bool) {
+func (w *Watcher) expect(owner string, ref kubeclient.Ref, signature Signature, others map[string]bool) {
 	k := w.kinds[ref.GroupVersionResource]
 	if k == nil {
 		k = &kind{GroupVersionResource: ref.GroupVersionResource, spaces: map[string]*space{}}
@@ -219,7 +219,7 @@ func (w *Watcher) expect(owner string, ref cluster.Ref, signature Signature, oth
 
 // drop forgets that an owner tracks an object, and ends a watch that nobody
 // needs. w.mu is held.
-func (w *Watcher) drop(owner string, ref cluster.Ref) {
+func (w *Watcher) drop(owner string, ref kubeclient.Ref) {
 	k := w.kinds[ref.GroupVersionResource]
 	s := k.spaces[ref.Namespace]
 	o := s.objects[ref.Name]
@@ -243,7 +243,7 @@ func (w *Watcher) drop(owner string, ref cluster.Ref) {
 
 // find returns a tracked object and its space, nil if nobody tracks it. w.mu is
 // held.
-func (w *Watcher) find(ref cluster.Ref) (*space, *object) {
+func (w *Watcher) find(ref kubeclient.Ref) (*space, *object) {
 	if k := w.kinds[ref.GroupVersionResource]; k != nil {
 		if s := k.spaces[ref.Namespace]; s != nil {
 			return s, s.objects[ref.Name]
@@ -254,7 +254,7 @@ func (w *Watcher) find(ref cluster.Ref) (*space, *object) {
 
 // Seen returns the state in which a tracked object was last seen, the zero State
 // if it is absent; ok is false if there is no telling.
-func (w *Watcher) Seen(ref cluster.Ref) (s ObservedObject, ok bool) {
+func (w *Watcher) Seen(ref kubeclient.Ref) (s ObservedObject, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	space, o := w.find(ref)
@@ -341,7 +341,7 @@ func (w *Watcher) Ready() error {
 // observe records a state and adds who did not expect it to owners. If it is the
 // state that was seen before, those who knew are not told again; but there may be
 // some who have found another one since, and now it is as it was. w.mu is held.
-func (w *Watcher) observe(ref cluster.Ref, o *object, s ObservedObject, owners map[string]bool) {
+func (w *Watcher) observe(ref kubeclient.Ref, o *object, s ObservedObject, owners map[string]bool) {
 	same := o.known && o.seen == s
 	for owner, expected := range o.expected {
 		switch {
@@ -363,7 +363,7 @@ func (w *Watcher) Begin(owner string) {
 }
 
 // Wrote says in which state a write of the owner left an object; see Begin.
-func (w *Watcher) Wrote(owner string, ref cluster.Ref, s Signature) {
+func (w *Watcher) Wrote(owner string, ref kubeclient.Ref, s Signature) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.own.Wrote(owner, ref, s)
@@ -372,7 +372,7 @@ func (w *Watcher) Wrote(owner string, ref cluster.Ref, s Signature) {
 // End ends what Begin began.
 func (w *Watcher) End(owner string) {
 	w.mu.Lock()
-	report := w.own.End(owner, func(ref cluster.Ref) (s Sight) {
+	report := w.own.End(owner, func(ref kubeclient.Ref) (s Sight) {
 		if _, o := w.find(ref); o != nil {
 			var e expectation
 			e, s.Tracked = o.expected[owner]

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/hawser-io/hawser/internal/history"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,8 +30,8 @@ var (
 	records    = schema.GroupVersionResource{Group: "work.open-cluster-management.io", Version: "v1", Resource: "appliedmanifestworks"}
 )
 
-func ref(name string) cluster.Ref {
-	return cluster.Ref{GroupVersionResource: configMaps, Namespace: "default", Name: name}
+func ref(name string) kubeclient.Ref {
+	return kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "default", Name: name}
 }
 
 // server is the metadata of one scope on a server.
@@ -267,8 +267,8 @@ func (r *rig) expectSeen(name string, want Signature, wantOK bool) {
 	}
 }
 
-func track(names map[string]Signature) map[cluster.Ref]Signature {
-	m := map[cluster.Ref]Signature{}
+func track(names map[string]Signature) map[kubeclient.Ref]Signature {
+	m := map[kubeclient.Ref]Signature{}
 	for n, s := range names {
 		m[ref(n)] = s
 	}
@@ -510,7 +510,7 @@ func TestWatcher_PermanentWatchReportsUntrackedObjects(t *testing.T) {
 		r.expectWoken()
 		s.put("deleting")
 		r.expectWoken("record deleting")
-		r.Track("w1", map[cluster.Ref]Signature{{GroupVersionResource: records, Name: "deleting"}: Unknown})
+		r.Track("w1", map[kubeclient.Ref]Signature{{GroupVersionResource: records, Name: "deleting"}: Unknown})
 		s.put("deleting")
 		r.expectWoken("w1")
 		s.remove("deleting")
@@ -527,7 +527,7 @@ func TestWatcher_PermanentWatchReportsUntrackedObjects(t *testing.T) {
 // content by those of it only.
 func TestWatcher_StatusWakesWorksThatExpectExactState(t *testing.T) {
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
-	web := cluster.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}
+	web := kubeclient.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}
 	s := newServer()
 	change := func(version string, generation int64) ObservedObject {
 		s.mu.Lock()
@@ -540,8 +540,8 @@ func TestWatcher_StatusWakesWorksThatExpectExactState(t *testing.T) {
 	first := change("1", 1)
 	inBubble(t, s, func(r *rig) {
 		r.records = newServer()
-		r.Track("content", map[cluster.Ref]Signature{web: first.Content})
-		r.Track("status", map[cluster.Ref]Signature{web: first.Exact})
+		r.Track("content", map[kubeclient.Ref]Signature{web: first.Content})
+		r.Track("status", map[kubeclient.Ref]Signature{web: first.Exact})
 	}, func(r *rig) {
 		r.expectWoken()
 		second := change("2", 1)

@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // RetryAfter is when to ask again after a denial.
 const RetryAfter = time.Minute
 
-// Cluster is what a Checker asks; a cluster.Client is one.
+// Cluster is what a Checker asks; a kubeclient.Client is one.
 type Cluster interface {
 	// Create makes obj, here only reviews, which are answered and not kept.
 	Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
@@ -27,7 +27,7 @@ type Cluster interface {
 
 // Object is one that is about to be applied.
 type Object struct {
-	Ref cluster.Ref
+	Ref kubeclient.Ref
 	// Owned: the object is deleted when its work is.
 	Owned bool
 	// Applied: the server is sent an apply, which has the name of the object also
@@ -37,7 +37,7 @@ type Object struct {
 
 // DeniedError says that the account may not apply an object.
 type DeniedError struct {
-	Ref cluster.Ref
+	Ref kubeclient.Ref
 	// Verbs are those that are denied. None: the write would give rights away
 	// that the account does not have.
 	Verbs []string
@@ -75,7 +75,7 @@ func (c Checker) MayApply(ctx context.Context, a Account, o Object) (byRoles boo
 	var requesting sync.WaitGroup
 	for i, verb := range request {
 		ref := o.Ref
-		if verb == cluster.Create && !o.Applied {
+		if verb == kubeclient.Create && !o.Applied {
 			ref.Name = ""
 		}
 		requesting.Go(func() { answers[i] = c.review(ctx, a, verb, ref) })
@@ -111,7 +111,7 @@ const rolesReason = "RBAC: "
 
 var reviews = authorizationv1.SchemeGroupVersion.WithResource("subjectaccessreviews")
 
-func (c Checker) review(ctx context.Context, a Account, verb string, ref cluster.Ref) answer {
+func (c Checker) review(ctx context.Context, a Account, verb string, ref kubeclient.Ref) answer {
 	r := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: a.User(), Groups: a.groups(),
 		ResourceAttributes: &authorizationv1.ResourceAttributes{

@@ -19,9 +19,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
 	"github.com/hawser-io/hawser/pkg/agent/executor"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 func TestOf(t *testing.T) {
@@ -88,7 +88,7 @@ func yes(reason string) authorizationv1.SubjectAccessReviewStatus {
 }
 
 func TestChecker_ReviewsExactly(t *testing.T) {
-	ref := cluster.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
+	ref := kubeclient.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
 	for _, owned := range []bool{true, false} { // one is applied, the other is not
 		a := &requested{answer: func(string) (authorizationv1.SubjectAccessReviewStatus, error) { return yes("RBAC: allowed by x"), nil }}
 		byRoles, err := executor.Checker{Cluster: a}.MayApply(t.Context(), account, executor.Object{Ref: ref, Owned: owned, Applied: owned})
@@ -125,10 +125,10 @@ func TestChecker_ReviewsExactly(t *testing.T) {
 func TestChecker_DenialsAndErrors(t *testing.T) {
 	away := errors.New("away")
 	type status = authorizationv1.SubjectAccessReviewStatus
-	namespaced := cluster.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
-	node := cluster.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Name: "n"}
+	namespaced := kubeclient.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
+	node := kubeclient.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Name: "n"}
 	for name, c := range map[string]struct {
-		ref     cluster.Ref
+		ref     kubeclient.Ref
 		answers map[string]any // of verbs; the others are allowed by a role
 		denied  []string
 		byRoles bool
@@ -167,12 +167,12 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 
 // other answers what is written in the name of the account.
 type other struct {
-	cluster.Objects
+	kubeclient.Objects
 	t   *testing.T
 	err error
 }
 
-func (o other) As(user string) cluster.Objects {
+func (o other) As(user string) kubeclient.Objects {
 	if user != account.User() {
 		o.t.Errorf("as %s", user)
 	}
@@ -293,18 +293,20 @@ func TestWriter_ObjectChangesInBetween(t *testing.T) {
 
 // between does something after each rehearsal of an apply.
 type between struct {
-	cluster.DryRunner
+	kubeclient.DryRunner
 	then func()
 }
 
-func (b between) As(user string) cluster.Objects { return betweenObjects{b.DryRunner.As(user), b.then} }
+func (b between) As(user string) kubeclient.Objects {
+	return betweenObjects{b.DryRunner.As(user), b.then}
+}
 
 type betweenObjects struct {
-	cluster.Objects
+	kubeclient.Objects
 	then func()
 }
 
-func (b betweenObjects) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
+func (b betweenObjects) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by kubeclient.FieldManager) (*unstructured.Unstructured, error) {
 	got, err := b.Objects.ServerSideApply(ctx, gvr, o, by)
 	b.then()
 	return got, err

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
 // Writer writes what an account could write itself: the cluster goes through
@@ -29,62 +29,62 @@ import (
 // and one that makes an object does not touch another.
 type Writer struct {
 	// Objects does the writes.
-	cluster.Objects
-	Cluster cluster.DryRunner
+	kubeclient.Objects
+	Cluster kubeclient.DryRunner
 	Account Account
 	// Kept: permissions are kept, so that only what gives rights away is gone through.
 	Kept bool
 }
 
-// Create implements cluster.Objects.
+// Create implements kubeclient.Objects.
 func (w Writer) Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	return w.write(ctx, cluster.Create, refOf(gvr, obj), func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+	return w.write(ctx, kubeclient.Create, refOf(gvr, obj), func(ctx context.Context, to kubeclient.Objects) (*unstructured.Unstructured, error) {
 		return to.Create(ctx, gvr, obj)
 	})
 }
 
-// Update implements cluster.Objects.
+// Update implements kubeclient.Objects.
 func (w Writer) Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	return w.write(ctx, cluster.Update, refOf(gvr, obj), func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+	return w.write(ctx, kubeclient.Update, refOf(gvr, obj), func(ctx context.Context, to kubeclient.Objects) (*unstructured.Unstructured, error) {
 		return to.Update(ctx, gvr, obj)
 	})
 }
 
-// Patch implements cluster.Objects.
-func (w Writer) Patch(ctx context.Context, ref cluster.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
-	return w.write(ctx, cluster.Patch, ref, func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+// Patch implements kubeclient.Objects.
+func (w Writer) Patch(ctx context.Context, ref kubeclient.Ref, patch []byte, subresource string) (*unstructured.Unstructured, error) {
+	return w.write(ctx, kubeclient.Patch, ref, func(ctx context.Context, to kubeclient.Objects) (*unstructured.Unstructured, error) {
 		return to.Patch(ctx, ref, patch, subresource)
 	})
 }
 
-// ServerSideApply implements cluster.Objects.
-func (w Writer) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by cluster.FieldManager) (*unstructured.Unstructured, error) {
-	return w.write(ctx, cluster.Patch, refOf(gvr, obj), func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+// ServerSideApply implements kubeclient.Objects.
+func (w Writer) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by kubeclient.FieldManager) (*unstructured.Unstructured, error) {
+	return w.write(ctx, kubeclient.Patch, refOf(gvr, obj), func(ctx context.Context, to kubeclient.Objects) (*unstructured.Unstructured, error) {
 		return to.ServerSideApply(ctx, gvr, obj, by)
 	})
 }
 
-// Delete implements cluster.Objects.
-func (w Writer) Delete(ctx context.Context, ref cluster.Ref, uid types.UID) error {
-	_, err := w.write(ctx, cluster.Delete, ref, func(ctx context.Context, to cluster.Objects) (*unstructured.Unstructured, error) {
+// Delete implements kubeclient.Objects.
+func (w Writer) Delete(ctx context.Context, ref kubeclient.Ref, uid types.UID) error {
+	_, err := w.write(ctx, kubeclient.Delete, ref, func(ctx context.Context, to kubeclient.Objects) (*unstructured.Unstructured, error) {
 		return nil, to.Delete(ctx, ref, uid)
 	})
 	return err
 }
 
-func refOf(gvr schema.GroupVersionResource, o *unstructured.Unstructured) cluster.Ref {
-	return cluster.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
+func refOf(gvr schema.GroupVersionResource, o *unstructured.Unstructured) kubeclient.Ref {
+	return kubeclient.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-func (w Writer) write(ctx context.Context, verb string, ref cluster.Ref, do func(context.Context, cluster.Objects) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
+func (w Writer) write(ctx context.Context, verb string, ref kubeclient.Ref, do func(context.Context, kubeclient.Objects) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
 	if bearsWriter(ref.GroupResource()) {
 		return nil, &DeniedError{Ref: ref}
 	}
 	// A kept permission says nothing of a deletion that the work does not ask for,
 	// as when an object is replaced.
-	strict := givesRights(ref.GroupResource()) || verb == cluster.Delete
+	strict := givesRights(ref.GroupResource()) || verb == kubeclient.Delete
 	if strict || !w.Kept {
-		once := cluster.WithWarnings(ctx, new(cluster.Warnings)) // the write itself is warned of the same
+		once := kubeclient.WithWarnings(ctx, new(kubeclient.Warnings)) // the write itself is warned of the same
 		if _, err := do(once, w.Cluster.As(w.Account.User())); err != nil {
 			if err = judge(err, verb, ref, strict); err != nil {
 				return nil, err
@@ -96,8 +96,8 @@ func (w Writer) write(ctx context.Context, verb string, ref cluster.Ref, do func
 
 // judge turns the answer to a rehearsal into that to the write; nil if it says
 // nothing about it.
-func judge(err error, verb string, ref cluster.Ref, strict bool) error {
-	rule, missing := cluster.MissingRule(err)
+func judge(err error, verb string, ref kubeclient.Ref, strict bool) error {
+	rule, missing := kubeclient.MissingRule(err)
 	switch impersonates := func(v string) bool { return strings.HasPrefix(v, "impersonate") }; {
 	case missing && slices.ContainsFunc(rule.Verbs, impersonates), noDryRun(err):
 		if strict {

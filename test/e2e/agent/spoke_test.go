@@ -27,9 +27,9 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/agent"
-	"github.com/hawser-io/hawser/pkg/agent/cluster"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/drift"
-	"github.com/hawser-io/hawser/pkg/agent/inventory"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/session"
@@ -66,9 +66,9 @@ func newSpoke(t *testing.T) *spoke {
 	return s
 }
 
-func (s *spoke) client(r *rest.Config) *cluster.Kube {
+func (s *spoke) client(r *rest.Config) *kubeclient.Kube {
 	s.Helper()
-	k, err := cluster.NewKube(cluster.KubeConfig{REST: r, QPS: 1000, Burst: 1000})
+	k, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: r, QPS: 1000, Burst: 1000})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func (s *spoke) confirmed(name string) {
 
 func (s *spoke) record(name string) *workv1.AppliedManifestWork {
 	s.Helper()
-	a, err := s.Works.WorkV1().AppliedManifestWorks().Get(s.Context(), inventory.Name(inventory.HubHash(hubIdentity), name), metav1.GetOptions{})
+	a, err := s.Works.WorkV1().AppliedManifestWorks().Get(s.Context(), appliedwork.Name(appliedwork.HubHash(hubIdentity), name), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

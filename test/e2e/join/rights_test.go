@@ -21,7 +21,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/install"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/cluster/clustertest"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
 // question is what a kube-apiserver asks its authorizers.

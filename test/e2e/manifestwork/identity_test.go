@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/pkg/agent/hub"
+	"github.com/hawser-io/hawser/pkg/agent/hubidentity"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
@@ -236,7 +236,7 @@ func forget(t *testing.T, identity string) {
 	t.Helper()
 	maps := shared.API[cluster].Kube.CoreV1().ConfigMaps("hawser")
 	harness.Eventually(t, func(ctx context.Context) error {
-		m, err := maps.Get(ctx, hub.ClaimsName, metav1.GetOptions{})
+		m, err := maps.Get(ctx, hubidentity.ClaimsName, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	agentcluster "github.com/hawser-io/hawser/pkg/agent/cluster"
+	agentcluster "github.com/hawser-io/hawser/pkg/agent/kubeclient"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 

@@ -35,7 +35,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/pkg/agent/apply"
-	agentcluster "github.com/hawser-io/hawser/pkg/agent/cluster"
+	agentcluster "github.com/hawser-io/hawser/pkg/agent/kubeclient"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 

@@ -1,0 +1,256 @@
+package appliedwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/pkg/agent/apply"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
+)
+
+// RemovalAction says what removing an entry means for the object as it is now.
+type RemovalAction string
+
+// The decisions.
+const (
+	// Drop: nothing to do, the object is not, or no longer, the work's.
+	Drop RemovalAction = "drop"
+	// Disown: the object stays, only the work's reference goes.
+	Disown RemovalAction = "disown"
+	// Await: the object is being deleted.
+	Await RemovalAction = "await"
+	// Delete: the object is to be deleted.
+	Delete RemovalAction = "delete"
+)
+
+// Decide is the rule for removing an entry whose object was read. orphan says
+// that the work wants the object to outlive it.
+func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan bool) RemovalAction {
+	refs := live.GetOwnerReferences()
+	own := func(r metav1.OwnerReference) bool { return r.UID == owner.UID }
+	otherWork := func(r metav1.OwnerReference) bool {
+		return !own(r) && r.Kind == owner.Reference().Kind && r.APIVersion == workv1.GroupVersion.String()
+	}
+	switch {
+	case !slices.ContainsFunc(refs, own):
+		return Drop
+	case orphan || slices.ContainsFunc(refs, otherWork):
+		return Disown
+	case e.UID != "" && e.UID != string(live.GetUID()):
+		return Drop
+	case live.GetDeletionTimestamp() != nil:
+		return Await
+	}
+	return Delete
+}
+
+// Remover removes recorded objects from the cluster.
+type Remover struct {
+	Client kubeclient.Client
+	// Guard says which objects no work may have: they are not deleted, and only lose the
+	// reference of the work. nil: none.
+	Guard *workpolicy.Guard
+	// Wanted are the names of objects that the work has: an object is left alone that it has under
+	// another name than that of the entry. May be nil.
+	Wanted map[types.UID]workv1.ResourceIdentifier
+	// Done hears what became of every Disown and Delete; may be nil.
+	Done func(d RemovalAction, err error)
+	// Saw hears of every object that was read, before anything is done about it;
+	// live is nil if there was none. May be nil.
+	Saw func(e Entry, live *unstructured.Unstructured)
+}
+
+// Remove does what is to be done for the entries and returns those that must
+// stay on the list: objects that are still there, and objects about which
+// nothing could be found out; the errors say why. One of them does not keep the
+// others from being removed, except that roles and bindings wait until all else
+// is gone: they may be what allows the agent to remove it. Admission configurations
+// are first: they may be what refuses to remove the others. orphan may be nil.
+func (r Remover) Remove(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
+	var first, grants, others []Entry
+	for _, e := range entries {
+		switch {
+		case e.Group == rbacv1.GroupName:
+			grants = append(grants, e)
+		case Admission(e.ResourceIdentifier):
+			first = append(first, e)
+		default:
+			others = append(others, e)
+		}
+	}
+	remaining, err = r.removeEach(ctx, append(first, others...), owner, orphan)
+	if len(remaining) > 0 {
+		return slices.Concat(remaining, grants), err
+	}
+	return r.removeEach(ctx, grants, owner, orphan)
+}
+
+func (r Remover) removeEach(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
+	var errs []error
+	for _, e := range entries {
+		stays, err := r.remove(ctx, e, owner, orphan != nil && orphan(e))
+		var others *kubeclient.SlowError // its turn comes
+		if waits := errors.As(err, &others) && !others.Fails; waits {
+			stays = true
+		} else if err != nil {
+			errs = append(errs, err)
+		}
+		if stays || err != nil {
+			remaining = append(remaining, e)
+		}
+	}
+	return remaining, errors.Join(errs...)
+}
+
+func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan bool) (stays bool, err error) {
+	ref, live, err := r.read(ctx, e)
+	if notServed(err) {
+		return true, nil // see notServed
+	}
+	if err == nil && r.Saw != nil {
+		r.Saw(e, live)
+	}
+	if err != nil || live == nil {
+		return false, err
+	}
+	if name, has := r.Wanted[live.GetUID()]; has && name != e.ResourceIdentifier {
+		return false, nil
+	}
+	if err := r.Guard.Object(ctx, e.ResourceIdentifier, live); workpolicy.Refused(err) != nil {
+		orphan = true
+	} else if err != nil {
+		return true, err
+	}
+	switch d := Decide(e, live, owner, orphan); d {
+	case Drop:
+		return false, nil
+	case Disown:
+		err := r.disown(ctx, ref, live, owner)
+		return notServed(err), r.done(d, gone(err))
+	case Delete:
+		return true, r.done(d, r.delete(ctx, ref, live.GetUID()))
+	case Await:
+	}
+	return true, nil
+}
+
+func (r Remover) done(d RemovalAction, err error) error {
+	if r.Done != nil && !errors.As(err, new(*kubeclient.SlowError)) {
+		r.Done(d, err)
+	}
+	return err
+}
+
+// delete asks for the deletion. An object that was made anew meanwhile is no
+// error, nor is a kind that has gone: the next look decides about it.
+func (r Remover) delete(ctx context.Context, ref kubeclient.Ref, uid types.UID) error {
+	err := r.Client.Delete(ctx, ref, uid)
+	if apierrors.IsConflict(err) || gone(err) == nil {
+		return nil
+	}
+	return fmt.Errorf("delete %s: %w", ref, err)
+}
+
+// read returns the object of an entry, in the version the server has it in; nil
+// if there is none.
+func (r Remover) read(ctx context.Context, e Entry) (kubeclient.Ref, *unstructured.Unstructured, error) {
+	ref := RefOf(e)
+	live, err := r.Client.Get(ctx, ref)
+	if notServed(err) {
+		var res kubeclient.Resource
+		res, err = r.Client.Locate(ctx, schema.GroupResource{Group: e.Group, Resource: e.Resource})
+		if notServed(err) {
+			return ref, nil, nil // the definition is gone, and its objects with it
+		}
+		if err == nil {
+			ref.GroupVersionResource = res.GroupVersionResource
+			live, err = r.Client.Get(ctx, ref)
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return ref, nil, nil
+	}
+	if err != nil {
+		return ref, nil, fmt.Errorf("failed to get resource %s with key %s/%s: %w", ref.GroupVersionResource, e.Namespace, e.Name, err)
+	}
+	return ref, live, nil
+}
+
+func (r Remover) disown(ctx context.Context, ref kubeclient.Ref, live *unstructured.Unstructured, owner apply.Owner) error {
+	kept := slices.DeleteFunc(live.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
+	if _, err := r.Client.Patch(ctx, ref, apply.PatchOwners(live, kept), ""); err != nil {
+		return fmt.Errorf("remove the owner reference from %s: %w", ref, err)
+	}
+	return nil
+}
+
+// Share puts the mark of one more owner on the object of an entry that has that
+// of owner. shared is false if it has not, or there is no object.
+func (r Remover) Share(ctx context.Context, e Entry, owner, with apply.Owner) (shared bool, err error) {
+	ref, live, err := r.read(ctx, e)
+	if err != nil || live == nil {
+		return false, err
+	}
+	refs := live.GetOwnerReferences()
+	marked := func(by apply.Owner) bool {
+		return slices.ContainsFunc(refs, func(o metav1.OwnerReference) bool { return o.UID == by.UID })
+	}
+	if !marked(owner) || marked(with) {
+		return marked(with), nil
+	}
+	if _, err := r.Client.Patch(ctx, ref, apply.PatchOwners(live, append(refs, with.Reference())), ""); gone(err) != nil {
+		return false, fmt.Errorf("add an owner reference to %s: %w", ref, err)
+	}
+	return true, nil
+}
+
+// Disown takes an owner's mark off the object of an entry and leaves it alone
+// otherwise. left says that the object was not made anew and belongs to no
+// AppliedManifestWork now.
+func (r Remover) Disown(ctx context.Context, e Entry, owner apply.Owner) (left bool, err error) {
+	ref, live, err := r.read(ctx, e)
+	if err != nil || live == nil || Decide(e, live, owner, true) != Disown {
+		return false, err
+	}
+	others := slices.ContainsFunc(live.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+		return o.UID != owner.UID && o.Kind == owner.Reference().Kind && o.APIVersion == workv1.GroupVersion.String()
+	})
+	return !others, gone(r.disown(ctx, ref, live, owner))
+}
+
+// RefOf names the object of an entry.
+func RefOf(e Entry) kubeclient.Ref {
+	return kubeclient.Ref{
+		GroupVersionResource: schema.GroupVersionResource{Group: e.Group, Version: e.Version, Resource: e.Resource},
+		Namespace:            e.Namespace, Name: e.Name,
+	}
+}
+
+// notServed reports whether the cluster does not have a resource. After it was
+// found, that happens while a definition goes. t1: the object is read. t2: the
+// last of its kind goes, and the definition. t3: the object is to be deleted, and
+// nobody knows its kind. Therefore it is no failure. Nor is it a proof: the
+// resource may be served in another version, which the next look finds.
+func notServed(err error) bool {
+	return errors.As(err, new(*kubeclient.NotServedError))
+}
+
+// gone takes "there is no such object" for success, and "there are no such
+// objects".
+func gone(err error) error {
+	if apierrors.IsNotFound(err) || notServed(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,112 @@
+package workpolicy
+
+import (
+	"fmt"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// Label marks an object, whatever its name, as one that an agent lives by. The manifests in
+// deploy/agent have it.
+const Label = "hawser.io/agent"
+
+// agentName begins the names of the objects of agents: alone, or with "-" and more.
+const agentName = "hawser-agent"
+
+// ClaimsName is the name of the ConfigMap that agents keep in their namespace; see package hub.
+const ClaimsName = agentName + "-identities"
+
+// LeaseName is the name of a Lease of agents that ends in suffix.
+func LeaseName(suffix string) string { return agentName + "-" + suffix }
+
+// Own is what an agent knows of itself. By its names it knows other agents, too.
+type Own struct {
+	// Namespace is that of the agent; "" if it has none.
+	Namespace string
+	// Account is the service account in whose name the agent acts on the cluster; zero
+	// if there is none, or it is not known.
+	Account types.NamespacedName
+}
+
+// appliedWorks are the records of agents, and the CustomResourceDefinition without which there
+// are none.
+const appliedWorks = "appliedmanifestworks"
+
+// named reports whether an agent lives by the object of that name.
+func (o Own) named(id workv1.ResourceIdentifier) bool {
+	switch {
+	case servesAgents(id):
+		return true
+	case isNamespace(id) && id.Name == o.Namespace:
+		return true
+	case id.Group == "" && id.Resource == "serviceaccounts" && o.Account != types.NamespacedName{} && o.Account == types.NamespacedName{Namespace: id.Namespace, Name: id.Name}:
+		return true
+	}
+	return id.Name == agentName || strings.HasPrefix(id.Name, agentName+"-")
+}
+
+// servesAgents reports whether an object is a record of agents, or says how the API server serves what
+// agents read or write themselves. An APIService of such a group would have another server answer:
+// all of it would be away.
+func servesAgents(id workv1.ResourceIdentifier) bool {
+	switch {
+	case id.Group == workv1.GroupName && id.Resource == appliedWorks:
+		return true
+	case id.Group == apiextensionsv1.GroupName && id.Resource == "customresourcedefinitions":
+		return id.Name == appliedWorks+"."+workv1.GroupName
+	case id.Group != "apiregistration.k8s.io" || id.Resource != "apiservices":
+		return false
+	}
+	_, group, _ := strings.Cut(id.Name, ".")
+	switch group {
+	case "", workv1.GroupName, "coordination.k8s.io", "authorization.k8s.io", "admissionregistration.k8s.io", "apiregistration.k8s.io", apiextensionsv1.GroupName:
+		return true
+	}
+	return false
+}
+
+// marked reports whether an object, or a manifest, has the label of agents.
+func marked(o *unstructured.Unstructured) bool {
+	_, has := o.GetLabels()[Label]
+	return has
+}
+
+// isNamespace reports whether an object is a namespace. To delete OpenShift's view of one
+// deletes it.
+func isNamespace(id workv1.ResourceIdentifier) bool {
+	return id.Group == "" && id.Resource == "namespaces" || id.Group == "project.openshift.io" && id.Resource == "projects"
+}
+
+// RefusedError says that a work may not have an object.
+type RefusedError struct {
+	Object workv1.ResourceIdentifier
+	// Hub is the hub to which the owner of the cluster denies it; "" if an agent lives by it.
+	Hub string
+}
+
+// Own reports whether an agent lives by the object. It is so whatever the owner of the
+// cluster allows.
+func (e *RefusedError) Own() bool { return e.Hub == "" }
+
+func (e *RefusedError) Error() string {
+	if e.Own() {
+		return fmt.Sprintf("%s is one of the objects that agents on this cluster live by, which no work may have: take the manifest out of the work, or give the object a name that does not begin with %s and no label %s",
+			describe(e.Object), agentName, Label)
+	}
+	return fmt.Sprintf("the owner of this cluster does not let works of hub %q have %s: take the manifest out of the work, or have the owner change the file of --policy-file", e.Hub, describe(e.Object))
+}
+
+func describe(id workv1.ResourceIdentifier) string {
+	s := id.Resource
+	if id.Group != "" {
+		s += "." + id.Group
+	}
+	if id.Namespace != "" {
+		return s + " " + id.Namespace + "/" + id.Name
+	}
+	return s + " " + id.Name
+}
