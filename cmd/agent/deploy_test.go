@@ -10,7 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
@@ -19,7 +19,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	cfg := defaults()
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	cfg.addFlags(flags)
-	args := shipped.Args(t, "../..", "agent")
+	args := deployfiles.Args(t, "../..", "agent")
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	if len(d.unknown) > 0 {
 		t.Errorf("deploy/agent/config.yaml has keys that mean nothing: %v", d.unknown)
 	}
-	pod := shipped.Deployment(t, "../..", "agent")
+	pod := deployfiles.Deployment(t, "../..", "agent")
 	if r := pod.Spec.Template.Spec.Containers[0].Resources; r.Limits.Memory().Value() < 2*r.Requests.Memory().Value() {
 		t.Errorf("%v of memory are the limit, and %v are asked for", r.Limits.Memory(), r.Requests.Memory())
 	}
@@ -55,10 +55,10 @@ func TestDeploy_StateDirectoryIsAVolume(t *testing.T) {
 	cfg := defaults()
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	cfg.addFlags(flags)
-	if err := flags.Parse(shipped.Args(t, "../..", "agent")); err != nil {
+	if err := flags.Parse(deployfiles.Args(t, "../..", "agent")); err != nil {
 		t.Fatal(err)
 	}
-	d := shipped.Deployment(t, "../..", "agent")
+	d := deployfiles.Deployment(t, "../..", "agent")
 	volume := ""
 	for _, m := range d.Spec.Template.Spec.Containers[0].VolumeMounts {
 		if m.MountPath == cfg.stateDir && !m.ReadOnly {

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/kubeapi"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
+	"github.com/hawser-io/hawser/internal/testkit/fakekube"
 )
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestDoctor(t *testing.T) {
 	b.CA.Write(dir, identity.Identity{Role: identity.Agent, Name: "cluster2"})
 	b.CA.WriteValid(filepath.Join(mkdir(t, dir, "old")), agent, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))
 	testkit.NewCA(t).Write(mkdir(t, dir, "other"), agent)
-	cluster := kubeapi.Start(t, []string{"appliedmanifestworks"}, "patch appliedmanifestworks/status", "get leases", "update leases")
+	cluster := fakekube.Start(t, []string{"appliedmanifestworks"}, "patch appliedmanifestworks/status", "get leases", "update leases")
 	cluster.Kubeconfig(dir, "full.kubeconfig", "full")
 	cluster.Kubeconfig(dir, "few.kubeconfig", "few")
 	cluster.Kubeconfig(dir, "expired.kubeconfig", "expired")
@@ -42,7 +42,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster.KubeconfigTo(dir, "untrusted.kubeconfig", cluster.URL, otherCA)
-	kubeapi.Start(t, nil).Kubeconfig(dir, "bare.kubeconfig", "full")
+	fakekube.Start(t, nil).Kubeconfig(dir, "bare.kubeconfig", "full")
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/doctor", RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {
@@ -74,7 +74,7 @@ func expand(ts *testscript.TestScript, _ bool, files []string) {
 // TestCheck_RequestsWhatIsGranted: what the doctor asks for is what deploy/ grants the
 // agent for itself, no more and no less.
 func TestCheck_RequestsWhatIsGranted(t *testing.T) {
-	shipped.CompareRights(t, "../../deploy/agent/rbac.yaml", defaults().check("hawser").Rights, shipped.Without{
+	deployfiles.CompareRights(t, "../../deploy/agent/rbac.yaml", defaults().check("hawser").Rights, deployfiles.Without{
 		// For the objects of works.
 		Roles: []string{"hawser-agent-executor", "hawser-agent-execution", "hawser-agent-aggregate"},
 	})

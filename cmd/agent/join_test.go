@@ -25,8 +25,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/kubeapi"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
+	"github.com/hawser-io/hawser/internal/testkit/fakekube"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -36,7 +36,7 @@ import (
 // TestJoin_LoadsWhatDeployShips: the overlay's arguments are read by the loader of the program,
 // the variables in them are there, and its roles are what the program needs.
 func TestJoin_LoadsWhatDeployShips(t *testing.T) {
-	overlay, base := shipped.Deployment(t, "../..", "agent-join"), shipped.Deployment(t, "../..", "agent")
+	overlay, base := deployfiles.Deployment(t, "../..", "agent-join"), deployfiles.Deployment(t, "../..", "agent")
 	values, replace := map[string]string{"CLUSTER_NAME": "cluster1", "POD_IP": "127.0.0.1"}, []string{}
 	for _, e := range append(base.Spec.Template.Spec.Containers[0].Env, overlay.Spec.Template.Spec.Containers[0].Env...) {
 		replace = append(replace, "$("+e.Name+")", values[e.Name])
@@ -58,7 +58,7 @@ func TestJoin_LoadsWhatDeployShips(t *testing.T) {
 	if d, err := readDriver(flagBootstrap, "../../deploy/agent-join/config.yaml", false); err != nil || len(d.unknown) > 0 || d.Token == "" {
 		t.Errorf("config.yaml: %+v, %v", d, err)
 	}
-	shipped.CompareRights(t, "../../deploy/agent-join/rbac.yaml", append(cfg.secretRights("hawser"), factRights...), shipped.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
+	deployfiles.CompareRights(t, "../../deploy/agent-join/rbac.yaml", append(cfg.secretRights("hawser"), factRights...), deployfiles.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
 }
 
 // TestJoin_Refused: what cannot work is said before anything starts.
@@ -346,8 +346,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // managed cluster, and on a machine of no cluster, the key is in the namespace of the agent.
 func TestJoin_Hosted(t *testing.T) {
 	dir := t.TempDir()
-	forbidding := kubeapi.Start(t, nil, "get secrets")
-	hosting, managed := kubeapi.Start(t, nil), kubeapi.Start(t, []string{"appliedmanifestworks"})
+	forbidding := fakekube.Start(t, nil, "get secrets")
+	hosting, managed := fakekube.Start(t, nil), fakekube.Start(t, []string{"appliedmanifestworks"})
 	requested := "" // last
 	remember := func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -355,7 +355,7 @@ func TestJoin_Hosted(t *testing.T) {
 			return next.RoundTrip(r)
 		})
 	}
-	loads := func(s *kubeapi.Server, token string) *rest.Config {
+	loads := func(s *fakekube.Server, token string) *rest.Config {
 		r, err := kubeconfig.Load(s.Kubeconfig(dir, "k", token), "k")
 		if err != nil {
 			t.Fatal(err)

@@ -4,14 +4,14 @@ import (
 	"io"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/testkit/reference"
+	"github.com/hawser-io/hawser/internal/testkit/refdocs"
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
 // TestReference: the page of this program in docs/reference says what there is.
 func TestReference(t *testing.T) {
-	reference.Check(t, reference.Page{Root: "../..", Command: command(io.Discard, io.Discard), Files: []reference.File{
+	refdocs.Check(t, refdocs.Page{Root: "../..", Command: command(io.Discard, io.Discard), Files: []refdocs.File{
 		{
 			Title: "The file of `--workload-source-config`, over gRPC",
 			About: "It has the form of Open Cluster Management's grpc driver file. Keys that mean nothing here are named in the log.",

@@ -7,19 +7,19 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
 // What deploy/ ships is read by the loader that the program uses.
 func TestConfig_LoadsWhatDeployShips(t *testing.T) {
-	cfg, err := load(shipped.Args(t, "../..", "broker")...)
+	cfg, err := load(deployfiles.Args(t, "../..", "broker")...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(cfg.Identities) == 0 || cfg.DataDir != "/var/lib/hawser-broker" || cfg.Listen != "[127.0.0.1]:8090" || cfg.Insecure {
 		t.Errorf("configuration %+v is not what deploy/broker says", cfg)
 	}
-	pod := shipped.Deployment(t, "../..", "broker").Spec.Template.Spec
+	pod := deployfiles.Deployment(t, "../..", "broker").Spec.Template.Spec
 	// What the broker takes under full load, and what an attacker may add: test/hostile.
 	const measured, attacked = 440 << 20, 256 << 20
 	r := pod.Containers[0].Resources
@@ -33,11 +33,11 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 
 // The broker that clusters join through says the same, and who may ask to.
 func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
-	defaults, err := load(shipped.Args(t, "../..", "broker")...)
+	defaults, err := load(deployfiles.Args(t, "../..", "broker")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append(shipped.Args(t, "../..", "broker"), "--config=../../deploy/broker-registration/config.yaml")
+	args := append(deployfiles.Args(t, "../..", "broker"), "--config=../../deploy/broker-registration/config.yaml")
 	cfg, err := load(args...)
 	if err != nil {
 		t.Fatal(err)

@@ -6,13 +6,13 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
 // FuzzConfig: no configuration file lets the broker serve plaintext to others
 // than this machine, or gives the identity of an agent away.
 func FuzzConfig(f *testing.F) {
-	shipped.Fuzz(f, "../../deploy/broker/config.yaml", []string{
+	deployfiles.Fuzz(f, "../../deploy/broker/config.yaml", []string{
 		"insecure: true\nlisten: 127.0.0.1:8090\ndataDir: d\nmaxEventBytes: 1024\ndrainTimeout: 5s\nlog: {level: debug}\n",
 		`{"tls": {"certFile": "c", "keyFile": "k", "clientCAFile": "a"}, "identities": [{"organization": "o", "role": "viewer", "name": "v"}]}`,
 		"drainTimeout: 5\n",

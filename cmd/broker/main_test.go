@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -41,7 +41,7 @@ const patience = 30 * time.Second
 type process struct {
 	t           *testing.T
 	grpc, admin string
-	out         *output.Buffer
+	out         *syncbuffer.Buffer
 	stop        context.CancelFunc
 	ended       chan error
 }
@@ -51,7 +51,7 @@ func launch(t *testing.T, args ...string) *process {
 	t.Helper()
 	lines, w := io.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
-	p := &process{t: t, stop: stop, ended: make(chan error, 1), out: &output.Buffer{}}
+	p := &process{t: t, stop: stop, ended: make(chan error, 1), out: &syncbuffer.Buffer{}}
 	c := command(p.out, w)
 	c.SetArgs(append(args, "--log-format=json"))
 	go func() { // received from by end

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
-	"github.com/hawser-io/hawser/internal/testkit/reference"
+	"github.com/hawser-io/hawser/internal/testkit/refdocs"
 )
 
 // TestReference: the page of this program in docs/reference says what there is.
@@ -13,5 +13,5 @@ func TestReference(t *testing.T) {
 	cfg := defaults()
 	root := cmdline.Command(program, command(io.Discard, io.Discard).Short, io.Discard, io.Discard, nil)
 	cfg.addFlags(root.Flags())
-	reference.Check(t, reference.Page{Root: "../..", Command: root, Config: cfg})
+	refdocs.Check(t, refdocs.Page{Root: "../..", Command: root, Config: cfg})
 }

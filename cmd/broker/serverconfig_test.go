@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/broker"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 )
 
 // ocmServer writes a configuration of OCM's gRPC server, and returns the flag for it.
@@ -91,7 +91,7 @@ func TestServerConfig_ReportsWhatHasNoEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &output.Buffer{}
+	log := &syncbuffer.Buffer{}
 	if err := c.logServerConfig(slog.New(slog.NewTextHandler(log, nil))); err != nil {
 		t.Fatal(err)
 	}

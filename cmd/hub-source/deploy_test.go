@@ -17,13 +17,13 @@ import (
 	"github.com/hawser-io/hawser/internal/admission"
 	"github.com/hawser-io/hawser/internal/admission/webhook"
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
 // What deploy/ ships is read by the loader that the program uses, and belongs
 // together: the broker knows this source by the name it gives itself.
 func TestConfig_LoadsWhatDeployShips(t *testing.T) {
-	cfg, err := load(shipped.Args(t, "../..", "hub-source")...)
+	cfg, err := load(deployfiles.Args(t, "../..", "hub-source")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	if h := cfg.Webhook; h.Listen != "[127.0.0.1]:9443" || h.CertFile == "" {
 		t.Errorf("webhook %+v is not what deploy/hub-source says", h)
 	}
-	pod := shipped.Deployment(t, "../..", "hub-source")
+	pod := deployfiles.Deployment(t, "../..", "hub-source")
 	if pod.Spec.Template.Spec.ServiceAccountName != program || pod.Name != program {
 		t.Errorf("Deployment %s runs as %s, want %s for both: its permissions are bound to that name",
 			pod.Name, pod.Spec.Template.Spec.ServiceAccountName, program)
@@ -59,11 +59,11 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 
 // The hub-source that clusters join through says the same, and that they do.
 func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
-	defaults, err := load(shipped.Args(t, "../..", "hub-source")...)
+	defaults, err := load(deployfiles.Args(t, "../..", "hub-source")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := load(append(shipped.Args(t, "../..", "hub-source"), "--config=../../deploy/hub-source-registration/config.yaml")...)
+	cfg, err := load(append(deployfiles.Args(t, "../..", "hub-source"), "--config=../../deploy/hub-source-registration/config.yaml")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestWebhook_IsWhatDeployShips(t *testing.T) {
 	if err := errors.Join(yaml.UnmarshalStrict([]byte(first), &service), yaml.UnmarshalStrict([]byte(second), &config)); err != nil || !found {
 		t.Fatalf("not a Service and a ValidatingWebhookConfiguration: %v", err)
 	}
-	pod := shipped.Deployment(t, "../..", "hub-source").Spec.Template
+	pod := deployfiles.Deployment(t, "../..", "hub-source").Spec.Template
 	for label, value := range service.Spec.Selector {
 		if pod.Labels[label] != value {
 			t.Errorf("the Service selects %s=%s, the pods have %v", label, value, pod.Labels)

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/kubeapi"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
+	"github.com/hawser-io/hawser/internal/testkit/fakekube"
 )
 
 func TestMain(m *testing.M) {
@@ -27,10 +27,10 @@ func TestDoctor(t *testing.T) {
 	dir := t.TempDir()
 	b.CA.Write(dir, hub1)
 	b.CA.Write(dir, ci)
-	hub := kubeapi.Start(t, []string{"manifestworks"}, "watch manifestworks", "update leases", "list managedclusters", "create subjectaccessreviews", "delete manifestworks")
+	hub := fakekube.Start(t, []string{"manifestworks"}, "watch manifestworks", "update leases", "list managedclusters", "create subjectaccessreviews", "delete manifestworks")
 	hub.Kubeconfig(dir, "full.kubeconfig", "full")
 	hub.Kubeconfig(dir, "few.kubeconfig", "few")
-	kubeapi.Start(t, []string{"appliedmanifestworks"}).Kubeconfig(dir, "cluster.kubeconfig", "full")
+	fakekube.Start(t, []string{"appliedmanifestworks"}).Kubeconfig(dir, "cluster.kubeconfig", "full")
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/doctor", RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {
@@ -54,13 +54,13 @@ func expand(ts *testscript.TestScript, _ bool, files []string) {
 // TestCheck_RequestsWhatIsGranted: what the doctor asks for is what deploy/ grants, no more
 // and no less.
 func TestCheck_RequestsWhatIsGranted(t *testing.T) {
-	cfg, err := load(append(shipped.Args(t, "../..", "hub-source"), "--cluster-selector=a=b", "--feature-gates="+gateCleanUp+"=true")...)
+	cfg, err := load(append(deployfiles.Args(t, "../..", "hub-source"), "--cluster-selector=a=b", "--feature-gates="+gateCleanUp+"=true")...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rights := cfg.check().Rights
 	cfg.ClusterSelector, cfg.NamespaceSelector = "", "a=b"
-	shipped.CompareRights(t, "../../deploy/hub-source/rbac.yaml", append(rights, cfg.check().Rights...), shipped.Without{
+	deployfiles.CompareRights(t, "../../deploy/hub-source/rbac.yaml", append(rights, cfg.check().Rights...), deployfiles.Without{
 		Roles:   []string{"hawser-work-executor-admin"},    // for people
 		Objects: []string{"create events", "patch events"}, // it works without
 	})

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
 // FuzzConfig: no configuration file lets the source talk in plaintext to another
 // machine, or run without a name.
 func FuzzConfig(f *testing.F) {
-	shipped.Fuzz(f, "../../deploy/hub-source/config.yaml", []string{
+	deployfiles.Fuzz(f, "../../deploy/hub-source/config.yaml", []string{
 		"sourceID: hub\nbroker: 127.0.0.1:8090\ninsecure: true\nleaderElection: {enabled: false}\nkubeAPIQPS: 1\n",
 		`{"sourceID": "hub", "broker": "b:1", "tls": {"certFile": "c", "keyFile": "k"}, "clusterSelector": "region in (eu,us)"}`,
 		"leaderElection: {leaseDuration: 15, renewDeadline: 10s}\n",

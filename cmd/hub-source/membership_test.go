@@ -10,7 +10,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
 func TestConfig_Membership(t *testing.T) {
@@ -72,7 +72,7 @@ func TestConfig_MembershipOfTheDocumentation(t *testing.T) {
 // TestMembership_HasTheRightsItNeeds: what doctor asks for is what deploy/ grants.
 func TestMembership_HasTheRightsItNeeds(t *testing.T) {
 	c := membershipConfig{Mode: clustercontroller.Auto}
-	shipped.CompareRights(t, "../../deploy/hub-source-registration/membership.yaml", c.rights(), shipped.Without{})
+	deployfiles.CompareRights(t, "../../deploy/hub-source-registration/membership.yaml", c.rights(), deployfiles.Without{})
 	if c.Mode = clustercontroller.Off; len(c.rights()) > 0 {
 		t.Error("rights are asked for that nobody needs")
 	}

@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
-	"github.com/hawser-io/hawser/internal/testkit/shipped"
+	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
 // What deploy/hub-source-registration ships is deploy/hub-source, and clusters join.
 func TestRegistration_IsWhatDeployShips(t *testing.T) {
-	args := shipped.Args(t, "../..", "hub-source")
+	args := deployfiles.Args(t, "../..", "hub-source")
 	for i := range args {
 		args[i] = strings.Replace(args[i], filepath.Join("deploy", "hub-source"), filepath.Join("deploy", "hub-source-registration"), 1)
 	}
@@ -42,8 +42,8 @@ func TestRegistration_IsWhatDeployShips(t *testing.T) {
 	if d := cmp.Diff(read("hub-source"), read("hub-source-registration")); d != "" {
 		t.Errorf("the configurations differ in more than registration and membership:\n%s", d)
 	}
-	shipped.CompareRights(t, "../../deploy/hub-source-registration/rbac.yaml", registrationRights(),
-		shipped.Without{Roles: []string{"hawser-hub-source-tokens", "hawser-registrar"}})
+	deployfiles.CompareRights(t, "../../deploy/hub-source-registration/rbac.yaml", registrationRights(),
+		deployfiles.Without{Roles: []string{"hawser-hub-source-tokens", "hawser-registrar"}})
 }
 
 func TestRegistration_RefusesWhatCannotWork(t *testing.T) {

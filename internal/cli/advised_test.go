@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/testkit/fence"
+	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
 // repository is where all texts are below.
@@ -214,7 +214,7 @@ var code = regexp.MustCompile("`([^`]+)`")
 func onPages(t *testing.T) (requested, run map[string]string) {
 	t.Helper()
 	requested, run = map[string]string{}, map[string]string{}
-	blocks, err := fence.Find(repository)
+	blocks, err := shellblocks.Find(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func onPages(t *testing.T) (requested, run map[string]string) {
 	}
 	for _, b := range blocks {
 		switch {
-		case b.Kind != fence.Shown:
+		case b.Kind != shellblocks.Shown:
 			run[b.Text] = b.File
 		case slices.Contains(files, filepath.Join(repository, b.File)):
 			requested[b.Text] = b.File

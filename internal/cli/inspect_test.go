@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/kubeapi"
+	"github.com/hawser-io/hawser/internal/testkit/fakekube"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -45,8 +45,8 @@ func TestBrokerScripts(t *testing.T) {
 	_, agentCert, agentKey := b.CA.Write(dir, agent1)
 	_, oldCert, oldKey := b.CA.WriteValid(t.TempDir(), operator, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))
 	otherCA, otherCert, otherKey := testkit.NewCA(t).Write(t.TempDir(), operator)
-	hub := kubeapi.Start(t, []string{"manifestworks"}, "list manifestworks")
-	bare := kubeapi.Start(t, nil)
+	hub := fakekube.Start(t, []string{"manifestworks"}, "list manifestworks")
+	bare := fakekube.Start(t, nil)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/broker", RequireExplicitExec: true, RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"cmpmasked": compareMasked},

@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/testkit/reference"
+	"github.com/hawser-io/hawser/internal/testkit/refdocs"
 )
 
 // TestReference: the page of hawser in docs/reference says which verbs there are.
 func TestReference(t *testing.T) {
 	root := newRoot(Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now, Program: program})
-	reference.Check(t, reference.Page{Root: "../..", Command: root, Files: []reference.File{{
+	refdocs.Check(t, refdocs.Page{Root: "../..", Command: root, Files: []refdocs.File{{
 		Title: "The file of contexts",
 		About: "`~/.config/hawser/config.yaml`, or what `--config` or `HAWSER_CONFIG` names. `NAME` is that of a context.",
 		Into:  &contexts{},

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 )
 
 const day = 24 * time.Hour
@@ -21,7 +21,7 @@ const day = 24 * time.Hour
 // watched is a party whose files a test renews, in a bubble of synctest.
 type watched struct {
 	side
-	log   output.Buffer
+	log   syncbuffer.Buffer
 	watch *Watch
 	more  string
 }

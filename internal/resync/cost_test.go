@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/resync"
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -15,7 +15,7 @@ func id(n int) string { return fmt.Sprintf("28e8bfbf-1292-522f-999a-%012d", n) }
 // compares and whatever the result.
 func TestCompare_CostGrowsWithTheList(t *testing.T) {
 	t.Run("specs", func(t *testing.T) {
-		cost.Linear(t, func(n int) func() {
+		complexity.Linear(t, func(n int) func() {
 			held := make([]codec.ResourceVersion, n)
 			for i := range held {
 				held[i] = codec.ResourceVersion{ResourceID: id(i), ResourceVersion: 7}
@@ -32,7 +32,7 @@ func TestCompare_CostGrowsWithTheList(t *testing.T) {
 		})
 	})
 	t.Run("statuses", func(t *testing.T) {
-		cost.Linear(t, func(n int) func() {
+		complexity.Linear(t, func(n int) func() {
 			list := make([]codec.StatusHash, n)
 			for i := range list {
 				list[i] = codec.StatusHash{ResourceID: id(i), StatusHash: "h"}
@@ -49,7 +49,7 @@ func TestCompare_CostGrowsWithTheList(t *testing.T) {
 		})
 	})
 	t.Run("works of a source", func(t *testing.T) {
-		cost.Linear(t, func(n int) func() {
+		complexity.Linear(t, func(n int) func() {
 			works := make([]resync.Work, n)
 			records := make([]codec.InventoryRecord, n)
 			for i := range n {

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -115,7 +115,7 @@ type world struct {
 	dialer  *mem.Dialer
 	handler *diary
 	session *session.Session
-	log     *output.Buffer
+	log     *syncbuffer.Buffer
 	metrics *prometheus.Registry
 	changed chan struct{}
 	stop    func() // ends Run and waits for it
@@ -128,7 +128,7 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, broker: b, handler: d, dialer: mem.New(b, transport.Peer{Role: "agent", Name: "cluster1"}),
-			log: &output.Buffer{}, metrics: prometheus.NewRegistry(), changed: make(chan struct{}, 1),
+			log: &syncbuffer.Buffer{}, metrics: prometheus.NewRegistry(), changed: make(chan struct{}, 1),
 		}
 		metrics, err := session.NewMetrics(w.metrics)
 		if err != nil {

@@ -24,7 +24,7 @@ import (
 	hubregistration "github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/internal/testkit/fakehub"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -46,7 +46,7 @@ const (
 type joining struct {
 	dir    string
 	pki    pki.Dir
-	hub    *hubapi.Server
+	hub    *fakehub.Server
 	broker *childproc.Process
 	source *childproc.Process
 	addr   string
@@ -161,8 +161,8 @@ func (j *joining) available(ctx context.Context, n int) error {
 	for {
 		have := 0
 		for _, c := range j.hub.All("managedclusters") {
-			for _, v := range hubapi.Conditions(c) {
-				if o, _ := v.(hubapi.Object); o["type"] == clusterv1.ManagedClusterConditionAvailable && o["status"] == "True" {
+			for _, v := range fakehub.Conditions(c) {
+				if o, _ := v.(fakehub.Object); o["type"] == clusterv1.ManagedClusterConditionAvailable && o["status"] == "True" {
 					have++
 				}
 			}
@@ -185,11 +185,11 @@ func (j *joining) start(ctx context.Context, root string) (stop func(), err erro
 	if err != nil {
 		return nil, err
 	}
-	j.hub = hubapi.New()
+	j.hub = fakehub.New()
 	j.hub.Without("apps/v1/deployments")
-	j.hub.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": "hawser"}})
+	j.hub.Put("namespaces", fakehub.Object{"metadata": fakehub.Object{"name": "hawser"}})
 	j.hub.PutRegistrar(hubregistration.Registrar)
-	j.hub.Audit = func(r *hubapi.Request, _ int) {
+	j.hub.Audit = func(r *fakehub.Request, _ int) {
 		switch {
 		case r.Verb == "watch":
 		case r.Resource.Name == "leases" && r.Namespace != "hawser" && r.Verb != "get" && r.Verb != "list":

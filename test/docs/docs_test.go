@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/testkit/fence"
+	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
 // blockTime is more than any block needs.
@@ -28,11 +28,11 @@ func root(t *testing.T) string {
 // TestBlocks_Run runs each block twice: it cleans up after itself.
 func TestBlocks_Run(t *testing.T) {
 	repository := root(t)
-	blocks, err := fence.Find(repository)
+	blocks, err := shellblocks.Find(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
-	standalone := fence.Of(fence.Standalone, blocks)
+	standalone := shellblocks.Of(shellblocks.Standalone, blocks)
 	if len(standalone) == 0 {
 		t.Fatal("no block marked \"sh test\" found: the README has some")
 	}
@@ -40,7 +40,7 @@ func TestBlocks_Run(t *testing.T) {
 		t.Run(b.String(), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*blockTime)
 			defer cancel()
-			r := fence.Runner{
+			r := shellblocks.Runner{
 				Dir:  repository,
 				Path: []string{filepath.Join(repository, "bin")},
 				// Where a block writes, so that it leaves the repository alone.

@@ -6,22 +6,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/testkit/fence"
+	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
 // The commands that README and docs/ print for a running demo work, one block
 // after the other, on this fleet: only the demo's directory and its broker's
 // address are replaced. Each works a second time too: it cleans up after itself.
 func TestDocumentation_CommandsForTheDemo(t *testing.T) {
-	blocks, err := fence.Find(shared.Root)
+	blocks, err := shellblocks.Find(shared.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	demo := fence.Of(fence.Demo, blocks)
+	demo := shellblocks.Of(shellblocks.Demo, blocks)
 	if len(demo) == 0 {
 		t.Fatal("no block marked \"sh test demo\" found: the README has some")
 	}
-	r := fence.Runner{
+	r := shellblocks.Runner{
 		Dir:  shared.Root,
 		Path: []string{filepath.Join(shared.Root, "bin")},
 		Replace: []string{

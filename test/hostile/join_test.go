@@ -31,7 +31,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/internal/testkit/fakehub"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -76,22 +76,22 @@ func tokenFile(files pki.Dir) string { return filepath.Join(string(files), "boot
 // attacker's.
 func runHub(ctx context.Context) error {
 	files := pki.Dir(os.Getenv("HAWSER_HOSTILE_PKI"))
-	s := hubapi.New()
-	s.Put("clusterroles", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "rules": []any{
-		hubapi.Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
+	s := fakehub.New()
+	s.Put("clusterroles", fakehub.Object{"metadata": fakehub.Object{"name": "registrar"}, "rules": []any{
+		fakehub.Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
 	}})
-	s.Put("clusterrolebindings", hubapi.Object{"metadata": hubapi.Object{"name": "registrar"}, "roleRef": hubapi.Object{"kind": "ClusterRole", "name": "registrar"},
-		"subjects": []any{hubapi.Object{"kind": "User", "name": registration.Registrar}}})
+	s.Put("clusterrolebindings", fakehub.Object{"metadata": fakehub.Object{"name": "registrar"}, "roleRef": fakehub.Object{"kind": "ClusterRole", "name": "registrar"},
+		"subjects": []any{fakehub.Object{"kind": "User", "name": registration.Registrar}}})
 	names := []string{evil}
 	for i := range clusters {
 		names = append(names, cluster(i))
 	}
 	for _, name := range names {
-		s.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": name}})
-		s.Put("managedclusters", hubapi.Object{"metadata": hubapi.Object{"name": name}, "spec": hubapi.Object{"hubAcceptsClient": true}})
-		s.Put("leases", hubapi.Object{"metadata": hubapi.Object{"namespace": name, "name": "managed-cluster-lease"}, "spec": hubapi.Object{}})
-		s.Put("serviceaccounts", hubapi.Object{"metadata": hubapi.Object{
-			"namespace": name, "name": "addon", "labels": hubapi.Object{"addon.open-cluster-management.io/token-infrastructure": "true"},
+		s.Put("namespaces", fakehub.Object{"metadata": fakehub.Object{"name": name}})
+		s.Put("managedclusters", fakehub.Object{"metadata": fakehub.Object{"name": name}, "spec": fakehub.Object{"hubAcceptsClient": true}})
+		s.Put("leases", fakehub.Object{"metadata": fakehub.Object{"namespace": name, "name": "managed-cluster-lease"}, "spec": fakehub.Object{}})
+		s.Put("serviceaccounts", fakehub.Object{"metadata": fakehub.Object{
+			"namespace": name, "name": "addon", "labels": fakehub.Object{"addon.open-cluster-management.io/token-infrastructure": "true"},
 		}})
 	}
 	token := s.Token("open-cluster-management", "agent-registration-bootstrap", validFor, "hawser")
@@ -140,7 +140,7 @@ func runHub(ctx context.Context) error {
 const onTheHub = "%d requests for certificates, %d bytes, %d Events, %d renewals"
 
 // approve approves each request of the attacker's cluster that is there, as hub-source does with renewals.
-func approve(ctx context.Context, s *hubapi.Server) error {
+func approve(ctx context.Context, s *fakehub.Server) error {
 	return every(ctx, 2*time.Millisecond, func() error {
 		for _, o := range s.All("certificatesigningrequests") {
 			name := o["metadata"].(object)["name"].(string)
@@ -296,7 +296,7 @@ func joiners(ctx context.Context, t target) error {
 	})
 }
 
-type object = hubapi.Object
+type object = fakehub.Object
 
 // requester is an event of an agent.
 func requester(d codec.DataType, s codec.Subresource, a codec.Action, cluster string, o object) (codec.Event, error) {

@@ -19,7 +19,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/pki"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -86,7 +86,7 @@ type program struct {
 	t      testing.TB
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	log    output.Buffer // standard error; complete when done is closed
+	log    syncbuffer.Buffer // standard error; complete when done is closed
 	done   chan struct{}
 	lastID int
 	// stateless: what is between the parties takes no attribute of Hawser out.

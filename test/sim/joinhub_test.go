@@ -17,17 +17,17 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 	programs "github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/internal/testkit/fakehub"
 )
 
 // joinHub is the hub's kube-apiserver with its faults.
 type joinHub struct {
 	j    *join
-	api  *hubapi.Server
+	api  *fakehub.Server
 	ca   *pki.Authority
 	cert string // files of the CA that signs clusters
 	key  string
-	old  *hubapi.Backup
+	old  *fakehub.Backup
 
 	// Guarded by the world's lock.
 	down   bool
@@ -39,10 +39,10 @@ type joinHub struct {
 const hubDelay = 20 * time.Millisecond
 
 func newJoinHub(j *join) *joinHub {
-	h := &joinHub{j: j, api: hubapi.New(), slow: hubDelay}
+	h := &joinHub{j: j, api: fakehub.New(), slow: hubDelay}
 	h.certify()
 	h.api.Without("apps/v1/deployments")
-	h.api.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": "open-cluster-management-hub"}})
+	h.api.Put("namespaces", fakehub.Object{"metadata": fakehub.Object{"name": "open-cluster-management-hub"}})
 	h.api.PutRegistrar(registration.Registrar)
 	h.api.Fault = h.fault
 	h.api.Audit = j.oracle.audit
@@ -59,18 +59,18 @@ func (h *joinHub) certify() {
 }
 
 // fault decides about a request of hub-source, which takes its time.
-func (h *joinHub) fault(r *hubapi.Request) hubapi.Fault {
+func (h *joinHub) fault(r *fakehub.Request) fakehub.Fault {
 	h.j.mu.Lock()
 	down, slow := h.down, h.slow
-	f := hubapi.Serves
+	f := fakehub.Serves
 	switch writes := r.Verb != "get" && r.Verb != "list" && r.Verb != "watch"; {
 	case down && h.j.draw.IntN(2) == 0:
-		f = hubapi.Refuses
+		f = fakehub.Refuses
 	case down:
-		f = hubapi.Breaks
+		f = fakehub.Breaks
 	case writes && h.losing > 0:
 		h.losing--
-		f = hubapi.LosesAnswer
+		f = fakehub.LosesAnswer
 	}
 	d := time.Duration(h.j.draw.Int64N(int64(slow)))
 	h.j.mu.Unlock()
@@ -87,7 +87,7 @@ func (h *joinHub) heal() {
 // accepts is spec.hubAcceptsClient of a ManagedCluster, and whether there is one.
 func (h *joinHub) accepts(cluster string) (accepted, exists bool) {
 	o := h.api.Get("managedclusters", "", cluster)
-	spec, _ := o["spec"].(hubapi.Object)
+	spec, _ := o["spec"].(fakehub.Object)
 	accepted, _ = spec["hubAcceptsClient"].(bool)
 	return accepted, o != nil
 }

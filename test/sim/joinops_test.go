@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/internal/testkit/fakehub"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -49,7 +49,7 @@ var joinOperations = []operation{
 		if len(all) == 0 {
 			return ""
 		}
-		name := hubapi.Name(all[int(a)%len(all)])
+		name := fakehub.Name(all[int(a)%len(all)])
 		j.hub.api.Delete("certificatesigningrequests", "", name)
 		return name
 	})},
@@ -284,8 +284,8 @@ func (j *join) acceptance(a uint32, accepted bool) string {
 // undecided are the names of the requests that nobody has decided about.
 func (j *join) undecided() (names []string) {
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
-		if len(hubapi.Conditions(csr)) == 0 {
-			names = append(names, hubapi.Name(csr))
+		if len(fakehub.Conditions(csr)) == 0 {
+			names = append(names, fakehub.Name(csr))
 		}
 	}
 	return names
@@ -326,9 +326,9 @@ func requestToken(a *joinAgent, b uint32) string {
 		j.decide()
 		j.pass(time.Minute)
 	}
-	j.hub.api.Put("namespaces", hubapi.Object{"metadata": hubapi.Object{"name": a.cluster}})
-	j.hub.api.Put("serviceaccounts", hubapi.Object{"metadata": hubapi.Object{
-		"namespace": a.cluster, "name": "addon", "labels": hubapi.Object{"addon.open-cluster-management.io/token-infrastructure": "true"},
+	j.hub.api.Put("namespaces", fakehub.Object{"metadata": fakehub.Object{"name": a.cluster}})
+	j.hub.api.Put("serviceaccounts", fakehub.Object{"metadata": fakehub.Object{
+		"namespace": a.cluster, "name": "addon", "labels": fakehub.Object{"addon.open-cluster-management.io/token-infrastructure": "true"},
 	}})
 	ctx, stop := context.WithTimeout(context.Background(), tokenTime)
 	listen := func() transport.Conn {
@@ -354,9 +354,9 @@ func requestToken(a *joinAgent, b uint32) string {
 	j.net.late.Go(func() { // ends with ctx
 		defer stop()
 		<-time.After(time.Second)
-		_, err := first.Publish(ctx, a.event(codec.TokenRequests, codec.Spec, codec.CreateRequest, a.cluster, hubapi.Object{
+		_, err := first.Publish(ctx, a.event(codec.TokenRequests, codec.Spec, codec.CreateRequest, a.cluster, fakehub.Object{
 			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-			"metadata": hubapi.Object{"name": "addon", "namespace": a.cluster, "uid": fmt.Sprint("ask-", b)}, "spec": hubapi.Object{"expirationSeconds": 3600},
+			"metadata": fakehub.Object{"name": "addon", "namespace": a.cluster, "uid": fmt.Sprint("ask-", b)}, "spec": fakehub.Object{"expirationSeconds": 3600},
 		}), "")
 		j.note("  %s asked for a token: %v", a.name, err)
 		if b%3 == 0 {
@@ -367,10 +367,10 @@ func requestToken(a *joinAgent, b uint32) string {
 	return a.name
 }
 
-func (a *joinAgent) event(d codec.DataType, s codec.Subresource, act codec.Action, cluster string, o hubapi.Object) codec.Event {
+func (a *joinAgent) event(d codec.DataType, s codec.Subresource, act codec.Action, cluster string, o fakehub.Object) codec.Event {
 	data, err := json.Marshal(o)
 	must(err)
-	m := o["metadata"].(hubapi.Object)
+	m := o["metadata"].(fakehub.Object)
 	extensions := map[string]any{}
 	if uid, _ := m["uid"].(string); uid != "" {
 		extensions[codec.ExtResourceID] = uid
@@ -396,18 +396,18 @@ func tryJoined(a *joinAgent, b uint32) string {
 		{"accept itself", true, func() codec.Event { return a.raised(o) }},
 		{"say that it is accepted", true, func() codec.Event { return a.conditioned(o) }},
 		{"renew another's lease", false, func() codec.Event {
-			return a.event(codec.Leases, codec.Spec, codec.UpdateRequest, a.cluster, hubapi.Object{
-				"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": hubapi.Object{"name": "managed-cluster-lease", "namespace": other}, "spec": hubapi.Object{},
+			return a.event(codec.Leases, codec.Spec, codec.UpdateRequest, a.cluster, fakehub.Object{
+				"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": fakehub.Object{"name": "managed-cluster-lease", "namespace": other}, "spec": fakehub.Object{},
 			})
 		}},
 		{"speak for another", false, func() codec.Event {
-			return a.event(codec.ManagedClusters, codec.Status, codec.UpdateRequest, other, hubapi.Object{
-				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": hubapi.Object{"name": other}, "status": hubapi.Object{},
+			return a.event(codec.ManagedClusters, codec.Status, codec.UpdateRequest, other, fakehub.Object{
+				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": fakehub.Object{"name": other}, "status": fakehub.Object{},
 			})
 		}},
 		{"ask for another's token", false, func() codec.Event {
-			return a.event(codec.TokenRequests, codec.Spec, codec.CreateRequest, a.cluster, hubapi.Object{
-				"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": hubapi.Object{"name": "addon", "namespace": other, "uid": "mine"}, "spec": hubapi.Object{},
+			return a.event(codec.TokenRequests, codec.Spec, codec.CreateRequest, a.cluster, fakehub.Object{
+				"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": fakehub.Object{"name": "addon", "namespace": other, "uid": "mine"}, "spec": fakehub.Object{},
 			})
 		}},
 	}
@@ -429,22 +429,22 @@ func tryJoined(a *joinAgent, b uint32) string {
 }
 
 // raised is a status of a cluster that would also like to be accepted.
-func (a *joinAgent) raised(o hubapi.Object) codec.Event {
-	m, _ := o["metadata"].(hubapi.Object)
-	status, _ := o["status"].(hubapi.Object)
-	return a.event(codec.ManagedClusters, codec.Status, codec.UpdateRequest, a.cluster, hubapi.Object{
+func (a *joinAgent) raised(o fakehub.Object) codec.Event {
+	m, _ := o["metadata"].(fakehub.Object)
+	status, _ := o["status"].(fakehub.Object)
+	return a.event(codec.ManagedClusters, codec.Status, codec.UpdateRequest, a.cluster, fakehub.Object{
 		"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": m,
-		"spec": hubapi.Object{"hubAcceptsClient": true}, "status": status,
+		"spec": fakehub.Object{"hubAcceptsClient": true}, "status": status,
 	})
 }
 
 // conditioned says that the hub has accepted it.
-func (a *joinAgent) conditioned(o hubapi.Object) codec.Event {
-	m, _ := o["metadata"].(hubapi.Object)
+func (a *joinAgent) conditioned(o fakehub.Object) codec.Event {
+	m, _ := o["metadata"].(fakehub.Object)
 	now := time.Now().UTC().Format(time.RFC3339)
-	return a.event(codec.ManagedClusters, codec.Status, codec.UpdateRequest, a.cluster, hubapi.Object{
+	return a.event(codec.ManagedClusters, codec.Status, codec.UpdateRequest, a.cluster, fakehub.Object{
 		"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": m,
-		"status": hubapi.Object{"conditions": []any{hubapi.Object{
+		"status": fakehub.Object{"conditions": []any{fakehub.Object{
 			"type": "HubAcceptedManagedCluster", "status": "True", "reason": "HubClusterAdminAccepted", "message": "", "lastTransitionTime": now,
 		}}},
 	})

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/internal/testkit/fakehub"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -264,7 +264,7 @@ func (o *joinOracle) look() {
 
 func (o *joinOracle) lookAtClusters() {
 	for _, c := range o.j.hub.api.All("managedclusters") {
-		name := hubapi.Name(c)
+		name := fakehub.Name(c)
 		accepted, _ := o.j.hub.accepts(name)
 		o.j.mu.Lock()
 		wanted := o.wanted[name]
@@ -295,14 +295,14 @@ func (o *joinOracle) unjudged() map[string]bool {
 // dispatched is how late something may be done that was decided before a person decided otherwise.
 const dispatched = time.Minute
 
-func (o *joinOracle) lookAtCertificate(csr hubapi.Object) {
-	status, _ := csr["status"].(hubapi.Object)
+func (o *joinOracle) lookAtCertificate(csr fakehub.Object) {
+	status, _ := csr["status"].(fakehub.Object)
 	text, _ := status["certificate"].(string)
 	if text == "" || o.seen[text] {
 		return
 	}
 	o.seen[text] = true
-	name := hubapi.Name(csr)
+	name := fakehub.Name(csr)
 	chain, err := base64.StdEncoding.DecodeString(text)
 	block, _ := pem.Decode(chain)
 	if err != nil || block == nil {
@@ -326,10 +326,10 @@ func (o *joinOracle) lookAtCertificate(csr hubapi.Object) {
 }
 
 // lookAtApproval looks who approved a certificate that was signed.
-func (o *joinOracle) lookAtApproval(csr hubapi.Object, cluster string, leaf *x509.Certificate) {
-	m := csr["metadata"].(hubapi.Object)
-	request, _ := csr["spec"].(hubapi.Object)["request"].(string)
-	notes, _ := m["annotations"].(hubapi.Object)
+func (o *joinOracle) lookAtApproval(csr fakehub.Object, cluster string, leaf *x509.Certificate) {
+	m := csr["metadata"].(fakehub.Object)
+	request, _ := csr["spec"].(fakehub.Object)["request"].(string)
+	notes, _ := m["annotations"].(fakehub.Object)
 	o.j.mu.Lock()
 	byPerson, wanted, left := o.approved[request], o.wanted[cluster], o.left[cluster]
 	o.j.mu.Unlock()
@@ -349,14 +349,14 @@ func (o *joinOracle) lookAtApproval(csr hubapi.Object, cluster string, leaf *x50
 func (j *join) approve(a *joinAgent) (n int) {
 	want := "system:open-cluster-management:" + a.cluster + ":" + a.agentName()
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
-		request, _ := csr["spec"].(hubapi.Object)["request"].(string)
-		if len(hubapi.Conditions(csr)) > 0 || subjectOf(request) != want {
+		request, _ := csr["spec"].(fakehub.Object)["request"].(string)
+		if len(fakehub.Conditions(csr)) > 0 || subjectOf(request) != want {
 			continue
 		}
 		j.mu.Lock()
 		j.oracle.approved[request] = true
 		j.mu.Unlock()
-		j.checkEnd(hubapi.Name(csr), "Approved")
+		j.checkEnd(fakehub.Name(csr), "Approved")
 		n++
 	}
 	return n
@@ -364,14 +364,14 @@ func (j *join) approve(a *joinAgent) (n int) {
 
 // checkEnd decides about a request.
 func (j *join) checkEnd(name, what string) {
-	j.hub.api.Change("certificatesigningrequests", "", name, func(o hubapi.Object) {
-		status, _ := o["status"].(hubapi.Object)
+	j.hub.api.Change("certificatesigningrequests", "", name, func(o fakehub.Object) {
+		status, _ := o["status"].(fakehub.Object)
 		if status == nil {
-			status = hubapi.Object{}
+			status = fakehub.Object{}
 		}
 		had, _ := status["conditions"].([]any)
 		now := time.Now().UTC().Format(time.RFC3339)
-		status["conditions"] = append(had, hubapi.Object{"type": what, "status": "True", "reason": "Person", "lastUpdateTime": now, "lastTransitionTime": now})
+		status["conditions"] = append(had, fakehub.Object{"type": what, "status": "True", "reason": "Person", "lastUpdateTime": now, "lastTransitionTime": now})
 		o["status"] = status
 	})
 }
@@ -401,10 +401,10 @@ func (j *join) accept(cluster string, accepted bool) bool {
 	if accepted {
 		j.oracle.want(cluster, true)
 	}
-	j.hub.api.Change("managedclusters", "", cluster, func(o hubapi.Object) {
-		spec, _ := o["spec"].(hubapi.Object)
+	j.hub.api.Change("managedclusters", "", cluster, func(o fakehub.Object) {
+		spec, _ := o["spec"].(fakehub.Object)
 		if spec == nil {
-			spec = hubapi.Object{}
+			spec = fakehub.Object{}
 		}
 		spec["hubAcceptsClient"] = accepted
 		o["spec"] = spec
@@ -454,10 +454,10 @@ func (a *joinAgent) isRevoked() bool {
 // tidy takes away undecided requests of others under the name of a cluster.
 func (j *join) tidy(a *joinAgent) {
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
-		request, _ := csr["spec"].(hubapi.Object)["request"].(string)
+		request, _ := csr["spec"].(fakehub.Object)["request"].(string)
 		client := subjectOf(request)
-		if of, _, _ := strings.Cut(strings.TrimPrefix(client, "system:open-cluster-management:"), ":"); len(hubapi.Conditions(csr)) == 0 && of == a.cluster && !strings.HasSuffix(client, ":"+a.agentName()) {
-			j.hub.api.Delete("certificatesigningrequests", "", hubapi.Name(csr))
+		if of, _, _ := strings.Cut(strings.TrimPrefix(client, "system:open-cluster-management:"), ":"); len(fakehub.Conditions(csr)) == 0 && of == a.cluster && !strings.HasSuffix(client, ":"+a.agentName()) {
+			j.hub.api.Delete("certificatesigningrequests", "", fakehub.Name(csr))
 		}
 	}
 }
@@ -489,8 +489,8 @@ func (j *join) wrong() (all []string) {
 func (j *join) wrongWith(cluster string) (all []string) {
 	o := j.hub.api.Get("managedclusters", "", cluster)
 	has := map[string]any{}
-	for _, v := range hubapi.Conditions(o) {
-		c := v.(hubapi.Object)
+	for _, v := range fakehub.Conditions(o) {
+		c := v.(fakehub.Object)
 		has[c["type"].(string)] = c["status"]
 	}
 	for _, want := range []string{"HubAcceptedManagedCluster", "ManagedClusterJoined", "ManagedClusterConditionAvailable"} {
@@ -499,7 +499,7 @@ func (j *join) wrongWith(cluster string) (all []string) {
 		}
 	}
 	lease := j.hub.api.Get("leases", cluster, registration.LeaseName)
-	spec, _ := lease["spec"].(hubapi.Object)
+	spec, _ := lease["spec"].(fakehub.Object)
 	text, _ := spec["renewTime"].(string)
 	renewed, err := time.Parse(time.RFC3339Nano, text)
 	if age := time.Since(renewed); err != nil || age > 3*time.Minute || age < -time.Minute {
@@ -509,7 +509,7 @@ func (j *join) wrongWith(cluster string) (all []string) {
 }
 
 // audit counts what hub-source writes.
-func (o *joinOracle) audit(r *hubapi.Request, code int) {
+func (o *joinOracle) audit(r *fakehub.Request, code int) {
 	if r.Verb == "get" || r.Verb == "list" || r.Verb == "watch" {
 		return
 	}

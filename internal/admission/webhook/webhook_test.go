@@ -29,7 +29,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 )
 
 // net/http waits half a second with what it closes before it has read all of it.
@@ -343,7 +343,7 @@ func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
 }
 
 func TestWebhook_IsNotReadyWithoutACertificate(t *testing.T) {
-	var log output.Buffer
+	var log syncbuffer.Buffer
 	f := newFixture(t, denied, slog.New(slog.NewTextHandler(&log, nil)))
 	if err := f.health.Ready(); err == nil || !strings.Contains(err.Error(), "webhook: tls files cannot be used") || !strings.Contains(err.Error(), f.files.Cert) {
 		t.Errorf("readiness says %v", err)

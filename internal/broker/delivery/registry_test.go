@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -65,7 +65,7 @@ func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 // TestRegistry_ChargesTheSubscriber: finding who gets an event costs the same
 // however many others are subscribed, and so do coming and going.
 func TestRegistry_ChargesTheSubscriber(t *testing.T) {
-	cost.Linear(t, func(n int) func() {
+	complexity.Linear(t, func(n int) func() {
 		all := make([]*subscription, n)
 		for i := range all {
 			all[i] = &subscription{id: fmt.Sprint(i), scope: ofCluster(fmt.Sprint("cluster", i))}

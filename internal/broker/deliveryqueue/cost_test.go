@@ -4,12 +4,12 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 )
 
 // TestQueue_CostGrowsWithTheWorks that change, not with those that wait.
 func TestQueue_CostGrowsWithTheWorks(t *testing.T) {
-	cost.Linear(t, func(n int) func() {
+	complexity.Linear(t, func(n int) func() {
 		keys := make([]deliveryqueue.Key, n)
 		for i := range keys {
 			keys[i] = key(i)

@@ -7,13 +7,13 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 )
 
 // TestCore_CostOfAReport, of a change and of a work that is gone does not depend
 // on how many works there are.
 func TestCore_CostOfAReport(t *testing.T) {
-	cost.Linear(t, func(n int) func() {
+	complexity.Linear(t, func(n int) func() {
 		works := make([]*workv1.ManifestWork, n)
 		reports := make([]*Report, n)
 		for i := range works {

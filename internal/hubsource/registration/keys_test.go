@@ -15,7 +15,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
@@ -80,7 +80,7 @@ func TestServer_PublishesClusterSigner(t *testing.T) {
 	present, next := newAuthority(pki.Starting(now, time.Hour)), newAuthority(pki.Starting(now, time.Hour))
 	ended := newAuthority(pki.Period{NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(-time.Hour)})
 
-	fake, log := newFakeHub(t), &output.Buffer{}
+	fake, log := newFakeHub(t), &syncbuffer.Buffer{}
 	s := serverOf(t, fake.config(), slog.NewTextHandler(log, nil))
 	bundle := func(texts ...[]byte) {
 		fake.put("configmaps", BundleNamespace, BundleConfigMap, obj{"data": obj{bundleKey: string(slices.Concat(texts...))}})

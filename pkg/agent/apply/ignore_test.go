@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
@@ -325,7 +325,7 @@ func TestIgnoreFields_WorstCallOfEachFunction(t *testing.T) {
 	least := func(expression string, enough time.Duration) (took time.Duration) {
 		for range 5 {
 			var err error
-			d := cost.Time(t, func() { _, err = ignoredIn(t.Context(), []workv1.IgnoreField{in("jq", expression)}, o, false) })
+			d := complexity.Time(t, func() { _, err = ignoredIn(t.Context(), []workv1.IgnoreField{in("jq", expression)}, o, false) })
 			if took == 0 || d < took {
 				took = d
 			}

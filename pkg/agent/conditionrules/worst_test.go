@@ -13,7 +13,7 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	testcost "github.com/hawser-io/hawser/internal/testkit/cost"
+	testcost "github.com/hawser-io/hawser/internal/testkit/complexity"
 )
 
 // worstObject has values of about n characters or elements each, of the kinds

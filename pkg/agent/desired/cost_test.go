@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
 // TestSet_CostOfASpec does not depend on how many works there are.
 func TestSet_CostOfASpec(t *testing.T) {
-	cost.Linear(t, func(n int) func() {
+	complexity.Linear(t, func(n int) func() {
 		var specs []*manifestwork.Spec
 		for version := range int64(2) {
 			for i := range n {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
@@ -135,7 +135,7 @@ func TestWatcher_MemoryOfWhatIsTracked(t *testing.T) {
 // Tracking takes the same time for each object, however many there are, and in
 // however many namespaces.
 func TestWatcher_CostOfTracking(t *testing.T) {
-	cost.Linear(t, func(n int) func() {
+	complexity.Linear(t, func(n int) func() {
 		w := New(Config{Source: func(Scope) Source { return nil }, Changed: func(string) {}, MaxWatches: 20, Log: slog.New(slog.DiscardHandler)})
 		refs := make([]map[kubeclient.Ref]Signature, n)
 		for i := range refs {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/hawser-io/hawser/internal/testkit/cost"
+	"github.com/hawser-io/hawser/internal/testkit/complexity"
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 	"github.com/hawser-io/hawser/pkg/agent/outbox"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -14,7 +14,7 @@ import (
 // answering whoever asks for all costs what is sent.
 func TestOutbox_CostOfAStatus(t *testing.T) {
 	s := status("a")
-	cost.Linear(t, func(n int) func() {
+	complexity.Linear(t, func(n int) func() {
 		works := make([]*desired.Work, n)
 		for i := range works {
 			works[i] = work(fmt.Sprint("id", i), 1)

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/hawser-io/hawser/internal/testkit/fence"
+	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
 // The broker of a cluster is backed up and restored with the commands of docs/operations.md: the
@@ -63,17 +63,17 @@ func (w where) page(number int) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	all, err := fence.Find(repository)
+	all, err := shellblocks.Find(repository)
 	if err != nil {
 		w.Fatal(err)
 	}
-	blocks := fence.Of(fence.Install, all)
-	if len(blocks) != 2 || slices.ContainsFunc(blocks, func(b fence.Block) bool { return b.File != "docs/operations.md" }) {
+	blocks := shellblocks.Of(shellblocks.Install, all)
+	if len(blocks) != 2 || slices.ContainsFunc(blocks, func(b shellblocks.Block) bool { return b.File != "docs/operations.md" }) {
 		w.Fatalf("the blocks marked \"sh test install\" are %v, want two in docs/operations.md", blocks)
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), 5*time.Minute)
 	defer cancel()
-	r := fence.Runner{Dir: w.dir, Path: []string{filepath.Dir(w.kubectl)}, Env: w.env[len(w.env)-1:], Replace: []string{"deploy/broker-backup", filepath.Join(repository, "deploy", "broker-backup")}}
+	r := shellblocks.Runner{Dir: w.dir, Path: []string{filepath.Dir(w.kubectl)}, Env: w.env[len(w.env)-1:], Replace: []string{"deploy/broker-backup", filepath.Join(repository, "deploy", "broker-backup")}}
 	if out, err := r.Run(ctx, blocks[number]); err != nil {
 		w.Fatalf("%s: %v", out, err)
 	}

@@ -12,18 +12,18 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hawser-io/hawser/internal/testkit/fence"
+	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
 // page are the commands of docs/join.md, in order.
-func page(t *testing.T) []fence.Block {
+func page(t *testing.T) []shellblocks.Block {
 	t.Helper()
-	all, err := fence.Find(root)
+	all, err := shellblocks.Find(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := fence.Of(fence.Join, all)
+	blocks := shellblocks.Of(shellblocks.Join, all)
 	const want = 7 // token and join, accept, a work, deny, accept again, detach, after the hub
 	if len(blocks) != want {
 		t.Fatalf("docs/join.md has %d blocks marked \"sh test join\", want %d", len(blocks), want)
@@ -41,7 +41,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := fence.Runner{
+	r := shellblocks.Runner{
 		Dir: w.dir, Path: []string{w.bin, filepath.Dir(w.kubectl)},
 		Env: w.env(),
 		Replace: []string{

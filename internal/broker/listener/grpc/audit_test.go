@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/audit"
 	"github.com/hawser-io/hawser/internal/broker/listener/grpc"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -28,7 +28,7 @@ import (
 // TestSeen: each refusal is told of with its cause and who it was, in the audit
 // stream and in the metrics.
 func TestSeen(t *testing.T) {
-	var out, log output.Buffer
+	var out, log syncbuffer.Buffer
 	registry := prometheus.NewRegistry()
 	stream := audit.New(audit.All, &out, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
 	denies := accepts

@@ -25,7 +25,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -40,7 +40,7 @@ type site struct {
 	passed atomic.Int64 // of the clock
 	front  *front
 	server *streams
-	log    *output.Buffer
+	log    *syncbuffer.Buffer
 }
 
 // streams is a server whose subscriptions send an event when the test says so, and
@@ -103,7 +103,7 @@ func issue(t *testing.T, a *pki.Authority, r pki.Request, valid time.Duration) p
 // all of them.
 func open(t *testing.T, d *denylist.List, trusted ...*pki.Authority) *site {
 	t.Helper()
-	s := &site{t: t, dir: t.TempDir(), server: &streams{}, log: &output.Buffer{}}
+	s := &site{t: t, dir: t.TempDir(), server: &streams{}, log: &syncbuffer.Buffer{}}
 	s.trust(trusted...)
 	s.serve(issue(t, trusted[0], pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, long))
 	creds, err := identity.Files{CA: s.file("ca"), Cert: s.file("crt"), Key: s.file("key"), HubCA: s.file("agent-ca")}.Server(func(error) {}) // a key may be read before its certificate

@@ -27,7 +27,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/listener/grpc"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -466,7 +466,7 @@ func openTCP(t *testing.T, addr string) net.Conn {
 // TestLimits_GarbledHeaders: headers that the library answers without a question are charged as
 // calls that are refused, once each, however many frames they have; calls beside them go on.
 func TestLimits_GarbledHeaders(t *testing.T) {
-	var out output.Buffer
+	var out syncbuffer.Buffer
 	stream := audit.New(audit.Refusals, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	now := time.Now() // stands still: nothing is forgiven
 	f, ca := limited(t, accepts, func(c *grpc.Config) { c.Audit, c.Now = stream, func() time.Time { return now } })

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/listener/grpc"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 )
 
 var row = regexp.MustCompile("(?m)^\\| `(hawser_port_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
@@ -32,7 +32,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		want[m[1]] = m[2] + " " + strings.NewReplacer("`", "", " ", "", "–", "").Replace(m[3])
 	}
 	registry := prometheus.NewRegistry()
-	var log output.Buffer
+	var log syncbuffer.Buffer
 	f, ca := limited(t, accepts, func(c *grpc.Config) {
 		c.Registry, c.Log = registry, slog.New(slog.NewTextHandler(&log, nil))
 	})

@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
-	"github.com/hawser-io/hawser/internal/testkit/output"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
@@ -152,7 +152,7 @@ type port struct {
 	*front
 	*bearers
 	ca    *testkit.CA
-	audit *output.Buffer
+	audit *syncbuffer.Buffer
 	peers chan transport.Peer // who publishes
 
 	registry *prometheus.Registry
@@ -176,7 +176,7 @@ func (p *port) endedFor(reason string) (n float64) {
 
 func openBearing(t *testing.T, d *denylist.List) *port {
 	t.Helper()
-	p := &port{bearers: newBearers(t), ca: testkit.NewCA(t), audit: &output.Buffer{}, peers: make(chan transport.Peer, 100), registry: prometheus.NewRegistry()}
+	p := &port{bearers: newBearers(t), ca: testkit.NewCA(t), audit: &syncbuffer.Buffer{}, peers: make(chan transport.Peer, 100), registry: prometheus.NewRegistry()}
 	stream := audit.New(audit.All, p.audit, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(context.Background())
 	written := make(chan struct{})

@@ -1,11 +1,11 @@
-// Package hubapi is a hub's kube-apiserver for tests of registration: it keeps the objects that
+// Package fakehub is a hub's kube-apiserver for tests of registration: it keeps the objects that
 // joining a cluster is made of, with resource versions and conflicts, finalizers, status
 // subresources, lists and watches, and it reviews tokens and access by the RBAC objects that it
 // holds. It is an [http.RoundTripper] and an [http.Handler], so that real clients run on it, in
 // a synctest bubble too. Faults are the caller's: [Server.Fault] decides about each request.
 //
 // It has no admission, no schemas and no defaults beyond what its table of resources says.
-package hubapi
+package fakehub
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package reference
+package refdocs
 
 import (
 	"encoding/json"

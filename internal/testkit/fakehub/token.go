@@ -1,4 +1,4 @@
-package hubapi
+package fakehub
 
 import (
 	"crypto/ecdsa"

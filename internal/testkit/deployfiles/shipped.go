@@ -1,7 +1,7 @@
-// Package shipped gives tests the arguments and the configuration file with
+// Package deployfiles gives tests the arguments and the configuration file with
 // which deploy/ starts a program, so that every program's own loader is tried
 // on what it ships with, and on what a fuzzer makes of it.
-package shipped
+package deployfiles
 
 import (
 	"os"

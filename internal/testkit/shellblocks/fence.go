@@ -1,4 +1,4 @@
-// Package fence runs the shell commands that the documentation prints, so that
+// Package shellblocks runs the shell commands that the documentation prints, so that
 // they stay true. It finds the fenced blocks of Markdown files by their info
 // string:
 //
@@ -10,7 +10,7 @@
 //
 // Any other word behind "sh" is an error, since a block with a typing error
 // there would never run and nobody would notice.
-package fence
+package shellblocks
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package fence_test
+package shellblocks_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hawser-io/hawser/internal/testkit/fence"
+	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
 const page = "# A page\n" +
@@ -24,20 +24,20 @@ const page = "# A page\n" +
 	"~~~sh\nls\n~~~\n"
 
 func TestParse(t *testing.T) {
-	got, err := fence.Parse("a.md", []byte(page))
+	got, err := shellblocks.Parse("a.md", []byte(page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []fence.Block{
-		{File: "a.md", Line: 3, Kind: fence.Standalone, Text: "echo one\n\necho two\n"},
-		{File: "a.md", Line: 9, Kind: fence.Shown, Text: "make demo\n"},
-		{File: "a.md", Line: 16, Kind: fence.Demo, Text: "cat <<X\n```\nX\n"},
-		{File: "a.md", Line: 21, Kind: fence.Shown, Text: "ls\n"},
+	want := []shellblocks.Block{
+		{File: "a.md", Line: 3, Kind: shellblocks.Standalone, Text: "echo one\n\necho two\n"},
+		{File: "a.md", Line: 9, Kind: shellblocks.Shown, Text: "make demo\n"},
+		{File: "a.md", Line: 16, Kind: shellblocks.Demo, Text: "cat <<X\n```\nX\n"},
+		{File: "a.md", Line: 21, Kind: shellblocks.Shown, Text: "ls\n"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("blocks (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(want[2:3], fence.Of(fence.Demo, got)); diff != "" {
+	if diff := cmp.Diff(want[2:3], shellblocks.Of(shellblocks.Demo, got)); diff != "" {
 		t.Errorf("blocks of one kind (-want +got):\n%s", diff)
 	}
 }
@@ -49,7 +49,7 @@ func TestParse_RefusesWhatWouldNeverRun(t *testing.T) {
 		{"never closed", "```sh test\necho\n", "a.md:1: the fence that opens here is never closed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := fence.Parse("a.md", []byte(tc.page))
+			_, err := shellblocks.Parse("a.md", []byte(tc.page))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("Parse: %v, want an error about %q", err, tc.want)
 			}
@@ -69,7 +69,7 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	blocks, err := fence.Find(root)
+	blocks, err := shellblocks.Find(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,13 +84,13 @@ func TestFind(t *testing.T) {
 
 func TestRunner_Run(t *testing.T) {
 	dir := t.TempDir()
-	r := fence.Runner{
+	r := shellblocks.Runner{
 		Dir:     dir,
 		Path:    []string{"/opt/first"},
 		Env:     []string{"GREETING=hello"},
 		Replace: []string{"old.example", "new.example"},
 	}
-	out, err := r.Run(t.Context(), fence.Block{Text: "pwd\necho $GREETING old.example\necho ${PATH%%:*} >&2\n"})
+	out, err := r.Run(t.Context(), shellblocks.Block{Text: "pwd\necho $GREETING old.example\necho ${PATH%%:*} >&2\n"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestRunner_Run(t *testing.T) {
 
 func TestRunner_StopsAtTheFirstFailure(t *testing.T) {
 	for _, text := range []string{"false\necho after\n", "false | true\necho after\n", "echo $NOT_SET_ANYWHERE\necho after\n"} {
-		out, err := fence.Runner{}.Run(t.Context(), fence.Block{File: "a.md", Line: 7, Text: text})
+		out, err := shellblocks.Runner{}.Run(t.Context(), shellblocks.Block{File: "a.md", Line: 7, Text: text})
 		if err == nil || !strings.HasPrefix(err.Error(), "a.md:7: ") || strings.Contains(out, "after") {
 			t.Errorf("Run(%q) = %q, %v; want an error that begins with a.md:7", text, out, err)
 		}
@@ -112,7 +112,7 @@ func TestRunner_KillsWhatABlockStarted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	_, err := fence.Runner{}.Run(ctx, fence.Block{Text: "sleep 60 & sleep 60\n"})
+	_, err := shellblocks.Runner{}.Run(ctx, shellblocks.Block{Text: "sleep 60 & sleep 60\n"})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Run: %v, want DeadlineExceeded", err)
 	}

@@ -1,8 +1,8 @@
-// Package reference keeps docs/reference true: its pages are written from the
+// Package refdocs keeps docs/reference true: its pages are written from the
 // commands themselves and from the structs that configuration files are read
 // into. A test of each program calls [Check]; `make generate` runs these tests
 // with HAWSER_REFERENCE set to the directory that they write into.
-package reference
+package refdocs
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
-// Package kubeapi is a kube-apiserver for tests of who looks at one: it says what runs,
+// Package fakekube is a kube-apiserver for tests of who looks at one: it says what runs,
 // what is served and who may do what, and holds no objects but the namespace kube-system.
-package kubeapi
+package fakekube
 
 import (
 	"encoding/base64"

@@ -1,6 +1,6 @@
-// Package output keeps what the code under test writes, so that a test can read it while the
+// Package syncbuffer keeps what the code under test writes, so that a test can read it while the
 // code may write more.
-package output
+package syncbuffer
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package shipped
+package deployfiles
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package hubapi_test
+package fakehub_test
 
 import (
 	"context"
@@ -18,16 +18,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/hawser-io/hawser/internal/testkit/hubapi"
+	"github.com/hawser-io/hawser/internal/testkit/fakehub"
 )
 
-type object = hubapi.Object
+type object = fakehub.Object
 
 // TestServer_InformersFollow: informers see what is there, what happens, and what happened while a
 // restored hub had cut them off.
 func TestServer_InformersFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := hubapi.New()
+		s := fakehub.New()
 		c := kubernetes.NewForConfigOrDie(s.Config("admin"))
 		f := informers.NewSharedInformerFactory(c, 0)
 		lister := f.Coordination().V1().Leases().Lister()
@@ -62,7 +62,7 @@ func TestServer_InformersFollow(t *testing.T) {
 
 // TestServer_Writes: conflicts, status apart from spec, finalizers.
 func TestServer_Writes(t *testing.T) {
-	s, ctx := hubapi.New(), t.Context()
+	s, ctx := fakehub.New(), t.Context()
 	c := kubernetes.NewForConfigOrDie(s.Config("admin")).CoreV1()
 	n, err := c.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "c1", Finalizers: []string{"x/y"}}}, metav1.CreateOptions{})
 	if err != nil {
@@ -102,13 +102,13 @@ func TestServer_Writes(t *testing.T) {
 // TestServer_Rights: RBAC decides for users and service accounts, tokens are reviewed, and who
 // asks for a certificate is in the request.
 func TestServer_Rights(t *testing.T) {
-	s, ctx := hubapi.New(), t.Context()
+	s, ctx := fakehub.New(), t.Context()
 	s.Put("clusterroles", object{"metadata": object{"name": "r"}, "rules": []any{object{
 		"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"},
 	}}})
 	s.Put("clusterrolebindings", object{"metadata": object{"name": "b"}, "roleRef": object{"kind": "ClusterRole", "name": "r"},
 		"subjects": []any{object{"kind": "ServiceAccount", "namespace": "n", "name": "joiner"}}})
-	token := s.Token("n", "joiner", time.Hour, "hawser", hubapi.Issuer)
+	token := s.Token("n", "joiner", time.Hour, "hawser", fakehub.Issuer)
 	server := httptest.NewServer(http.Handler(s))
 	defer server.Close()
 	joiner := kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL, BearerToken: token})

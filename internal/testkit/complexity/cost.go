@@ -1,11 +1,11 @@
-// Package cost tells in tests whether work grows with its input or with the
+// Package complexity tells in tests whether work grows with its input or with the
 // square of it. Times differ from machine to machine; how they grow does not.
 //
 // What is measured is the processor time of the thread that does the work, not
 // the time on the wall: a machine with more busy processes than processors
 // stops a run in its middle, a long one oftener than a short one, and the wall
 // clock would count that.
-package cost
+package complexity
 
 import (
 	"runtime"

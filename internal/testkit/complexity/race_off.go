@@ -1,5 +1,5 @@
 //go:build !race
 
-package cost
+package complexity
 
 const raceDetector = false
