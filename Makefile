@@ -32,7 +32,7 @@ ready = .ci/progress "building $(1)" go tool -modfile=$(CURDIR)/tools/$(1)/go.mo
 UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(alerts|charts|e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
 # Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 the tests that fail
 # are run once more, alone. $(1) goes into the name of the events' file.
-gotest = go run ./test/gotest .cache/tests/$@$(1).json
+gotest = go run ./tools/testlog/gotest .cache/tests/$@$(1).json
 # The modules of this repository, those of the tools aside, and test/klusterlet, which is checked where it is built:
 # its 130 modules more are fetched, and OCM compiled, for who runs OCM's programs alone.
 MODULES := . test/controlplane test/interop tools/release
@@ -178,7 +178,7 @@ docs: build ## run the commands that README and docs/ print
 
 # The end-to-end tests that take long and are about what changes seldom: packages, and some
 # that e2e-mqtt-long and e2e-long have. Those with OCM's programs are e2e-ocm's. Lint has vetted all.
-E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/faults
+E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/troubleshooting
 E2E_OCM := ./test/e2e/ocm
 e2e = $(call gotest,) -count=1 -vet=off -p=1 -parallel=8 -timeout=30m $(if $(RUN),-run='$(RUN)',$(2)) $(1)
 
@@ -210,7 +210,7 @@ e2e-mqtt-long: build ## run all end-to-end scenarios over MQTT, at our broker an
 
 .PHONY: hostile
 hostile: build ## attack a broker beside a well-behaved fleet, a few seconds each; HOSTILE=10s measures for longer, RUN=TestX runs one
-	@HOSTILE=$(HOSTILE) $(gotest) -count=1 -timeout=60m $(if $(RUN),-run='$(RUN)') ./test/hostile
+	@HOSTILE=$(HOSTILE) $(gotest) -count=1 -timeout=60m $(if $(RUN),-run='$(RUN)') ./test/attack
 
 .PHONY: hostile-long
 hostile-long: ## the same for a minute and more each
@@ -218,7 +218,7 @@ hostile-long: ## the same for a minute and more each
 
 .PHONY: guarantees
 guarantees: ## fail unless the tests that docs/guarantees.md names passed in the stages before
-	@go test -count=1 ./test/guarantees/...
+	@go test -count=1 ./test/traceability/...
 
 .PHONY: test-fast
 # For each shape of the simulator.
@@ -280,7 +280,7 @@ bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY
 	@$(if $(ONLY),true,mkdir -p bin/interop)
 	@$(if $(ONLY),true,go -C test/interop build -o $(CURDIR)/bin/interop/ ./...)
 	@$(if $(ONLY),true,go test -run '^$$' -bench . -benchtime 1x ./test/interoptest)
-	@$(if $(ONLY),true,HOSTILE=1s go test -count=1 -timeout 60m -v ./test/hostile $(if $(CHECK),,|| true))
+	@$(if $(ONLY),true,HOSTILE=1s go test -count=1 -timeout 60m -v ./test/attack $(if $(CHECK),,|| true))
 
 .PHONY: clean
 clean: ## remove what was built here (not Go's caches)

@@ -20,7 +20,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 		t.Errorf("configuration %+v is not what deploy/broker says", cfg)
 	}
 	pod := deployfiles.Deployment(t, "../..", "broker").Spec.Template.Spec
-	// What the broker takes under full load, and what an attacker may add: test/hostile.
+	// What the broker takes under full load, and what an attacker may add: test/attack.
 	const measured, attacked = 440 << 20, 256 << 20
 	r := pod.Containers[0].Resources
 	if r.Requests.Memory().Value() < measured || r.Limits.Memory().Value() < measured+attacked {

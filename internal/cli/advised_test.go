@@ -149,7 +149,7 @@ func kindOf(name string) string {
 var executors = []string{
 	"test/e2e/install TestAdvice_OfKubectl",
 	"test/e2e/install TestInstall_ThreeCommandsToAFirstWork",
-	"test/e2e/faults TestDay",
+	"test/e2e/troubleshooting TestDay",
 }
 
 // TestAdvice_OfKubectlIsExecuted: each command of kubectl that a message, an alert, a note of a chart or a page

@@ -17,8 +17,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/childproc"
 	"github.com/hawser-io/hawser/internal/local/fleet"
+	"github.com/hawser-io/hawser/test/consistency"
 	"github.com/hawser-io/hawser/test/e2e/harness"
-	"github.com/hawser-io/hawser/test/witness"
 )
 
 // steadyWorks per cluster live through all outages.
@@ -27,8 +27,8 @@ const steadyWorks = 50
 // load is what all outages have in common: works with counters, and a watch on
 // both clusters that never ends, not even between scenarios.
 type load struct {
-	*witness.Works
-	steady []witness.Key
+	*consistency.Works
+	steady []consistency.Key
 
 	stop    context.CancelFunc
 	watches sync.WaitGroup
@@ -63,19 +63,19 @@ func (f *Fleet) outage(t *testing.T) *load {
 func (f *Fleet) startLoad(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	l := &load{stop: stop, Works: &witness.Works{
-		Hub: f.HubAPI.Work, Clusters: map[string]witness.Cluster{}, Namespace: "outages", History: witness.NewHistory(time.Now),
+	l := &load{stop: stop, Works: &consistency.Works{
+		Hub: f.HubAPI.Work, Clusters: map[string]consistency.Cluster{}, Namespace: "outages", History: consistency.NewHistory(time.Now),
 	}}
 	for name, c := range f.API {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.Namespace}}
 		if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		l.Clusters[name] = witness.Cluster{Kube: c.Kube, Work: c.Work}
-		w := witness.Watch{Cluster: name, Client: c.Kube, Namespace: l.Namespace, History: l.History}
+		l.Clusters[name] = consistency.Cluster{Kube: c.Kube, Work: c.Work}
+		w := consistency.Watch{Cluster: name, Client: c.Kube, Namespace: l.Namespace, History: l.History}
 		l.watches.Go(func() { w.Run(ctx) })
 		for i := range steadyWorks {
-			l.steady = append(l.steady, witness.Key{Cluster: name, Name: fmt.Sprintf("steady-%02d", i)})
+			l.steady = append(l.steady, consistency.Key{Cluster: name, Name: fmt.Sprintf("steady-%02d", i)})
 		}
 	}
 	f.load = l
@@ -92,19 +92,19 @@ func (f *Fleet) endLoad() {
 }
 
 // each writes works, some at a time.
-func (l *load) each(t *testing.T, keys []witness.Key, write func(context.Context, witness.Key) error) {
+func (l *load) each(t *testing.T, keys []consistency.Key, write func(context.Context, consistency.Key) error) {
 	t.Helper()
-	if err := witness.Each(t.Context(), keys, write); err != nil {
+	if err := consistency.Each(t.Context(), keys, write); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // keys names works, on both clusters.
-func keys(names ...string) []witness.Key {
-	var all []witness.Key
+func keys(names ...string) []consistency.Key {
+	var all []consistency.Key
 	for _, c := range []string{cluster1, cluster2} {
 		for _, n := range names {
-			all = append(all, witness.Key{Cluster: c, Name: n})
+			all = append(all, consistency.Key{Cluster: c, Name: n})
 		}
 	}
 	return all
@@ -128,7 +128,7 @@ func (l *load) duringUpdates(t *testing.T, rounds int, act func()) {
 	defer acted.Store(true) // act may have failed the test
 	go func() {
 		for round := 0; round < rounds || !acted.Load(); round++ {
-			if err := witness.Each(t.Context(), l.steady, l.Update); err != nil {
+			if err := consistency.Each(t.Context(), l.steady, l.Update); err != nil {
 				written <- err
 				return
 			}
@@ -187,15 +187,15 @@ func (f *Fleet) killDuringUpdates(t *testing.T, l *load, program string, next []
 }
 
 // steadyOn returns the steady works of one cluster.
-func (l *load) steadyOn(cluster string) []witness.Key {
-	return slices.DeleteFunc(slices.Clone(l.steady), func(k witness.Key) bool { return k.Cluster != cluster })
+func (l *load) steadyOn(cluster string) []consistency.Key {
+	return slices.DeleteFunc(slices.Clone(l.steady), func(k consistency.Key) bool { return k.Cluster != cluster })
 }
 
 // spoil changes some objects of steady works by hand, but not their counters.
 func (l *load) spoil(t *testing.T, cluster string) {
 	t.Helper()
-	typ, patch := harness.MergePatch(map[string]any{"data": map[string]string{witness.FixedField: "spoiled"}})
-	l.each(t, l.steadyOn(cluster)[:5], func(ctx context.Context, k witness.Key) error {
+	typ, patch := harness.MergePatch(map[string]any{"data": map[string]string{consistency.FixedField: "spoiled"}})
+	l.each(t, l.steadyOn(cluster)[:5], func(ctx context.Context, k consistency.Key) error {
 		_, err := l.Clusters[cluster].Kube.CoreV1().ConfigMaps(l.Namespace).Patch(ctx, k.Name, typ, patch, metav1.PatchOptions{})
 		return err
 	})
@@ -205,13 +205,13 @@ func (l *load) spoil(t *testing.T, cluster string) {
 func (l *load) repaired(t *testing.T, cluster string) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {
-		objects, err := l.Clusters[cluster].Kube.CoreV1().ConfigMaps(l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: witness.Label})
+		objects, err := l.Clusters[cluster].Kube.CoreV1().ConfigMaps(l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: consistency.Label})
 		if err != nil {
 			return err
 		}
 		for _, o := range objects.Items {
-			if o.Data[witness.FixedField] != witness.FixedValue {
-				return fmt.Errorf("%s/%s is still %s", cluster, o.Name, o.Data[witness.FixedField])
+			if o.Data[consistency.FixedField] != consistency.FixedValue {
+				return fmt.Errorf("%s/%s is still %s", cluster, o.Name, o.Data[consistency.FixedField])
 			}
 		}
 		return nil

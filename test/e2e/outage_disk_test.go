@@ -9,8 +9,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/local/fleet"
 	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/test/consistency"
 	"github.com/hawser-io/hawser/test/e2e/harness"
-	"github.com/hawser-io/hawser/test/witness"
 )
 
 // TestBrokerRestoredFromBackup: what happened since the backup, and while the
@@ -64,7 +64,7 @@ func TestBrokerReplaced(t *testing.T) {
 	l.each(t, keys("lost-created"), l.Create)
 	l.each(t, l.steadyOn(cluster1), l.Update)
 	l.each(t, forgotten, l.Delete)
-	l.each(t, forgotten, func(ctx context.Context, k witness.Key) error {
+	l.each(t, forgotten, func(ctx context.Context, k consistency.Key) error {
 		typ, patch := harness.MergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
 		_, err := f.HubAPI.Work.WorkV1().ManifestWorks(k.Cluster).Patch(ctx, k.Name, typ, patch, metav1.PatchOptions{})
 		return err

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hawser-io/hawser/test/witness"
+	"github.com/hawser-io/hawser/test/consistency"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 
 // load writes works until it is told to stop.
 type load struct {
-	*witness.Works
+	*consistency.Works
 	seed                      uint64
 	created, updated, deleted atomic.Int64
 }
@@ -37,7 +37,7 @@ func (l *load) run(ctx context.Context, clusters []string) error {
 	for i := range writers {
 		w := writer{load: l, random: random(l.seed, fmt.Sprint("writer ", i))}
 		for n := range worksOfWriter {
-			w.away = append(w.away, witness.Key{Cluster: clusters[n%len(clusters)], Name: fmt.Sprintf("soak-%d-%d", i, n)})
+			w.away = append(w.away, consistency.Key{Cluster: clusters[n%len(clusters)], Name: fmt.Sprintf("soak-%d-%d", i, n)})
 		}
 		wg.Go(func() {
 			if err := w.run(failed); err != nil {
@@ -57,7 +57,7 @@ func (l *load) run(ctx context.Context, clusters []string) error {
 type writer struct {
 	*load
 	random      *rand.Rand
-	there, away []witness.Key
+	there, away []consistency.Key
 }
 
 func (w *writer) run(ctx context.Context) error {
@@ -95,7 +95,7 @@ func (w *writer) write(ctx context.Context) error {
 }
 
 // move takes an element out of one list and puts it at the end of another.
-func move(from, to *[]witness.Key, i int) witness.Key {
+func move(from, to *[]consistency.Key, i int) consistency.Key {
 	k := (*from)[i]
 	*from = append((*from)[:i:i], (*from)[i+1:]...)
 	*to = append(*to, k)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/local/controlplane"
 	"github.com/hawser-io/hawser/internal/local/fleet"
-	"github.com/hawser-io/hawser/test/witness"
+	"github.com/hawser-io/hawser/test/consistency"
 )
 
 // The clusters; the second one's agent is the victim.
@@ -137,8 +137,8 @@ func (s *soak) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.load = &load{seed: s.seed, Works: &witness.Works{
-		Hub: hub, Clusters: map[string]witness.Cluster{}, Namespace: "soak", History: witness.NewHistory(time.Now),
+	s.load = &load{seed: s.seed, Works: &consistency.Works{
+		Hub: hub, Clusters: map[string]consistency.Cluster{}, Namespace: "soak", History: consistency.NewHistory(time.Now),
 	}}
 	for name, c := range s.fleet.Clusters {
 		work, err := workclientOf(c)
@@ -157,8 +157,8 @@ func (s *soak) prepare(ctx context.Context) error {
 		if _, err := kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		s.load.Clusters[name] = witness.Cluster{Kube: kube, Work: work}
-		w := witness.Watch{Cluster: name, Client: kube, Namespace: s.load.Namespace, History: s.load.History}
+		s.load.Clusters[name] = consistency.Cluster{Kube: kube, Work: work}
+		w := consistency.Watch{Cluster: name, Client: kube, Namespace: s.load.Namespace, History: s.load.History}
 		s.watch.Go(func() { w.Run(ctx) })
 	}
 	return nil

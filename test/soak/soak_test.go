@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-io/hawser/test/witness"
+	"github.com/hawser-io/hawser/test/consistency"
 )
 
 func TestPlan_KillsInStormsAndRestsBesideTheWindows(t *testing.T) {
@@ -197,7 +197,7 @@ func TestPlan_DetectsGrowth(t *testing.T) {
 }
 
 func TestWriter_KeepsItsWorksApart(t *testing.T) {
-	w := writer{there: []witness.Key{{Name: "a"}, {Name: "b"}, {Name: "c"}}}
+	w := writer{there: []consistency.Key{{Name: "a"}, {Name: "b"}, {Name: "c"}}}
 	if k := move(&w.there, &w.away, 1); k.Name != "b" {
 		t.Errorf("moved %s", k.Name)
 	}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/local/controlplane"
 	"github.com/hawser-io/hawser/internal/local/fleet"
-	"github.com/hawser-io/hawser/internal/testkit/testlog"
+	"github.com/hawser-io/hawser/tools/testlog"
 )
 
 // Fleet is what a scenario runs on. Its steps end the test when they fail, and

@@ -1,0 +1,23 @@
+package architecture
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestMutants_Apply: each planted bug of the simulator still fits the code that it is planted in.
+func TestMutants_Apply(t *testing.T) {
+	patches, err := filepath.Glob(filepath.Join(root, "test/sim/mutants/*.patch"))
+	if err != nil || len(patches) == 0 {
+		t.Fatalf("no mutant is found: %v", err)
+	}
+	for _, patch := range patches {
+		name := filepath.Base(patch)
+		cmd := exec.CommandContext(t.Context(), "git", "apply", "--check", "--verbose", "test/sim/mutants/"+name)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}

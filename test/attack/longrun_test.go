@@ -1,0 +1,154 @@
+//go:build linux
+
+package attack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The bounds where times are not compared. The deadlines are wide: a fleet that is served
+// needs a tenth of a second, and one that starves is never served.
+const (
+	// lasts is how long an attack goes on at least.
+	lasts = 2 * time.Second
+	// starves is how long each cluster may wait for the first success.
+	starves = 10 * time.Second
+	// fewest is how many things of a kind may be given up in an attack; of more than two hundred
+	// one in a hundred.
+	fewest = 2
+)
+
+// survive attacks the broker once, and fails the test if a cluster of the fleet starves, or the broker
+// takes too much.
+func (s *stage) survive(name string) {
+	s.t.Helper()
+	r := s.raid(name, func(began time.Time) {
+		enough := lasts
+		if name == "outlive" { // they outlive in the attack, or never
+			enough = max(enough, 2*time.Second+maxOutlive())
+		}
+		pause(s.t, enough)
+		s.goesOn("under attack", began, s.wanted(name))
+	})
+	s.unharmed(r)
+	s.goesOn("after the attack", r.ended, s.wanted(name))
+	for _, what := range []string{"delivery", "status", "connect"} {
+		if bad := tooMany(s.fleet.output(), what, r.began, r.ended); bad != "" {
+			s.t.Error(bad)
+		}
+	}
+}
+
+// wanted are the successes that are waited for: a delivery to each cluster and a status of each, a connection, and,
+// where there is a hub, its answers. Beside the flood of works there are no statuses: before the
+// fleet reports, it publishes works of the flooded cluster, which wait with the flood.
+func (s *stage) wanted(name string) []string {
+	want := []string{"connect"}
+	for i := range clusters {
+		want = append(want, "delivery "+cluster(i))
+		if name != "specflood" {
+			want = append(want, "status "+cluster(i))
+		}
+	}
+	if s.hub != nil {
+		want = append(want, requestedCSRs...)
+	}
+	return want
+}
+
+// goesOn waits until the whole fleet had a success that began after a moment.
+func (s *stage) goesOn(when string, since time.Time, want []string) {
+	s.t.Helper()
+	missing := ""
+	ctx, cancel := context.WithTimeout(s.t.Context(), starves)
+	defer cancel()
+	_ = every(ctx, 20*time.Millisecond, func() error { // until all were served
+		if missing = unserved(s.fleet.output(), since, want); missing == "" {
+			return io.EOF
+		}
+		return nil
+	})
+	if missing != "" {
+		s.t.Errorf("%s nothing went well for %v: %s", when, time.Since(since).Round(time.Millisecond), missing)
+		return
+	}
+	s.t.Logf("%s all were served within %v", when, time.Since(since).Round(time.Millisecond))
+}
+
+// unserved names the wanted successes that did not come since a moment.
+func unserved(reported []outputLine, since time.Time, want []string) string {
+	served := map[string]bool{}
+	for _, l := range reported {
+		if l.Took < givenUp && !l.At.Before(since) {
+			served[l.What+" "+l.Of] = true
+			served[l.What] = true
+		}
+	}
+	return strings.Join(slices.DeleteFunc(slices.Clone(want), func(what string) bool { return served[what] }), ", ")
+}
+
+// tooMany says if too many of a kind that began between two moments failed, or took longer than the
+// fleet waits.
+func tooMany(reported []outputLine, what string, from, to time.Time) string {
+	all, n, why := 0, 0, ""
+	for _, l := range reported {
+		if l.What != what || l.At.Before(from) || !l.At.Before(to) {
+			continue
+		}
+		all++
+		if l.Took >= givenUp {
+			n, why = n+1, l.Text
+		}
+	}
+	if n <= max(fewest, all/100) {
+		return ""
+	}
+	return fmt.Sprintf("%s: %d of %d were given up, the last: %s", what, n, all, why)
+}
+
+// TestSurvive_NamesTheStarving: one cluster that gets nothing is enough, and so is a success before the
+// attack, or too late.
+func TestSurvive_NamesTheStarving(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	s := &stage{hub: &actor{}}
+	var whole []outputLine
+	for _, what := range s.wanted("joiners") {
+		what, of, _ := strings.Cut(what, " ")
+		whole = append(whole, outputLine{At: began, What: what, Of: of})
+	}
+	for i, want := range s.wanted("joiners") {
+		for _, l := range []outputLine{{}, {At: began.Add(-time.Second)}, {At: began, Took: givenUp}} {
+			reports := slices.Clone(whole)
+			l.What, l.Of = reports[i].What, reports[i].Of
+			reports[i] = l
+			if got := unserved(reports, began, s.wanted("joiners")); got != want {
+				t.Errorf("%+v: starves %q, want %q", l, got, want)
+			}
+		}
+	}
+	if got := unserved(whole, began, s.wanted("joiners")); len(whole) != 1+2*clusters+2 || got != "" {
+		t.Errorf("all %d are served, and %q starves", len(whole), got)
+	}
+	var reported []outputLine
+	for n := range 1000 {
+		l := outputLine{At: began, What: "status", Text: "refused"}
+		if n < 11 {
+			l.Took = givenUp
+		}
+		reported = append(reported, l, outputLine{At: began.Add(time.Minute), What: "status", Took: givenUp}, outputLine{At: began, What: "connect", Took: givenUp})
+	}
+	to := began.Add(time.Second)
+	if got, want := tooMany(reported, "status", began, to), "status: 11 of 1000 were given up, the last: refused"; got != want {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	if got := tooMany(reported[6:], "status", began, to) + tooMany(reported[:6], "connect", began, to); got != "" {
+		t.Errorf("found %q", got)
+	}
+}

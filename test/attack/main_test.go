@@ -1,0 +1,47 @@
+//go:build linux
+
+// Package attack attacks a real broker while a well-behaved fleet uses it, and
+// measures what the fleet notices. Broker and fleet share core 0, the attacker
+// is a process of its own on core 1; the reference is the same attacker against
+// a sink on core 0 that accepts and discards. README.md beside this file says
+// what is measured and how to run one attack.
+package attack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+)
+
+// part makes of the test binary one of the processes of an attack.
+const part = "HAWSER_HOSTILE_PART"
+
+// parts are those processes. Each ends with its context, at SIGTERM.
+var parts = map[string]func(ctx context.Context) error{
+	"fleet":       runFleet,
+	"hub":         runHub,
+	"sink":        runSink,
+	"slow-broker": runSlowBroker,
+}
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(part)
+	if name == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	run, ok := parts[name]
+	if !ok {
+		run = func(ctx context.Context) error { return runAttack(ctx, name) }
+	}
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}

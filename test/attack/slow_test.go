@@ -1,0 +1,118 @@
+//go:build linux
+
+package attack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/listener"
+	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
+	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/childproc"
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/memlimit"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/internal/taskgroup"
+	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/internal/testkit"
+)
+
+// TestSpecFlood: what is published of one cluster without end, with the certificate of the source
+// that all clusters have, waits for itself, and what is published of others does not wait for
+// it. The disk is slow, so that it is the queue for it where both meet. Times say nothing in
+// themselves then: they are compared with what the flood itself waits, which needs no quiet
+// machine.
+func TestSpecFlood(t *testing.T) {
+	s := prepareStage(t)
+	s.brokerAt = childproc.Spec{
+		Name: "slow broker", Path: "taskset", Args: []string{"-c", "0", os.Args[0]}, LogFile: filepath.Join(s.dir, "broker.log"),
+		Env: []string{part + "=slow-broker", "HAWSER_HOSTILE_ADDR=" + s.addr, "HAWSER_HOSTILE_ADMIN=" + s.admin,
+			"HAWSER_HOSTILE_PKI=" + string(s.pki), "HAWSER_HOSTILE_DATA=" + filepath.Join(s.dir, "data")},
+		Ready: s.ready,
+	}
+	s.start(false)
+	if !measures() {
+		s.survive("specflood")
+	} else if late, _ := s.attack("specflood", window(t), 1); late != "" {
+		t.Error(late)
+	}
+	s.verify()
+}
+
+const (
+	// commitTakes is how long the slow disk needs for a commit.
+	commitTakes = 100 * time.Millisecond
+	// maxShare is how long a delivery may take of the time that a publish of the flood takes
+	// until it is answered. In one line both would wait as long, and the agent is behind that.
+	maxShare = 0.5
+)
+
+// share says whether what the fleet publishes waits for the flood.
+func share(s *stage, attacker *actor, from, to time.Time) string {
+	s.t.Helper()
+	flooded, delivered := attacker.took("flooded", from, to), s.fleet.took("delivery", from, to)
+	if len(flooded) < 20 || len(delivered) < 20 {
+		s.t.Fatalf("%d publishes of the flood and %d of the fleet were answered", len(flooded), len(delivered))
+	}
+	own, others := median(flooded), median(delivered)
+	s.t.Logf("half of the flood waits %v, half of the others %v", own, others)
+	if float64(others) > maxShare*float64(own) {
+		return fmt.Sprintf("half of the deliveries take %v, and half of the flood that they are not to wait for %v", others, own)
+	}
+	return ""
+}
+
+// runSlowBroker is the broker on a disk that is slow, and otherwise as hawser-broker puts it
+// together.
+func runSlowBroker(ctx context.Context) (err error) {
+	files, log := pki.Dir(os.Getenv("HAWSER_HOSTILE_PKI")), slog.New(slog.NewTextHandler(os.Stderr, nil))
+	creds, err := identity.Files{CA: files.CACert(), Cert: files.Cert(pki.Broker, "broker"), Key: files.Key(pki.Broker, "broker")}.Server(func(error) {})
+	if err != nil {
+		return err
+	}
+	disk, err := pebble.Open(pebble.Options{Dir: os.Getenv("HAWSER_HOSTILE_DATA"), Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, disk.Close()) }()
+	b, err := broker.New(broker.Config{Store: slowDisk{disk}, Log: log})
+	if err != nil {
+		return err
+	}
+	front, err := listengrpc.New(listengrpc.Config{
+		Config: listener.Config{
+			Addr: os.Getenv("HAWSER_HOSTILE_ADDR"), Credentials: creds, Denials: b.Denials(), Log: log,
+			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: source}),
+		},
+		Server: b, Inspector: b,
+	})
+	if err != nil {
+		return err
+	}
+	health := &telemetry.Health{}
+	health.Add("grpc", front.Ready)
+	admin := telemetry.Admin{Addr: os.Getenv("HAWSER_HOSTILE_ADMIN"), Registry: prometheus.NewRegistry(), Health: health, Log: log}
+	return taskgroup.Group(ctx,
+		taskgroup.Task{Name: "broker", Run: b.Run}, taskgroup.Task{Name: "grpc", Run: front.Run}, taskgroup.Task{Name: "admin", Run: admin.Run}, memlimit.GiveMemoryBack())
+}
+
+// slowDisk is a store whose commits take their time.
+type slowDisk struct{ store.Store }
+
+func (d slowDisk) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	wait, stop := context.WithTimeout(ctx, commitTakes)
+	<-wait.Done()
+	stop()
+	return d.Store.Commit(ctx, ops)
+}

@@ -1,0 +1,234 @@
+package troubleshooting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/hawser-io/hawser/internal/childproc"
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// look is a command of an operator, as it is typed.
+type look struct {
+	command string
+	// output is a regular expression for the line that tells the cause.
+	output string
+	// next is one for the line that tells the operator how to go on.
+	next string
+	// past: the line is about what happened, and stays when all is well again.
+	past bool
+}
+
+// operator is who sits at the hub with kubectl and hawser.
+type operator struct {
+	*harness.Fleet
+	t    *testing.T
+	home string
+	env  []string
+	// renamed are names of this run and those that the page has for them, in pairs.
+	renamed []string
+	version string
+}
+
+// sit gives a test an operator.
+func sit(t *testing.T) *operator {
+	t.Helper()
+	f := shared
+	o := &operator{Fleet: f, t: t, home: t.TempDir()}
+	o.env = append(os.Environ(),
+		"PATH="+filepath.Dir(f.Kubectl())+":"+filepath.Join(f.Root, "bin")+":"+os.Getenv("PATH"),
+		"KUBECONFIG="+f.Hub.KubeconfigPath, "HOME="+o.home, "XDG_CONFIG_HOME=", "HTTPS_PROXY=", "https_proxy=",
+	)
+	ip, _, err := net.SplitHostPort(f.BrokerAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	webhook, _, err := net.SplitHostPort(f.Program("hub-source").Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := childproc.Run(t.Context(), filepath.Join(f.Root, "bin", "hawser"), "version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.version = strings.Fields(string(version))[1]
+	o.renamed = []string{string(f.PKI()) + "/", "certs/", o.home + "/", "",
+		"https://" + webhook + ":9443/", "https://hawser-hub-source.hawser.svc:443/", webhook, "10.0.0.7",
+		f.BrokerAddr(), "broker.example:8090", ip, "192.0.2.10"}
+	o.trust(f.BrokerAddr(), "", pki.Operator, "operator")
+	o.forget(cluster)
+	t.Cleanup(o.leave)
+	return o
+}
+
+// forget takes away the Events of earlier tests, whose works had the same names.
+func (o *operator) forget(namespace string) {
+	o.t.Helper()
+	if err := o.HubAPI.Kube.CoreV1().Events(namespace).DeleteCollection(o.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// leave waits until nothing is left of the test's works.
+func (o *operator) leave() {
+	left := ""
+	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, harness.Within, true, func(ctx context.Context) (bool, error) {
+		works, err := o.HubAPI.Work.WorkV1().ManifestWorks("").List(ctx, metav1.ListOptions{})
+		left = fmt.Sprint(err)
+		if err == nil {
+			left = ""
+			for _, w := range works.Items {
+				if !disconnected[w.Namespace] {
+					left += w.Namespace + "/" + w.Name + " "
+				}
+			}
+		}
+		return left == "", nil
+	})
+	if err != nil {
+		o.t.Errorf("the works do not go: %s", left)
+	}
+}
+
+// trust writes the file by which hawser finds the broker, and the certificate it comes with.
+func (o *operator) trust(broker, serverName string, role pki.Role, name string) {
+	o.t.Helper()
+	dir := o.PKI()
+	o.write(".config/hawser/config.yaml", fmt.Sprintf("currentContext: prod\ncontexts:\n  prod: {broker: %q, serverName: %q, ca: %s, cert: %s, key: %s}\n",
+		broker, serverName, dir.CACert(), dir.Cert(role, name), dir.Key(role, name)))
+}
+
+// write puts a file into the home of the operator.
+func (o *operator) write(name, text string) {
+	o.t.Helper()
+	path := filepath.Join(o.home, name)
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err := errors.Join(err, os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// types runs a command and returns its screen. How it ends does not matter: many of these
+// commands fail, and say why.
+func (o *operator) types(ctx context.Context, command string) (string, error) {
+	argv := strings.Fields(command)
+	for _, dir := range []string{filepath.Dir(o.Kubectl()), filepath.Join(o.Root, "bin")} {
+		if path := filepath.Join(dir, argv[0]); exists(path) {
+			cmd := exec.CommandContext(ctx, path, argv[1:]...)
+			cmd.Dir, cmd.Env = o.home, o.env
+			out, err := cmd.CombinedOutput()
+			if e := new(exec.ExitError); errors.As(err, &e) {
+				err = ctx.Err()
+			}
+			return normalize(strings.NewReplacer(o.renamed...).Replace(string(out)), o.version), err
+		}
+	}
+	return "", fmt.Errorf("%s: there is no program %s", command, argv[0])
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// sees has an operator look until the cause is on the screen, as docs/troubleshooting.md
+// prints it below the name of the fault.
+func (o *operator) sees(fault string, looks ...look) {
+	o.t.Helper()
+	page := page{filepath.Join(o.Root, "docs", "troubleshooting.md"), fault}
+	update, printed := os.Getenv("UPDATE") != "", ""
+	if !update {
+		var err error
+		if printed, err = page.read(); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	last := ""
+	harness.Eventually(o.t, func(ctx context.Context) error {
+		screen, err := o.screen(ctx, looks)
+		if err != nil {
+			return err
+		}
+		same := screen == printed
+		if update { // what is still changing is not printed
+			same = screen == last
+			last = screen
+		}
+		if !same {
+			return errors.New("docs/troubleshooting.md prints something else (UPDATE=1 prints this): " + cmp.Diff(printed, screen))
+		}
+		return nil
+	})
+	if update {
+		if err := page.write(last); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+}
+
+// screen is what the commands print, each with its cause and the next step on it.
+func (o *operator) screen(ctx context.Context, looks []look) (screen string, err error) {
+	for _, l := range looks {
+		out, failed := o.types(ctx, l.command)
+		if failed != nil {
+			return "", failed
+		}
+		for _, want := range []string{l.output, l.next} {
+			if !regexp.MustCompile(want).MatchString(out) {
+				err = errors.Join(err, fmt.Errorf("%s does not say %q:\n%s", l.command, want, shortened(out)))
+			}
+		}
+		screen += "$ " + l.command + "\n" + shortened(out)
+	}
+	return screen, err
+}
+
+// shortened leaves rows out of a long table, which says so.
+func shortened(out string) string {
+	const most, begin = 20, 3
+	lines := strings.SplitAfter(out, "\n")
+	if len(lines) <= most {
+		return out
+	}
+	return strings.Join(lines[:begin], "") + fmt.Sprintf("… (%d more lines)\n", len(lines)-1-begin)
+}
+
+// isWell has an operator look until none of the causes is on the screen any more.
+func (o *operator) isWell(looks ...look) {
+	o.t.Helper()
+	harness.Eventually(o.t, func(ctx context.Context) error {
+		for _, l := range looks {
+			out, err := o.types(ctx, l.command)
+			if err == nil && !l.past && regexp.MustCompile(l.output).MatchString(out) {
+				err = fmt.Errorf("%s still says %q:\n%s", l.command, l.output, out)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// passes has an operator look until a command says that all is well.
+func (o *operator) passes(command, reported string) {
+	o.t.Helper()
+	harness.Eventually(o.t, func(ctx context.Context) error {
+		_, err := o.screen(ctx, []look{{command: command, output: reported}})
+		return err
+	})
+}

@@ -1,0 +1,122 @@
+package troubleshooting
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"github.com/hawser-io/hawser/internal/pki"
+	"github.com/hawser-io/hawser/test/e2e/harness"
+)
+
+// The clusters from which no agent answers, each for another reason.
+const down, wrong, ended, misspelt = "paris", "rome", "oslo", "clutser1"
+
+// disconnected are clusters whose works stay over the tests of the day.
+var disconnected = map[string]bool{down: true, wrong: true, ended: true, misspelt: true}
+
+// quiet is a cluster from which no agent answers.
+type quiet struct {
+	fault string
+	looks []look
+	mend  func()
+}
+
+// reportedAfter is until hub-source says on the hub that a cluster has no agent: the five minutes that an
+// agent may be away, the minute in which the broker tells it, and what a busy machine needs.
+const reportedAfter = 6*time.Minute + harness.Within
+
+// disconnect stages all of them. Only after minutes the hub says that a cluster has no agent, so they
+// come first, and are looked at last.
+func disconnect(t *testing.T) []quiet {
+	t.Helper()
+	o := sit(t)
+	// looks has the cause and the next step of the cluster's row, and those of the work's Events.
+	looks := func(name, row, rowNext, event, eventNext string) []look {
+		return []look{
+			{command: "hawser get clusters " + name, output: name + row, next: rowNext},
+			{command: warnings("web", name), output: event, next: eventNext, past: true},
+		}
+	}
+	none := func(name string) string {
+		return `AgentNotHeard .*no agent of cluster "` + name + `" is connected to the broker since `
+	}
+	renewed := o.hasAnEndedCertificate()
+	return []quiet{
+		{"agent down", looks(down, ` +Offline `, `\n`+down+` .*check `, none(down), `check that its agent runs and reaches the broker`), o.stopsAnswering()},
+		{"wrong certificate", looks(wrong, ` +Refused .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`,
+			`AgentNotHeard .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`), o.hasTheWrongCertificate()},
+		{"agent certificate expired", looks(ended, ` +Offline .*the certificate of its agent ended`, `put a new one into its Secret`,
+			`AgentNotHeard .*the certificate of its agent ended at `, `put a new one into its Secret, or have it join again`), renewed},
+		{"misspelt cluster", looks(misspelt, ` +NeverSeen +1 `, `is the name misspelt, or does its agent not reach the broker\?`,
+			`ClusterUnknown .*no agent of cluster "`+misspelt+`" has ever come to the broker`, `is the namespace misspelt\? Else start its agent`), o.isMisspelt()},
+	}
+}
+
+// workOf is the work that a silent cluster has.
+func (o *operator) workOf(name, value string) *workv1.ManifestWork {
+	o.t.Helper()
+	w := web(o.t, value)
+	w.Namespace = name
+	return w
+}
+
+func (o *operator) stopsAnswering() (mend func()) {
+	o.JoinAs(o.t, down)
+	o.forget(down)
+	stop := o.RunAgent(o.t, cluster, down, "--hub-identity="+down)
+	o.Deliver(o.t, o.workOf(down, "old"))
+	stop()
+	o.Update(o.t, down, "web", func(w *workv1.ManifestWork) { w.Spec = o.workOf(down, "new").Spec })
+	return func() { o.RunAgent(o.t, cluster, down, "--hub-identity="+down) }
+}
+
+func (o *operator) hasTheWrongCertificate() (mend func()) {
+	o.JoinAs(o.t, wrong)
+	o.comesWith(wrong, cluster)
+	return func() { o.carry(wrong, wrong) }
+}
+
+func (o *operator) hasAnEndedCertificate() (mend func()) {
+	o.JoinAs(o.t, ended)
+	if _, err := o.PKI().Issue(pki.Request{Role: pki.Agent, Name: ended, Valid: pki.Starting(time.Now(), 20*time.Second)}, true); err != nil {
+		o.t.Fatal(err)
+	}
+	o.Ready(o.t, o.comesWith(ended, ended))
+	harness.Eventually(o.t, func(ctx context.Context) error {
+		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, output: "Offline"}})
+		return err
+	})
+	o.Update(o.t, ended, "web", func(w *workv1.ManifestWork) { w.Spec = o.workOf(ended, "new").Spec })
+	return func() {
+		o.JoinAs(o.t, ended)
+		o.carry(ended, ended)
+	}
+}
+
+func (o *operator) isMisspelt() (mend func()) {
+	namespace(o.t, o.HubAPI, misspelt)
+	o.forget(misspelt)
+	o.Create(o.t, o.workOf(misspelt, "x"))
+	return func() {}
+}
+
+// look has an operator see one of the silent clusters, mend it, and see that it is well.
+func (q quiet) look(o *operator, name string) {
+	o.t.Helper()
+	harness.EventuallyWithin(o.t, reportedAfter, func(ctx context.Context) error {
+		events, err := o.HubAPI.Kube.CoreV1().Events(name).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
+		if err == nil && len(events.Items) == 0 {
+			err = fmt.Errorf("the hub says nothing of cluster %s", name)
+		}
+		return err
+	})
+	o.sees(q.fault, q.looks...)
+	q.mend()
+	o.DeleteWork(o.t, name, "web")
+	o.isWell(q.looks...)
+}

@@ -1,0 +1,149 @@
+package traceability
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// matrix is a table of docs/security.md: what each party can do to each thing.
+type matrix struct {
+	// corner is the head of the first column.
+	corner  string
+	clients []string
+	// rows are what there has to be a row for; nil: whatever there is.
+	rows []string
+	// cell is what a cell looks like; it ends in labels, except where it may go without.
+	cell *regexp.Regexp
+}
+
+// labelled is a cell that ends in labels, unlabelled one that may go without.
+var (
+	labelled   = regexp.MustCompile(`^[a-z][a-zA-Z', -]* M[0-9]+(?:, M[0-9]+)*$`)
+	unlabelled = regexp.MustCompile(`^(?:yes|–|[a-z, ]+ M[0-9]+)$`)
+	oneLabel   = regexp.MustCompile(`M[0-9]+`)
+)
+
+// everywhere are the parties that reach a hub, or a cluster.
+var everywhere = []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "broker", "operator", "viewer", "executor", "writer", "stock broker"}
+
+var matrices = []matrix{
+	{"can it", []string{"agent", "source", "viewer", "operator", "hub", "broker"}, nil, unlabelled},
+	{"on the hub", everywhere, []string{
+		"ManagedCluster: metadata", "ManagedCluster: spec, acceptance", "ManagedCluster: status",
+		"CertificateSigningRequest: make", "CertificateSigningRequest: approve", "CertificateSigningRequest: sign",
+		"Namespace", "Lease of a cluster", "Event", "ManifestWork: spec", "ManifestWork: status", "ManifestWork: finalizer, end",
+		"ManagedClusterAddOn: status", "tokens", "RoleBinding", "Secrets, ConfigMaps",
+	}, labelled},
+	{"in the broker", []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "operator", "viewer", "writer"}, []string{
+		"record: spec", "record: status", "record: deletion", "record: owner", "denials", "quotas, identities, configuration",
+		"orphans and approvals", "registration: clusters, acceptance", "registration: keys of tokens, CAs of agents",
+	}, labelled},
+	{"on the cluster", everywhere, []string{
+		"objects of works", "AppliedManifestWork", "the agent's Secret, ConfigMaps, Leases", "the key of the agent", "hub identity",
+	}, labelled},
+}
+
+// TestSecurity_EachCellHasItsTests: what docs/security.md says of what a party can make, change
+// or do is held by tests that are there, cell by cell.
+func TestSecurity_EachCellHasItsTests(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, bad := Parse(string(page))
+	report(t, bad)
+	report(t, notThere(root, rows))
+	var all []string
+	for _, m := range matrices {
+		used, bad := m.read(string(page))
+		report(t, bad)
+		all = append(all, used...)
+	}
+	slices.Sort(all)
+	report(t, unanswered(rows, slices.Compact(all)))
+}
+
+// read returns the labels that the cells of the matrix name on a page, each once, and what is
+// wrong with it.
+func (m matrix) read(markdown string) (used, bad []string) {
+	header := "| " + m.corner + " | " + strings.Join(m.clients, " | ") + " |"
+	_, rest, found := strings.Cut(markdown, header+"\n")
+	if !found {
+		return nil, []string{"no table begins with " + header}
+	}
+	var rows []string
+	for line := range strings.Lines(rest) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") {
+			break
+		}
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		if strings.HasPrefix(cells[0], "---") {
+			continue
+		}
+		rows = append(rows, strings.TrimSpace(cells[0]))
+		if len(cells) != 1+len(m.clients) {
+			bad = append(bad, fmt.Sprintf("%s: %d columns", line, len(cells)))
+			continue
+		}
+		for i, c := range cells[1:] {
+			if c = strings.TrimSpace(c); !m.cell.MatchString(c) {
+				bad = append(bad, fmt.Sprintf("%s, %s: %q does not end in a label, as no M1", cells[0], m.clients[i], c))
+			}
+			for _, l := range oneLabel.FindAllString(c, -1) {
+				if !slices.Contains(used, l) {
+					used = append(used, l)
+				}
+			}
+		}
+	}
+	for _, want := range m.rows {
+		if !slices.Contains(rows, want) {
+			bad = append(bad, fmt.Sprintf("%s: no row for %s", m.corner, want))
+		}
+	}
+	if m.rows != nil && len(rows) > len(m.rows) {
+		bad = append(bad, fmt.Sprintf("%s: %d rows, name them all in test/traceability", m.corner, len(rows)))
+	}
+	return used, bad
+}
+
+func TestMatrix(t *testing.T) {
+	const header = "| can it | agent | source | viewer | operator | hub | broker |\n|---|---|---|---|---|---|---|\n"
+	free := matrices[0]
+	used, bad := free.read(header + "| a | no M1 | no M2 | yes | – | of its own M1 | no M3 |\n\n| b | c |\n")
+	report(t, bad)
+	if !slices.Equal(used, []string{"M1", "M2", "M3"}) {
+		t.Errorf("used %v", used)
+	}
+	for wrong, want := range map[string]string{
+		"":                         "no table",
+		header + "| a | no M1 |\n": "2 columns",
+		header + "| a | no | – | – | – | – | yes |\n": "agent",
+	} {
+		_, bad := free.read(wrong)
+		wantOne(t, bad, want)
+	}
+
+	strict := matrix{"at home", []string{"cat", "dog"}, []string{"a", "b"}, labelled}
+	const home = "| at home | cat | dog |\n|---|---|---|\n"
+	used, bad = strict.read(home + "| a | no M1 | its own, some M2, M3 |\n| b | yes M1 | the dog's M4 |\n")
+	report(t, bad)
+	if !slices.Equal(used, []string{"M1", "M2", "M3", "M4"}) {
+		t.Errorf("used %v", used)
+	}
+	for wrong, want := range map[string]string{
+		home + "| a | no M1 | yes |\n| b | no M1 | no M1 |\n":                          `a , dog: "yes" does not end in a label`,
+		home + "| a | no M1 | – |\n| b | no M1 | no M1 |\n":                            "does not end in a label",
+		home + "| a | no M1 | no M1 |\n":                                               "no row for b",
+		home + "| a | no M1 | no M1 |\n| b | no M1 | no M1 |\n| c | no M1 | no M1 |\n": "3 rows",
+	} {
+		_, bad := strict.read(wrong)
+		wantOne(t, bad, want)
+	}
+}
