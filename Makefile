@@ -33,7 +33,7 @@ UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/(debian|mosquitto)$$|/t
 # Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 the tests that fail
 # are run once more, alone. $(1) goes into the name of the events' file.
 gotest = go run ./tools/testlog/gotest .cache/tests/$@$(1).json
-# The modules of this repository, those of the tools aside, and test/klusterlet, which is checked where it is built:
+# The modules of this repository, those of the tools aside, and test/ocm, which is checked where it is built:
 # its 130 modules more are fetched, and OCM compiled, for who runs OCM's programs alone.
 MODULES := . test/controlplane test/interop tools/release
 CONTROLPLANE := test/controlplane/build.sh
@@ -162,10 +162,10 @@ interop: ## run our parties against those of OCM's sdk-go, as processes of their
 .PHONY: klusterlet
 klusterlet: ## build OCM's own programs, of a module of their own, into bin/: four minutes the first time
 	@mkdir -p bin
-	@go -C test/klusterlet mod tidy -diff
-	@.ci/progress "building OCM's programs" go -C test/klusterlet build -v -ldflags '-s -w' -o $(CURDIR)/bin/klusterlet .
+	@go -C test/ocm mod tidy -diff
+	@.ci/progress "building OCM's programs" go -C test/ocm build -v -ldflags '-s -w' -o $(CURDIR)/bin/klusterlet .
 	@$(call ready,golangci-lint)
-	@cd test/klusterlet && $(call tool,golangci-lint) run
+	@cd test/ocm && $(call tool,golangci-lint) run
 
 .PHONY: charts
 charts: ## lint the Helm charts and compare what they render with what kustomize does

@@ -127,7 +127,7 @@ func newPlanes(t *testing.T) *rig {
 // sources returns the directory of a module that the stock programs are built of.
 func (r *rig) sources(module string) string {
 	r.Helper()
-	out, err := childproc.Run(r.Context(), "go", "-C", filepath.Join(root, "test", "klusterlet"), "list", "-mod=mod", "-m", "-f", "{{.Dir}}", module)
+	out, err := childproc.Run(r.Context(), "go", "-C", filepath.Join(root, "test", "ocm"), "list", "-mod=mod", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
 		r.Fatal(err)
 	}

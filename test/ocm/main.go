@@ -1,4 +1,4 @@
-// Command klusterlet is programs of Open Cluster Management v1.2.1 in one, as
+// Command ocm is programs of Open Cluster Management v1.2.1 in one, as
 // they are: the controllers of a hub, its gRPC server, and the two agents of a
 // klusterlet. The first two arguments name the program, the rest is its own
 // command line; `klusterlet registration agent --help` lists it.

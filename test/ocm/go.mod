@@ -1,4 +1,4 @@
-module github.com/hawser-io/hawser/test/klusterlet
+module github.com/hawser-io/hawser/test/ocm
 
 go 1.26.0
 
