@@ -1,4 +1,4 @@
-// Command stocksource is the work source of open-cluster-management.io/sdk-go
+// Command ocmsource is the work source of open-cluster-management.io/sdk-go
 // as it is, driven by a test: it creates, patches and deletes works as the
 // commands on standard input say, and prints what it sends and receives as JSON
 // lines. README.md in the directory above lists both.

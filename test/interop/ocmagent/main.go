@@ -1,4 +1,4 @@
-// Command stockagent is the work agent of open-cluster-management.io/sdk-go as
+// Command ocmagent is the work agent of open-cluster-management.io/sdk-go as
 // it is, driven by a test: it prints what it receives and sends as JSON lines,
 // and does on its works what the commands on standard input say. README.md in
 // the directory above lists both.

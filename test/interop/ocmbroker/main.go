@@ -1,4 +1,4 @@
-// Command stockbroker is the gRPC broker of open-cluster-management.io/sdk-go
+// Command ocmbroker is the gRPC broker of open-cluster-management.io/sdk-go
 // as it is, over works in memory, driven by a test: it keeps and sends the
 // events that the commands on standard input say, and prints what agents
 // publish as JSON lines. README.md in the directory above lists both.

@@ -1,4 +1,4 @@
-// Command stockklusterlet is the clients of open-cluster-management.io/sdk-go
+// Command ocmregistration is the clients of open-cluster-management.io/sdk-go
 // with which a klusterlet registers, as they are, driven by a test: it prints
 // what they receive and send as JSON lines, and does what the commands on
 // standard input say. README.md in the directory above lists both.
