@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/hawser-io/hawser/test/interop/internal/console"
+	"github.com/hawser-io/hawser/test/interopsdk/internal/console"
 )
 
 func main() {

@@ -1,4 +1,4 @@
-module github.com/hawser-io/hawser/test/interop
+module github.com/hawser-io/hawser/test/interopsdk
 
 go 1.26.0
 
