@@ -157,7 +157,7 @@ mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name trie
 interop: ## run our parties against those of OCM's sdk-go, as processes of their own
 	@mkdir -p bin/interop
 	@go -C test/interopsdk build -o $(CURDIR)/bin/interop/ ./...
-	@$(gotest) -count=1 ./test/interoptest
+	@$(gotest) -count=1 ./test/interop
 
 .PHONY: klusterlet
 klusterlet: ## build OCM's own programs, of a module of their own, into bin/: four minutes the first time
@@ -279,7 +279,7 @@ bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY
 	@$(if $(ONLY),true,go test -run '^$$' -bench LosesTheAnswer -benchtime 50x ./internal/hubsource/core)
 	@$(if $(ONLY),true,mkdir -p bin/interop)
 	@$(if $(ONLY),true,go -C test/interopsdk build -o $(CURDIR)/bin/interop/ ./...)
-	@$(if $(ONLY),true,go test -run '^$$' -bench . -benchtime 1x ./test/interoptest)
+	@$(if $(ONLY),true,go test -run '^$$' -bench . -benchtime 1x ./test/interop)
 	@$(if $(ONLY),true,HOSTILE=1s go test -count=1 -timeout 60m -v ./test/attack $(if $(CHECK),,|| true))
 
 .PHONY: clean
