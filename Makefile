@@ -35,7 +35,7 @@ UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/(debian|mosquitto)$$|/t
 gotest = go run ./tools/testlog/gotest .cache/tests/$@$(1).json
 # The modules of this repository, those of the tools aside, and test/ocm, which is checked where it is built:
 # its 130 modules more are fetched, and OCM compiled, for who runs OCM's programs alone.
-MODULES := . test/controlplane test/interopsdk tools/release
+MODULES := . test/controlplane test/interop/sdkgo tools/release
 CONTROLPLANE := test/controlplane/build.sh
 
 # What is released, and for what. The time of all that is packed is the commit's.
@@ -156,7 +156,7 @@ mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name trie
 .PHONY: interop
 interop: ## run our parties against those of OCM's sdk-go, as processes of their own
 	@mkdir -p bin/interop
-	@go -C test/interopsdk build -o $(CURDIR)/bin/interop/ ./...
+	@go -C test/interop/sdkgo build -o $(CURDIR)/bin/interop/ ./...
 	@$(gotest) -count=1 ./test/interop
 
 .PHONY: klusterlet
@@ -278,7 +278,7 @@ bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY
 	@go run ./test/bench $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
 	@$(if $(ONLY),true,go test -run '^$$' -bench LosesTheAnswer -benchtime 50x ./internal/hubsource/core)
 	@$(if $(ONLY),true,mkdir -p bin/interop)
-	@$(if $(ONLY),true,go -C test/interopsdk build -o $(CURDIR)/bin/interop/ ./...)
+	@$(if $(ONLY),true,go -C test/interop/sdkgo build -o $(CURDIR)/bin/interop/ ./...)
 	@$(if $(ONLY),true,go test -run '^$$' -bench . -benchtime 1x ./test/interop)
 	@$(if $(ONLY),true,HOSTILE=1s go test -count=1 -timeout 60m -v ./test/attack $(if $(CHECK),,|| true))
 

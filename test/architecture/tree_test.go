@@ -132,7 +132,7 @@ func product(t *testing.T) []source {
 	t.Helper()
 	var files []source
 	for _, s := range tree(t) {
-		if !strings.HasPrefix(s.path, "test/controlplane/") && !strings.HasPrefix(s.path, "test/interopsdk/") && !strings.HasPrefix(s.path, "tools/") {
+		if !strings.HasPrefix(s.path, "test/controlplane/") && !strings.HasPrefix(s.path, "test/interop/sdkgo/") && !strings.HasPrefix(s.path, "tools/") {
 			files = append(files, s)
 		}
 	}

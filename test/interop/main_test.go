@@ -1,8 +1,8 @@
 // Package interop runs Hawser's broker, source and agent against the agent,
 // the source and the broker of open-cluster-management.io/sdk-go, which are
-// processes of their own: the programs of the module test/interopsdk. The tests
+// processes of their own: the programs of the module test/interop/sdkgo. The tests
 // are named after the conformance cases of the OCM protocol (C11, C12, …);
-// README.md in test/interopsdk lists them. Where we differ from stock on purpose
+// README.md in test/interop/sdkgo lists them. Where we differ from stock on purpose
 // the test asserts our promise and docs/protocol.md says why.
 package interop
 

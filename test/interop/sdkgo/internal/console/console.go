@@ -15,7 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/test/interopsdk/internal/wire"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
 // Line is one line of output. What says what happened; the other fields are

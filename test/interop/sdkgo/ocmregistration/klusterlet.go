@@ -20,8 +20,8 @@ import (
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/builder"
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc"
 
-	"github.com/hawser-io/hawser/test/interopsdk/internal/console"
-	"github.com/hawser-io/hawser/test/interopsdk/internal/wire"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/console"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
 // klusterlet is the stock clients of one cluster. They share one connection, as

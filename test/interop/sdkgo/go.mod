@@ -1,4 +1,4 @@
-module github.com/hawser-io/hawser/test/interopsdk
+module github.com/hawser-io/hawser/test/interop/sdkgo
 
 go 1.26.0
 

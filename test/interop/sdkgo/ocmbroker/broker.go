@@ -21,8 +21,8 @@ import (
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/types"
 	stock "open-cluster-management.io/sdk-go/pkg/cloudevents/server/grpc"
 
-	"github.com/hawser-io/hawser/test/interopsdk/internal/console"
-	"github.com/hawser-io/hawser/test/interopsdk/internal/wire"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/console"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
 // broker is the stock broker with a service in memory behind it.

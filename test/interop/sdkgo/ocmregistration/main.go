@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/hawser-io/hawser/test/interopsdk/internal/console"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/console"
 )
 
 func main() {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/constants"
 
-	"github.com/hawser-io/hawser/test/interopsdk/internal/console"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/console"
 )
 
 func main() {

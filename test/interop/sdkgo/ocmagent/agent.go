@@ -19,8 +19,8 @@ import (
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/clients"
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/builder"
 
-	"github.com/hawser-io/hawser/test/interopsdk/internal/console"
-	"github.com/hawser-io/hawser/test/interopsdk/internal/wire"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/console"
+	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
 // agent is one stock work agent: client, store and informer.
