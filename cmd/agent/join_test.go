@@ -36,7 +36,7 @@ import (
 // TestJoin_LoadsWhatDeployShips: the overlay's arguments are read by the loader of the program,
 // the variables in them are there, and its roles are what the program needs.
 func TestJoin_LoadsWhatDeployShips(t *testing.T) {
-	overlay, base := deployfiles.Deployment(t, "../..", "agent-join"), deployfiles.Deployment(t, "../..", "agent")
+	overlay, base := deployfiles.Deployment(t, "../..", "agent-registration"), deployfiles.Deployment(t, "../..", "agent")
 	values, replace := map[string]string{"CLUSTER_NAME": "cluster1", "POD_IP": "127.0.0.1"}, []string{}
 	for _, e := range append(base.Spec.Template.Spec.Containers[0].Env, overlay.Spec.Template.Spec.Containers[0].Env...) {
 		replace = append(replace, "$("+e.Name+")", values[e.Name])
@@ -55,10 +55,10 @@ func TestJoin_LoadsWhatDeployShips(t *testing.T) {
 	if cfg.bootstrapConfig != "/etc/hawser/broker/config.yaml" || cfg.hubSecret != "hawser-agent-hub" || cfg.stateDir == "" {
 		t.Errorf("%q give %+v", args, cfg)
 	}
-	if d, err := readDriver(flagBootstrap, "../../deploy/agent-join/config.yaml", false); err != nil || len(d.unknown) > 0 || d.Token == "" {
+	if d, err := readDriver(flagBootstrap, "../../deploy/agent-registration/config.yaml", false); err != nil || len(d.unknown) > 0 || d.Token == "" {
 		t.Errorf("config.yaml: %+v, %v", d, err)
 	}
-	deployfiles.CompareRights(t, "../../deploy/agent-join/rbac.yaml", append(cfg.secretRights("hawser"), factRights...), deployfiles.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
+	deployfiles.CompareRights(t, "../../deploy/agent-registration/rbac.yaml", append(cfg.secretRights("hawser"), factRights...), deployfiles.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
 }
 
 // TestJoin_Refused: what cannot work is said before anything starts.

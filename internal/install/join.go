@@ -185,7 +185,7 @@ func (j Join) Agent(ctx context.Context) (Plan, error) {
 	if err != nil {
 		return p, err
 	}
-	agent, err := render(deploy.Files, "agent-join", j.Images)
+	agent, err := render(deploy.Files, "agent-registration", j.Images)
 	if err != nil {
 		return p, err
 	}

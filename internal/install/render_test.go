@@ -14,7 +14,7 @@ var images = Images{Registry: "registry.example.com/hawser", Version: "dev"}
 
 // Every base is rendered; test/e2e compares all of it with what kustomize renders.
 func TestRender_BasesOfDeploy(t *testing.T) {
-	for base, program := range map[string]string{"broker": "hawser-broker", "broker-registration": "hawser-broker", "hub-source": "hawser-hub-source", "hub-source-registration": "hawser-hub-source", "agent": "hawser-agent", "agent-join": "hawser-agent", "hub-source-policy": ""} {
+	for base, program := range map[string]string{"broker": "hawser-broker", "broker-registration": "hawser-broker", "hub-source": "hawser-hub-source", "hub-source-registration": "hawser-hub-source", "agent": "hawser-agent", "agent-registration": "hawser-agent", "hub-source-policy": ""} {
 		objects, err := render(deploy.Files, base, images)
 		if err != nil {
 			t.Fatal(err)

@@ -50,7 +50,7 @@ func TestRights_AreTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "cluster that joins", ofPlan(t, p), []string{"agent-join"}, nil) // no chart joins
+	same(t, "cluster that joins", ofPlan(t, p), []string{"agent-registration"}, nil) // no chart joins
 	simple := kustomize(t, filepath.Join(root, "deploy", "agent"))
 	if diff := cmp.Diff(rightsIn(t, simple), rightsIn(t, render(t, "agent", "hawser"))); diff != "" {
 		t.Errorf("agent (-kustomize +helm):\n%s", diff)

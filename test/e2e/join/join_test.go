@@ -71,7 +71,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", broker)
 
 	next() // the cluster asks
-	w.asKustomizeHasIt("cluster1", "agent-join")
+	w.asKustomizeHasIt("cluster1", "agent-registration")
 	w.start("cluster1", "hawser-agent")
 	access := []string{"--broker", broker, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key")}
 	w.eventually("NotAccepted", append([]string{"get", "clusters", "cluster1"}, access...)...)
