@@ -48,9 +48,9 @@ type running struct {
 	policy *policyFile
 	// registration is nil unless the agent registers itself.
 	registration *registration.Registration
-	// proven says that the address of the broker is that of the identity; else only
+	// verified says that the address of the broker is that of the identity; else only
 	// its store can show it, and a standby does not see that.
-	proven bool
+	verified bool
 }
 
 // run works until ctx ends.
@@ -87,7 +87,7 @@ func (p *process) run(ctx context.Context) error {
 		return err
 	}
 	c.Log.InfoContext(ctx, "the hub has an identity", "hub_identity", identity)
-	r := &running{Agent: a, lease: l, policy: policy, proven: proven}
+	r := &running{Agent: a, lease: l, policy: policy, verified: proven}
 	if p.cfg.joins() {
 		if r.registration, err = p.newRegistration(identity); err != nil {
 			return err
@@ -117,15 +117,15 @@ const identifyAgain = 10 * time.Second
 
 // identify returns the identity: the one that was given, else the one that the
 // cluster says. It waits while that is not certain.
-func (p *process) identify(ctx context.Context) (identity string, proven bool, err error) {
+func (p *process) identify(ctx context.Context) (identity string, verified bool, err error) {
 	if p.cfg.hubIdentity != "" {
 		return p.cfg.hubIdentity, true, nil
 	}
 	reported := ""
 	for delay := time.Second; ; delay = min(2*delay, identifyAgain) {
-		identity, proven, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.current().addr)
+		identity, verified, err = p.hubs.Identify(ctx, p.cfg.clusterName, p.broker.current().addr)
 		if err == nil || ctx.Err() != nil {
-			return identity, proven, errors.Join(err, ctx.Err())
+			return identity, verified, errors.Join(err, ctx.Err())
 		}
 		p.unknown.Store(&err)
 		if err.Error() != reported {
@@ -162,7 +162,7 @@ func (p *process) identityReady() error {
 			return *err
 		}
 		return errors.New("the cluster has not said yet which hub this is")
-	case !r.proven && r.lease.standby():
+	case !r.verified && r.lease.standby():
 		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before; only the active agent can find out whether it is the same: if it is another hub, set --hub-identity", p.broker.current().addr)
 	}
 	return r.IdentityReady()

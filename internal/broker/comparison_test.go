@@ -19,14 +19,14 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-func (s *tap) compared(c codec.SyncReport) error {
+func (s *tap) syncReport(c codec.SyncReport) error {
 	e, err := codec.NewSyncReport(s.params(), c)
 	return s.send(marshal(s.w, e, err))
 }
 
 func (s *tap) mustCompare(c codec.SyncReport) {
 	s.w.Helper()
-	if err := s.compared(c); err != nil {
+	if err := s.syncReport(c); err != nil {
 		s.w.Fatalf("compared: %v", err)
 	}
 	synctest.Wait()
@@ -134,9 +134,9 @@ func TestSyncReport_RemembersTheHub(t *testing.T) {
 func TestSyncReport_Refuses(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
-		w.wantCode(source.compared(clusters("a\x00b")), transport.CodeInvalid)
-		w.wantCode(source.compared(clusters(strings.Repeat("x", 2000))), transport.CodeInvalid)
-		w.wantCode(source.compared(clusters("c1", "c2", "c1")), transport.CodeInvalid)
+		w.wantCode(source.syncReport(clusters("a\x00b")), transport.CodeInvalid)
+		w.wantCode(source.syncReport(clusters(strings.Repeat("x", 2000))), transport.CodeInvalid)
+		w.wantCode(source.syncReport(clusters("c1", "c2", "c1")), transport.CodeInvalid)
 		many := func(from, n int) (c codec.SyncReport) {
 			for i := range n {
 				c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: fmt.Sprint("c", from+i)})
@@ -145,7 +145,7 @@ func TestSyncReport_Refuses(t *testing.T) {
 		}
 		source.mustCompare(many(0, 40_000))
 		source.mustCompare(many(0, 40_000)) // nothing new
-		w.wantCode(source.compared(many(40_000, 40_000)), transport.CodeInvalid)
+		w.wantCode(source.syncReport(many(40_000, 40_000)), transport.CodeInvalid)
 		source.mustCompare(codec.SyncReport{AllClusters: true})
 		source.mustCompare(many(40_000, 40_000))
 	})
@@ -395,7 +395,7 @@ func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 				w.put(source.peer, work{version: 1}.event())
 				reported.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
 				done := make(chan error, 1)
-				go func() { done <- source.compared(reported) }() // received below
+				go func() { done <- source.syncReport(reported) }() // received below
 				synctest.Wait()
 				w.put(source.peer, releaseOf(t, "src", "c1"))
 				slow.hold <- struct{}{}

@@ -102,7 +102,7 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	case env.RawType == codec.TypeInventoryRequest:
 		return "inventory", withoutReceipt(b.feed.RequestPage)
 	case env.RawType == codec.TypeSyncReport:
-		return "compared", withoutReceipt(b.compared)
+		return "compared", withoutReceipt(b.syncReport)
 	case env.RawType == codec.TypeOrphanReport:
 		return "unexplained", withoutReceipt(b.feed.OrphanReport)
 	case env.Type.Action == codec.ResyncRequest:
@@ -128,13 +128,13 @@ func withoutReceipt(f func(ctx context.Context, e *request.Event) error) handler
 	}
 }
 
-// compared hands what a source says of its comparison over.
-func (b *Broker) compared(ctx context.Context, e *request.Event) error {
+// syncReport hands what a source says of its comparison over.
+func (b *Broker) syncReport(ctx context.Context, e *request.Event) error {
 	f := b.intake.Find(e.Subscription, e.From)
 	if f == nil {
 		return request.NoSubscription(e.From)
 	}
-	return b.sync.Sources.Compared(ctx, e, f)
+	return b.sync.Sources.SyncReport(ctx, e, f)
 }
 
 // registers reports whether an event is about registration, and registration is served.

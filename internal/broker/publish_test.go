@@ -121,7 +121,7 @@ func TestPublish_Outcomes(t *testing.T) {
 			{agent.peer, w.event(report{id: "unknown", version: 6, deleted: true}), codec.OutcomeIgnored},
 			{source, work{version: 7, deleting: true}.event(), codec.OutcomeAccepted},
 			{source, work{version: 8, action: codec.UpdateRequest}.event(), codec.OutcomeStale},
-			{source, work{version: 8, action: codec.CreateRequest}.event(), codec.OutcomeWaits},
+			{source, work{version: 8, action: codec.CreateRequest}.event(), codec.OutcomeQueued},
 			{source, work{cluster: "never-seen", id: "w2", version: 1}.event(), codec.OutcomeAccepted},
 			{source, work{cluster: "never-seen", id: "w2", version: 2, deleting: true}.event(), codec.OutcomeConfirmed},
 		} {
@@ -199,7 +199,7 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 				w.request(ours)
 				w.put(source, work{version: 3}.event())
 				w.put(source, work{version: 3, deleting: true}.event())
-				if got := w.put(source, again.event()); got != codec.OutcomeWaits {
+				if got := w.put(source, again.event()); got != codec.OutcomeQueued {
 					t.Errorf("outcome of the new work: %q", got)
 				}
 				ocm.take()

@@ -24,7 +24,7 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 		action        string // of what the agent is sent, "" for an answer to its list
 	}{
 		"the deletion":                {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged, ""},
-		"what waits behind it":        {[]work{deletion}, []work{recreated}, codec.OutcomeWaits, ""},
+		"what waits behind it":        {[]work{deletion}, []work{recreated}, codec.OutcomeQueued, ""},
 		"what waited behind it":       {[]work{deletion, recreated}, []work{recreated}, codec.OutcomeUnchanged, ""},
 		"the end of what waited":      {[]work{deletion, recreated}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted, "delete_request"},
 		"all, and more than once":     {[]work{deletion}, []work{deletion, recreated, recreated}, codec.OutcomeUnchanged, ""},

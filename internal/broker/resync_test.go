@@ -366,7 +366,7 @@ func TestResync_WhatIsNoOrphan(t *testing.T) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
 		w.put(source, work{version: 1}.event())
 		w.put(source, work{version: 2, deleting: true}.event())
-		if got := w.put(source, work{id: "waits", name: "name-of-w1", version: 1}.event()); got != codec.OutcomeWaits {
+		if got := w.put(source, work{id: "waits", name: "name-of-w1", version: 1}.event()); got != codec.OutcomeQueued {
 			t.Fatalf("outcome %q", got)
 		}
 		w.put(source, work{id: "given-up", version: 1}.event())

@@ -51,7 +51,7 @@ var forced = work{id: "u1", name: "n", version: 6, deleting: true}
 // recreate makes u2 under the name of u1; the answer is that it waits.
 func (w *world) recreate() {
 	w.Helper()
-	if got := w.put(w.source("src"), work{id: "u2", name: "n", version: 1}.event()); got != codec.OutcomeWaits {
+	if got := w.put(w.source("src"), work{id: "u2", name: "n", version: 1}.event()); got != codec.OutcomeQueued {
 		w.Errorf("the work that was made anew: %s", got)
 	}
 }

@@ -43,7 +43,7 @@ func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Re
 		b.logDelete(ctx, e.Record, r)
 		return r
 	case core.SendSyncReport:
-		b.logCompared(ctx, e)
+		b.logSyncReport(ctx, e)
 	}
 	b.metrics.clusters.WithLabelValues(e.Operation(), brokerResult(r)).Inc()
 	b.log.Log(ctx, levelOf(r), "request to the broker", "operation", e.Operation(), "cluster", k.Cluster, "outcome", r.Receipt.Outcome, "err", r.Err)
@@ -83,9 +83,9 @@ func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.R
 	}
 }
 
-// logCompared tells of deletions that wait for a person.
-func (b broker) logCompared(ctx context.Context, e core.SendSyncReport) {
-	for _, o := range e.Compared.Clusters {
+// logSyncReport tells of deletions that wait for a person.
+func (b broker) logSyncReport(ctx context.Context, e core.SendSyncReport) {
+	for _, o := range e.Report.Clusters {
 		if len(o.Withheld) == 0 {
 			continue
 		}
@@ -93,5 +93,5 @@ func (b broker) logCompared(ctx context.Context, e core.SendSyncReport) {
 		b.withheld(ctx, o, "the hub lacks this work, and it is not deleted on its cluster until somebody decides ("+look+"): ",
 			"look", look, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")
 	}
-	b.log.DebugContext(ctx, "comparison", "clusters", len(e.Compared.Clusters), "all_clusters", e.Compared.AllClusters, "position", e.Compared.Position != nil)
+	b.log.DebugContext(ctx, "comparison", "clusters", len(e.Report.Clusters), "all_clusters", e.Report.AllClusters, "position", e.Report.Position != nil)
 }

@@ -49,7 +49,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 // knownOutcomes bounds the label of publishes.
 var knownOutcomes = map[string]bool{
 	codec.OutcomeAccepted: true, codec.OutcomeUnchanged: true, codec.OutcomeStale: true,
-	codec.OutcomeWaits: true, codec.OutcomeConfirmed: true, codec.OutcomeIgnored: true,
+	codec.OutcomeQueued: true, codec.OutcomeConfirmed: true, codec.OutcomeIgnored: true,
 }
 
 // brokerResult is the label of an answer: bounded, whatever a broker says.

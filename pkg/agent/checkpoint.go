@@ -102,12 +102,12 @@ func (c *Core) advance(cp codec.Checkpoint, f *checkpointActions) {
 	if cp.Digest != nil {
 		a.Digest = &f.own
 	}
-	if c.subscription.matched {
-		c.set.Proven(cp.Cursor.Revision)
+	if c.subscription.inSync {
+		c.set.Verified(cp.Cursor.Revision)
 	}
 	// A cursor alone confirms nothing: what this process loaded may be older
 	// than the cursor that it loaded.
-	if c.subscription.matched || cp.Digest != nil && cp.Listed {
+	if c.subscription.inSync || cp.Digest != nil && cp.Listed {
 		for _, name := range c.set.Confirm(c.subscription.orphans) {
 			f.wake = append(f.wake, c.keyOf(name))
 		}

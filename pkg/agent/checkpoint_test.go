@@ -189,13 +189,13 @@ func TestCore_DigestsThatDiffer(t *testing.T) {
 	r.expectCursor(at(7))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, Listed: true}), acked(8, held(r, "w-1"), "s2"))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(9), Listed: true}), acked(9, nil, "s2"))
-	if r.core.subscription.matched {
+	if r.core.subscription.inSync {
 		t.Error("in sync")
 	}
 	// It helps.
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: held(r, "w-1", "w-2"), Listed: true}), acked(10, held(r, "w-1", "w-2"), "s2"))
-	if !r.core.subscription.matched {
+	if !r.core.subscription.inSync {
 		t.Error("not in sync")
 	}
 }

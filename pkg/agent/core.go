@@ -533,7 +533,7 @@ type Counts struct {
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.persister.unsaved), Evicting: len(c.orphans.graces), Shared: len(c.orphans.shared()), InSync: c.subscription.matched}
+	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.persister.unsaved), Evicting: len(c.orphans.graces), Shared: len(c.orphans.shared()), InSync: c.subscription.inSync}
 	for _, s := range c.orphans.found {
 		if s.state == unowned {
 			n.UnownedOrphans++

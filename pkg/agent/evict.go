@@ -119,7 +119,7 @@ func (r *reconciliation) evict(ctx context.Context) (time.Duration, error) {
 	o, _ := r.record.Origin()
 	name, named := r.workName(r.key)
 	r.mu.Lock()
-	wanted := named && !r.set.ByName(name).Empty() || !r.orphans.proven(o.Source)
+	wanted := named && !r.set.ByName(name).Empty() || !r.orphans.isVerified(o.Source)
 	r.mu.Unlock()
 	if wanted {
 		return 0, nil

@@ -104,7 +104,7 @@ func (s *orphans) read(key string, rec *appliedwork.Record) (now orphan, first b
 	switch {
 	case o.Source == "":
 		event = readUnowned
-	case s.proven(o.Source):
+	case s.isVerified(o.Source):
 		event = readVerified
 	}
 	old := s.found[key]
@@ -115,22 +115,22 @@ func (s *orphans) read(key string, rec *appliedwork.Record) (now orphan, first b
 
 // evictable reports whether something is to be done about a stray.
 func (s *orphans) evictable(key string, one orphan) bool {
-	if name, named := s.workName(key); !s.subscription.matched || s.persister.degraded() || named && !s.set.ByName(name).Empty() {
+	if name, named := s.workName(key); !s.subscription.inSync || s.persister.degraded() || named && !s.set.ByName(name).Empty() {
 		return false
 	}
 	needs := orphanRules[one.state].needs
-	return needs == needsInSync || needs == needsSynced && s.proven(one.source)
+	return needs == needsInSync || needs == needsSynced && s.isVerified(one.source)
 }
 
-// proven reports whether it is certain that a source wants nothing here but
+// isVerified reports whether it is certain that a source wants nothing here but
 // what is held and no orphan.
-func (s *orphans) proven(source string) bool {
-	return source != "" && s.subscription.matched && !s.persister.degraded() && slices.Contains(s.subscription.compared, source)
+func (s *orphans) isVerified(source string) bool {
+	return source != "" && s.subscription.inSync && !s.persister.degraded() && slices.Contains(s.subscription.syncedSources, source)
 }
 
 // isVerifiedOrphan reports whether a held work is one that certainly nobody wants.
 func (s *orphans) isVerifiedOrphan(w *desired.Work) bool {
-	return s.subscription.isOrphan(w.ResourceID) && s.proven(w.Source)
+	return s.subscription.isOrphan(w.ResourceID) && s.isVerified(w.Source)
 }
 
 // isVerifiedWanted reports whether a held work is certainly wanted.
@@ -141,7 +141,7 @@ func (s *orphans) isVerifiedWanted(id string) bool {
 	case !s.subscription.hawser:
 		return s.connected
 	}
-	return s.subscription.matched && !s.subscription.isOrphan(id) || len(s.set.Missing([]string{id}, s.subscription.listClock)) == 0
+	return s.subscription.inSync && !s.subscription.isOrphan(id) || len(s.set.Missing([]string{id}, s.subscription.listClock)) == 0
 }
 
 // keysToRecheck returns the keys whose eviction begins, goes on or ends now that the
@@ -157,11 +157,11 @@ func (s *orphans) keysToRecheck() []string {
 		keys[key] = true
 	}
 	for _, id := range s.subscription.orphans {
-		if w := s.set.Get(id); w != nil && s.proven(w.Source) {
+		if w := s.set.Get(id); w != nil && s.isVerified(w.Source) {
 			keys[s.keyOf(w.Name)] = true
 		}
 	}
-	if s.subscription.matched {
+	if s.subscription.inSync {
 		s.set.Each(func(w *desired.Work, unconfirmed bool) {
 			if unconfirmed && w.Deleting {
 				keys[s.keyOf(w.Name)] = true

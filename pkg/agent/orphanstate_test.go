@@ -9,13 +9,13 @@ import (
 // Each state, after each event: what is known, and whether the stray is looked at as
 // soon as the broker agrees, or its owner has compared.
 func TestOrphanState_Transitions(t *testing.T) {
-	type looked struct{ read, inSync, compared, changed bool }
+	type looked struct{ read, inSync, synced, changed bool }
 	want := [numOrphanEvents]looked{
-		discoveredUnowned: {inSync: true, compared: true, changed: true}, // whoever compared
-		foundOwned:        {compared: true, changed: true},
+		discoveredUnowned: {inSync: true, synced: true, changed: true}, // whoever compared
+		foundOwned:        {synced: true, changed: true},
 		readUnowned:       {read: true},
-		readUnverified:    {read: true, compared: true, changed: true},
-		readVerified:      {read: true, compared: true},
+		readUnverified:    {read: true, synced: true, changed: true},
+		readVerified:      {read: true, synced: true},
 		readOtherAgent:    {read: true},
 	}
 	for state := range numOrphanStates {
@@ -30,11 +30,11 @@ func TestOrphanState_Transitions(t *testing.T) {
 			if r.core.orphans.evictable(key, s) {
 				t.Errorf("state %d, event %d: without any evidence", state, event)
 			}
-			r.core.subscription.matched = true
+			r.core.subscription.inSync = true
 			got.inSync = r.core.orphans.evictable(key, s)
-			r.core.subscription.compared = []string{"hub"}
-			got.compared = r.core.orphans.evictable(key, s)
-			got.changed = got.compared && !orphanRules[s.state].byItself
+			r.core.subscription.syncedSources = []string{"hub"}
+			got.synced = r.core.orphans.evictable(key, s)
+			got.changed = got.synced && !orphanRules[s.state].byItself
 			if got != want[event] || s.report.UID != "u" {
 				t.Errorf("state %d, event %d: %+v, want %+v", state, event, got, want[event])
 			}

@@ -37,12 +37,12 @@ type subscriptionState struct {
 	// logged: it was logged that the digests differ after a list.
 	logged bool
 
-	// matched: the latest checkpoint found that exactly what the broker has is
+	// inSync: the latest checkpoint found that exactly what the broker has is
 	// held, but for the orphans, which no record explains.
-	matched bool
+	inSync  bool
 	orphans []string
-	// compared are the sources that have finished comparing.
-	compared []string
+	// syncedSources are the sources that have finished comparing.
+	syncedSources []string
 
 	// ack is the latest that is to be sent, acked the latest that was.
 	ack, acked *codec.Ack
@@ -81,14 +81,14 @@ func (l *subscriptionState) move(c codec.Cursor) { l.cursor = c }
 func (l *subscriptionState) applyCheckpoint(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
 	event, gap := l.classify(cp, own, late)
 	v := l.step(event, gap)
-	l.orphans, l.compared, l.matched = orphans, cp.ComparedSources, event == equal
+	l.orphans, l.syncedSources, l.inSync = orphans, cp.ComparedSources, event == equal
 	l.listDue = l.listDue || v == list || v == advanceAndList
 	return v
 }
 
 // shouldLog reports whether it is to be logged that digests differ.
 func (l *subscriptionState) shouldLog() bool {
-	report := !l.matched && !l.logged
+	report := !l.inSync && !l.logged
 	l.logged = l.logged || report
 	return report
 }
@@ -101,7 +101,7 @@ func (l *subscriptionState) isOrphan(id string) bool {
 
 // sameEvidence reports whether the same is known about what nobody wants.
 func (l *subscriptionState) sameEvidence(o subscriptionState) bool {
-	return l.matched == o.matched && slices.Equal(l.compared, o.compared) && slices.Equal(l.orphans, o.orphans)
+	return l.inSync == o.inSync && slices.Equal(l.syncedSources, o.syncedSources) && slices.Equal(l.orphans, o.orphans)
 }
 
 // acknowledge has an ack sent, if the subscription with this serial is still the one.

@@ -50,7 +50,7 @@ func (r *reconciliation) mayDelete(w *desired.Work) bool {
 // AppliedManifestWork has becomes a matter of eviction.
 func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) (next time.Duration) {
 	r.mu.Lock()
-	unrepeated := r.orphans.subscription.matched && r.set.Unconfirmed(w.ResourceID)
+	unrepeated := r.orphans.subscription.inSync && r.set.Unconfirmed(w.ResourceID)
 	if unrepeated {
 		r.persister.forget(w.ResourceID)
 	}

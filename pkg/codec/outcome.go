@@ -10,8 +10,8 @@ const (
 	// OutcomeStale: a newer version or sequence is already there; this one is
 	// dropped.
 	OutcomeStale = "stale"
-	// OutcomeWaits: kept until a deletion of the same id or name is confirmed.
-	OutcomeWaits = "waits"
+	// OutcomeQueued: kept until a deletion of the same id or name is confirmed.
+	OutcomeQueued = "waits"
 	// OutcomeConfirmed: a deletion that no cluster has to confirm: it is done.
 	OutcomeConfirmed = "confirmed"
 	// OutcomeIgnored: the event means nothing here (a status of an unknown

@@ -144,7 +144,7 @@ func (d *syncFake) compare(cluster string, missing ...string) (withheld []*hawse
 	}
 	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
 	e := must(codec.NewSyncReport(p, codec.SyncReport{Clusters: []codec.ClusterComparison{c}}))(d.T)
-	if err := d.sync.Sources.Compared(d.Context(), &request.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
+	if err := d.sync.Sources.SyncReport(d.Context(), &request.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
 		d.Fatal(err)
 	}
 	return withheld
@@ -163,8 +163,8 @@ func (d *syncFake) wantCode(what string, err error, code transport.Code) {
 func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1", "w2")
-	inSync := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.Matched}
-	behind := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: delivery.Matched, Pending: 3}
+	inSync := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.InSync}
+	behind := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: delivery.InSync, Pending: 3}
 	muted := delivery.Agent{Scope: placed("c1"), Since: noon}
 	differs := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.Differs}
 	for _, c := range []struct {

@@ -25,7 +25,7 @@ type SyncResult uint8
 // The proofs.
 const (
 	Unproven SyncResult = iota // nothing was acknowledged, as by every stock agent
-	Matched                    // it has exactly the works of the store
+	InSync                     // it has exactly the works of the store
 	Differs                    // it has something else, also after it listed it
 )
 
@@ -264,9 +264,9 @@ func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult,
 		}
 		reportedAt = t.at
 		if t.digest == *a.Digest {
-			y.proof = Matched
+			y.proof = InSync
 			s.list.MarkInSync()
-			return reportedAt, Matched, false
+			return reportedAt, InSync, false
 		}
 		p = Differs
 	}

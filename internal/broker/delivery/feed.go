@@ -335,7 +335,7 @@ func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) 
 
 // acked counts an ack by what it proves.
 func (m *metrics) acked(s codec.Subresource, p SyncResult) {
-	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", Matched: "InSync", Differs: "Differs"}[p]).Inc()
+	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", InSync: "InSync", Differs: "Differs"}[p]).Inc()
 }
 
 func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
@@ -351,7 +351,7 @@ func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
 	d.bytes.Add(float64(size))
 }
 
-func (m *metrics) compared(s codec.Subresource, muted bool, sends int, took time.Duration) {
+func (m *metrics) countSync(s codec.Subresource, muted bool, sends int, took time.Duration) {
 	cause := "request"
 	if muted {
 		cause = "silence"

@@ -177,7 +177,7 @@ func (u unrouted) forget(routed uint64) {
 // ocmAgentState is what a stream remembers for a stock agent.
 type ocmAgentState struct {
 	// answered is the highest spec revision that the last comparison of a list saw;
-	// notCompared before the first one.
+	// notSynced before the first one.
 	answered uint64
 	// deleted are the deletions that were sent, with the revisions of their specs, until the
 	// router is past them: what is sent is the record as it is, and the router may lag.
@@ -187,10 +187,10 @@ type ocmAgentState struct {
 	early map[string]bool
 }
 
-const notCompared = math.MaxUint64
+const notSynced = math.MaxUint64
 
-// compared says up to where a comparison has seen the specs.
-func (k *ocmAgentState) compared(seen uint64) { k.answered = seen }
+// synced says up to where a comparison has seen the specs.
+func (k *ocmAgentState) synced(seen uint64) { k.answered = seen }
 
 // routed says how far the router is, when nothing is left to do.
 func (k *ocmAgentState) routed(position uint64) {
@@ -204,7 +204,7 @@ func (k *ocmAgentState) routed(position uint64) {
 // first, which it never refuses, and then as it is: it says in its status which generation it
 // applied, and orders by that.
 func (t *stream) liveToOCM(f form) error {
-	if t.ocm.answered == notCompared {
+	if t.ocm.answered == notSynced {
 		if t.ocm.early == nil {
 			t.ocm.early = map[string]bool{}
 		}
@@ -226,7 +226,7 @@ func (t *stream) liveToOCM(f form) error {
 // a work that it was sent before that comparison its list may say nothing: it gets the spec.
 func (t *stream) deletionToOCM(f form, e deliveryqueue.Entry) error {
 	r := f.record
-	if t.ocm.answered == notCompared && e.Flags&deliveryqueue.Resync == 0 {
+	if t.ocm.answered == notSynced && e.Flags&deliveryqueue.Resync == 0 {
 		return nil
 	}
 	if r.Spec != nil && t.ocm.deleted[r.ResourceID] != r.SpecRevision && (t.ocm.early[r.ResourceID] || lastSpecUnseen(r, e)) {

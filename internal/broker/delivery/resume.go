@@ -158,7 +158,7 @@ func (t *stream) compare(ctx context.Context, l *list) (err error) {
 	end := t.cfg.Now()
 	t.calmDown(end, end.Sub(start))
 	t.sub.complete(end, l)
-	t.metrics.compared(t.sub.part, l.timedOut, sends, end.Sub(start))
+	t.metrics.countSync(t.sub.part, l.timedOut, sends, end.Sub(start))
 	return nil
 }
 
@@ -185,7 +185,7 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 	if err != nil {
 		return c.sends, err
 	}
-	t.ocm.compared(c.seen)
+	t.ocm.synced(c.seen)
 	var chunks [][]codec.StatusHash
 	for chunk := range resync.Chunks(c.hashes) {
 		chunks = append(chunks, chunk)
@@ -318,9 +318,9 @@ func (t *stream) requestStatuses(chunk []codec.StatusHash) error {
 	}, chunk))
 }
 
-// forceWaiting sends an agent the records of which it has newer versions, where their sources
+// forceQueued sends an agent the records of which it has newer versions, where their sources
 // have made sure that the records are the truth.
-func (t *stream) forceWaiting() {
+func (t *stream) forceQueued() {
 	for id, w := range t.sync.Forced(t.sub.list) {
 		t.recheckAhead(id, w)
 	}

@@ -69,7 +69,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
 		cfg: f.cfg, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
-		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notCompared},
+		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notSynced},
 	}
 	if s.part == codec.Spec {
 		if err := f.sync.Deletions.ReplaceTombstones(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
@@ -254,7 +254,7 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	case inventory:
 		return t.answerPage(ctx, st.page)
 	case recheckAhead:
-		t.forceWaiting()
+		t.forceQueued()
 	case requestStatuses:
 		return t.requestStatuses(st.chunk)
 	case deliver:

@@ -133,7 +133,7 @@ func trueVersion(env *codec.Envelope) int64 {
 var outcomes = map[store.ResultCode]string{
 	store.Accepted:   codec.OutcomeAccepted,
 	store.Confirmed:  codec.OutcomeConfirmed,
-	store.Queued:     codec.OutcomeWaits,
+	store.Queued:     codec.OutcomeQueued,
 	store.Unchanged:  codec.OutcomeUnchanged,
 	store.Stale:      codec.OutcomeStale,
 	store.Ignored:    codec.OutcomeIgnored,

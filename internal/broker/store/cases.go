@@ -33,7 +33,7 @@ func (p *plan) putSpec() {
 	case conditionFails(p.op.Supersedes), conditionFails(p.op.IfRevision):
 		p.refuse(ConditionFailed, p.Record)
 	case p.BlockedBy != nil:
-		p.putWaiting(p.BlockedBy)
+		p.putQueued(p.BlockedBy)
 	case p.isUnknown():
 		if p.op.Deleting {
 			p.deleteUnknown(p.Record)
@@ -231,8 +231,8 @@ func (p *plan) mayHave(h *Meta) bool {
 	return h.State == Tombstone
 }
 
-// putWaiting: the op's id waits behind b, the tombstone of another id.
-func (p *plan) putWaiting(b *Meta) {
+// putQueued: the op's id waits behind b, the tombstone of another id.
+func (p *plan) putQueued(b *Meta) {
 	w := b.Queued
 	again := w.Deleting && !p.op.Deleting // the versions of a new life start anew
 	switch {
@@ -390,7 +390,7 @@ func (p *plan) takeOver() {
 	switch {
 	case m == nil:
 		p.answer(Ignored, nil, 0)
-	case m.SpecRevision != p.op.IfRevision, !waitsLive(m), m.Queued.Name != m.Name:
+	case m.SpecRevision != p.op.IfRevision, !queuedLive(m), m.Queued.Name != m.Name:
 		p.refuse(Ignored, m)
 	default:
 		p.giveUp(m, *m, "", Clear)

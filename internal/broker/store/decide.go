@@ -59,9 +59,9 @@ const (
 	Clear
 	// FromOp stores the event of the op.
 	FromOp
-	// FromWaiting stores the event that waited behind the record with the op's
+	// FromQueued stores the event that waited behind the record with the op's
 	// key, as it was before this decision; none if that had none.
-	FromWaiting
+	FromQueued
 )
 
 // Reader is what [Look] reads; an engine implements it over the state that the

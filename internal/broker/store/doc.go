@@ -50,7 +50,7 @@
 // A grave answers its own deletion when that comes again, not another one.
 //
 // [Decide] chooses by kind of op, then by state (cases.go): putSpec, putLive, putTombstone,
-// putNew, deleteUnknown, putWaiting; putStatus; acked, forget, drop, adopt, takeOver. What
+// putNew, deleteUnknown, putQueued; putStatus; acked, forget, drop, adopt, takeOver. What
 // it chooses is a step in the life of a record, which one function writes (transitions.go): begin,
 // revise, entomb, revive, wait, bury, report, confirm, hand.
 //

@@ -86,7 +86,7 @@ func (p *plan) sizes(old *Meta, spec, status, waiting Payload) Sizes {
 			return kept
 		case FromOp:
 			return len(p.op.Event)
-		case FromWaiting:
+		case FromQueued:
 			return own.Queued
 		case Clear:
 		}

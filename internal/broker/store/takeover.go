@@ -61,7 +61,7 @@ type Subscriber struct {
 func CanReplaceTombstone(m Meta, u UnsentDeletion, a Subscriber) bool {
 	w := m.Queued
 	switch {
-	case !waitsLive(&m) || w.Owner != m.Owner || w.Name != m.Name:
+	case !queuedLive(&m) || w.Owner != m.Owner || w.Name != m.Name:
 		return false // nothing waits, or what waits is not the next work of that name
 	case u.Last == 0 || u.Last != m.SpecRevision:
 		return false // it is from before this process, or not as it saw it
@@ -73,7 +73,7 @@ func CanReplaceTombstone(m Meta, u UnsentDeletion, a Subscriber) bool {
 	return true
 }
 
-// waitsLive reports whether the live spec of another id waits behind m.
-func waitsLive(m *Meta) bool {
+// queuedLive reports whether the live spec of another id waits behind m.
+func queuedLive(m *Meta) bool {
 	return m.State == Tombstone && QueuedID(m) != "" && !m.Queued.Deleting
 }

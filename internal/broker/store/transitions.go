@@ -109,7 +109,7 @@ func (p *plan) promoteQueued(m *Meta) {
 		p.confirmWithoutCluster(*m.Queued, p.QueuedRecord)
 		return
 	}
-	p.createRecord(*m.Queued, p.QueuedRecord, FromWaiting, Keep)
+	p.createRecord(*m.Queued, p.QueuedRecord, FromQueued, Keep)
 }
 
 // wait puts the op into the slot behind h, in place of what is there under the
@@ -205,7 +205,7 @@ func (p *plan) confirm(m *Meta, n Meta, status Payload) {
 		p.writeConfirmedTombstone(m, &n, Clear, status, Clear)
 		p.promoteQueued(m)
 	default:
-		live := p.createRecord(*w, m, FromWaiting, Clear)
+		live := p.createRecord(*w, m, FromQueued, Clear)
 		live.Sequence = n.Sequence
 		n = *live
 	}

@@ -61,7 +61,7 @@ func New(cfg *settings.Config) *State {
 		Slots: slots,
 		Sources: &Sources{
 			cfg: cfg, slots: slots, all: map[store.Scope]*source{},
-			compared: m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result"),
+			synced: m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result"),
 		},
 		Lists: &Lists{
 			cfg: cfg, budget: bytebudget.NewBudget(cfg.QueueBytes), byScope: map[store.Scope][]*List{},

@@ -49,7 +49,7 @@ const (
 type sourceEvent uint8
 
 const (
-	compared                   sourceEvent = iota // the source names it as compared
+	reportedSynced             sourceEvent = iota // the source names it as compared
 	withholds                                     // the source names it with deletions that it withholds
 	allSyncedHere                                 // it has finished with all clusters, on the subscription of the claim
 	allSyncedOtherSubscription                    // the same, on another subscription
@@ -60,18 +60,18 @@ const (
 
 // transitions: what was said before × what is said now.
 var transitions = [...][sourceEventCount]sourceState{
-	unknown: {compared: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: unknown},
-	synced:  {compared: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
-	blocked: {compared: synced, withholds: blocked, allSyncedHere: blocked, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
+	unknown: {reportedSynced: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: unknown},
+	synced:  {reportedSynced: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
+	blocked: {reportedSynced: synced, withholds: blocked, allSyncedHere: blocked, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
 }
 
 // Sources knows what sources have said of their comparisons. Its methods may be called
 // concurrently.
 type Sources struct {
-	cfg      *settings.Config
-	agents   Agents
-	slots    Slots
-	compared *prometheus.CounterVec
+	cfg    *settings.Config
+	agents Agents
+	slots  Slots
+	synced *prometheus.CounterVec
 
 	// works is the number of deletions that are withheld, so that changes of records wait for
 	// nobody while there are none. It is written under the lock.
@@ -143,7 +143,7 @@ func (s *Sources) move(o *source, cluster string, what sourceEvent) bool {
 	c := o.stateOf(cluster)
 	before := c.state
 	c.state = transitions[before][what]
-	if what == compared || what == allSyncedOtherSubscription {
+	if what == reportedSynced || what == allSyncedOtherSubscription {
 		s.withhold(c, nil)
 	}
 	o.tidy(cluster)
@@ -223,7 +223,7 @@ func (s *Sources) apply(st *syncReport) (ch Change, ok bool, err error) {
 	}
 	for _, w := range st.clusters {
 		if !w.withheld {
-			move(w.cluster, compared)
+			move(w.cluster, reportedSynced)
 			continue
 		}
 		move(w.cluster, withholds)
@@ -420,9 +420,9 @@ type Subscription interface {
 	Compares(number uint64) error
 }
 
-// Compared makes count what a source says about its comparison. Repeating it does no
+// SyncReport makes count what a source says about its comparison. Repeating it does no
 // harm as long as nothing is revoked in between.
-func (s *Sources) Compared(ctx context.Context, e *request.Event, sub Subscription) error {
+func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscription) error {
 	c, err := request.Decode(e, codec.ParseSyncReport)
 	if err != nil {
 		return err
@@ -461,7 +461,7 @@ func (s *Sources) Compared(ctx context.Context, e *request.Event, sub Subscripti
 		if w.withheld {
 			result = "withheld"
 		}
-		s.compared.WithLabelValues(result).Inc()
+		s.synced.WithLabelValues(result).Inc()
 	}
 	return s.conclude(st)
 }

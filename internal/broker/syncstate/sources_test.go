@@ -80,8 +80,8 @@ func (s *Sources) report(t *testing.T, st syncReport) Change {
 // TestTransitions is the picture in sources.go, arrow by arrow.
 func TestTransitions(t *testing.T) {
 	for from := unknown; from <= blocked; from++ {
-		for what := compared; what < sourceEventCount; what++ {
-			want := map[sourceEvent]sourceState{compared: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: from}[what]
+		for what := reportedSynced; what < sourceEventCount; what++ {
+			want := map[sourceEvent]sourceState{reportedSynced: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: from}[what]
 			switch {
 			case from == blocked && what == allSyncedHere:
 				want = blocked
@@ -171,7 +171,7 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 // cluster, kept as it is written in docs/protocol.md.
 func TestSources_EqualTheNaiveOnes(t *testing.T) {
 	type last struct {
-		compared     bool
+		synced       bool
 		withheld     bool
 		subscription string
 	}
@@ -182,7 +182,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 		output := map[string]map[string]last{"s0": {}, "s1": {}}
 		has := func(owner, cluster string) bool {
 			s, ok := output[owner][cluster]
-			return ok && s.compared || !ok && all[owner]
+			return ok && s.synced || !ok && all[owner]
 		}
 		set := func() map[string][]string {
 			m := map[string][]string{}
@@ -217,7 +217,7 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 					output[owner][n] = last{withheld: true, subscription: o.subscription}
 				}
 				for _, n := range closed {
-					output[owner][n] = last{compared: true}
+					output[owner][n] = last{synced: true}
 				}
 				if o.all {
 					all[owner] = true

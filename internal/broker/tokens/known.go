@@ -176,9 +176,9 @@ func (t *Tokens) note(e *entry, g *grant, why error) (ended bool) {
 	now := t.o.Now()
 	before := e.grant
 	if g == nil {
-		e.until = now.Add(stays)
+		e.until = now.Add(keptFor)
 	} else {
-		e.until = now.Add(fresh)
+		e.until = now.Add(freshFor)
 	}
 	e.next = e.until
 	if g != nil && before != nil && before.same(g) {

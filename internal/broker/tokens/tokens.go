@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// fresh is how long counts what the hub said of a token, and stays how long, if it was no.
-	fresh = time.Minute
-	stays = 10 * time.Second
+	// freshFor is how long counts what the hub said of a token, and stays how long, if it was no.
+	freshFor = time.Minute
+	keptFor  = 10 * time.Second
 	// retry is how long after the hub could not be asked somebody asks again for who is connected.
 	retry = 10 * time.Second
 	// patience bounds one question to the hub.

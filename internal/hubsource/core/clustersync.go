@@ -72,15 +72,15 @@ type comparing struct {
 // collect takes a record that the broker listed.
 func (k *comparing) collect(r codec.InventoryRecord) { k.records = append(k.records, r) }
 
-// compared reports whether the broker may be told that the cluster is as the
+// isSynced reports whether the broker may be told that the cluster is as the
 // hub wants it.
-func (k *comparing) compared(cl *cluster) bool {
+func (k *comparing) isSynced(cl *cluster) bool {
 	return cl.selected && k.stage >= concluded && cl.open == 0 && k.missing.none() && cl.release.unknownObjects == 0
 }
 
 // outcome reports whether the broker may be told the outcome of the cluster.
 func (k *comparing) outcome(cl *cluster) bool {
-	return k.compared(cl) || cl.selected && k.stage >= concluded && len(k.missing.withheld) > 0
+	return k.isSynced(cl) || cl.selected && k.stage >= concluded && len(k.missing.withheld) > 0
 }
 
 // subscribe begins anew with a subscription.

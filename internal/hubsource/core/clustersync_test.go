@@ -109,7 +109,7 @@ func (f *fixture) reported() codec.SyncReport {
 		e = nextOf[SendSyncReport](f, BrokerQueue, Key{})
 	}
 	f.done(e, Result{})
-	return e.Compared
+	return e.Report
 }
 
 func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {

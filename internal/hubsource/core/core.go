@@ -272,7 +272,7 @@ func (c *Core) Stats() Stats {
 		if f.isDisconnected(cl) {
 			s.Disconnected++
 		}
-		if c.compare.on && !cl.comparing.compared(cl) {
+		if c.compare.on && !cl.comparing.isSynced(cl) {
 			s.Comparing++
 		}
 		if n := len(cl.comparing.missing.withheld) + cl.agent.withheld(); n > 0 {

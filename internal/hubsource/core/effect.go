@@ -201,8 +201,8 @@ type Withhold struct{ codec.ClusterComparison }
 
 // SendSyncReport tells the broker the outcome of comparisons.
 type SendSyncReport struct {
-	Compared codec.SyncReport
-	Fence    uint64 // as in [Publish]
+	Report codec.SyncReport
+	Fence  uint64 // as in [Publish]
 }
 
 // SendAck tells the broker up to where statuses are on the hub.
@@ -461,7 +461,7 @@ func (d Delete) Events(newID func() string, now time.Time, source string) ([]cod
 
 // Events implements [ForBroker].
 func (s SendSyncReport) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
-	e, err := codec.NewSyncReport(syncParams(newID(), now, source), s.Compared)
+	e, err := codec.NewSyncReport(syncParams(newID(), now, source), s.Report)
 	return one(e, err, s.Fence)
 }
 

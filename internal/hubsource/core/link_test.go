@@ -176,7 +176,7 @@ func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
 			f.core.Next(BrokerQueue, Key{Cluster: "cluster2"})
 			f.now = f.now.Add(reportAfter)
 			reported := nextOf[SendSyncReport](f, BrokerQueue, Key{})
-			if n := len(reported.Compared.Clusters); n != 2 {
+			if n := len(reported.Report.Clusters); n != 2 {
 				t.Fatalf("%d clusters are compared", n)
 			}
 			f.unselected("cluster1")
@@ -224,8 +224,8 @@ func TestCore_ReportsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 	if !slices.Contains(f.wakes, wakeup{BrokerQueue, Key{}, 0}) {
 		t.Errorf("nobody goes on, only %v", f.wakes)
 	}
-	if reported := nextOf[SendSyncReport](f, BrokerQueue, Key{}); len(reported.Compared.Clusters) != 1 {
-		t.Errorf("told of %v", reported.Compared)
+	if reported := nextOf[SendSyncReport](f, BrokerQueue, Key{}); len(reported.Report.Clusters) != 1 {
+		t.Errorf("told of %v", reported.Report)
 	}
 }
 

@@ -172,9 +172,9 @@ func (m *missing) has(id string) bool {
 	return m.withholds(id) || slices.ContainsFunc(m.records, func(r codec.InventoryRecord) bool { return r.ResourceID == id })
 }
 
-// nameWaits reports whether a work is still to be deleted that has a name, by us or
+// nameIsQueued reports whether a work is still to be deleted that has a name, by us or
 // by a person.
-func (c *clusterSync) nameWaits(cl *cluster, name string) bool {
+func (c *clusterSync) nameIsQueued(cl *cluster, name string) bool {
 	m := &cl.comparing.missing
 	return slices.ContainsFunc(m.records, func(r codec.InventoryRecord) bool { return r.Name == name }) ||
 		slices.ContainsFunc(m.withheld, func(w codec.WithheldDeletion) bool { return w.Name == name })

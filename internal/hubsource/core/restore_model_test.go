@@ -336,7 +336,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 	case store.Confirmed:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed, Revision: o.Head}}
 	case store.Queued:
-		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeWaits, Revision: o.Head}}
+		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeQueued, Revision: o.Head}}
 	case store.Unchanged:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: o.Head}}
 	case store.Stale:

@@ -125,7 +125,7 @@ func (r *realm) request(e Effect) Result {
 		}
 		r.stream.pages = append(r.stream.pages, event)
 	case SendSyncReport:
-		r.compared(e.Compared)
+		r.syncReport(e.Report)
 	case SendAck:
 		if r.store.ValidCursor(e.Cursor) {
 			r.confirmUpTo(e.Cursor.Revision)
@@ -136,8 +136,8 @@ func (r *realm) request(e Effect) Result {
 	return accepted
 }
 
-// compared takes over what the source says about its comparison.
-func (r *realm) compared(c codec.SyncReport) {
+// syncReport takes over what the source says about its comparison.
+func (r *realm) syncReport(c codec.SyncReport) {
 	r.t.Logf("  compared %+v", c)
 	if c.Position != nil {
 		if err := r.store.SetBookmarks(context.Background(), map[string][]byte{"hub": []byte(c.Position.ResourceVersion)}); err != nil {

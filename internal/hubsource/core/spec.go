@@ -158,7 +158,7 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	switch {
 	case s.stillRefused(w, m) || !s.f.ready(w.key(), &w.spec.retry):
 		return nil
-	case m.deleting && s.compare.nameWaits(w.cl, o.Name):
+	case m.deleting && s.compare.nameIsQueued(w.cl, o.Name):
 		return nil // what has the name goes first
 	case m.deleting:
 		return s.publish(w, m)
@@ -362,7 +362,7 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 // nameTaken takes it that a work has its name now. What only the broker had under it
 // is no more.
 func (s *specs) nameTaken(w *work, e Publish) {
-	if s.compare.nameWaits(w.cl, e.Work.Name) {
+	if s.compare.nameIsQueued(w.cl, e.Work.Name) {
 		s.compare.repeat(w.cl, 0)
 	}
 }

@@ -209,7 +209,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 	if took, first := w.turnaround.Reported(r.Version, s.f.Now()); first && s.f.Answered != nil {
 		s.f.Answered(took)
 	}
-	if s.compare.nameWaits(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
+	if s.compare.nameIsQueued(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
 		s.compare.repeat(cl, 0) // what had the name is no more: a publish came late and took it
 	}
 	s.keep(w, r)

@@ -74,7 +74,7 @@ func (c *clusterSync) nextSyncReport() *todo {
 	o, all := c.outcomes()
 	if len(o.Clusters) > 0 || o.Position != nil || o.AllClusters {
 		t.busy = true
-		return &todo{SendSyncReport{Compared: o, Fence: c.f.nextOrder()}, func(r Result) { c.doneSendSyncReport(o, all, r) }}
+		return &todo{SendSyncReport{Report: o, Fence: c.f.nextOrder()}, func(r Result) { c.doneSendSyncReport(o, all, r) }}
 	}
 	t.at = time.Time{}
 	if c.clean() { // and the broker knows the position

@@ -29,9 +29,9 @@ func (s *Set) Continued(cursor uint64) {
 	}
 }
 
-// Proven says that the digest of the live works was found equal to the
+// Verified says that the digest of the live works was found equal to the
 // broker's at this revision: whatever comes later has a higher one.
-func (s *Set) Proven(revision uint64) {
+func (s *Set) Verified(revision uint64) {
 	for _, e := range s.works {
 		if e.history != s.history && !e.Deleting {
 			e.history, e.revision = s.history, revision

@@ -47,7 +47,7 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	// here, which the digest shows.
 	s.Subscribed(true)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 6, revision: 2, content: "e"}, accepted)
-	s.Proven(3)
+	s.Verified(3)
 	expectOutcome(t, s, spec{id: "1", version: 9, revision: 3, content: "f"}, stale)
 	expectOutcome(t, s, spec{id: "1", version: 2, revision: 4, content: "g"}, accepted)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 3, content: "h"}, accepted)
@@ -60,7 +60,7 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	// A deletion is in no digest: it may be another than the broker's.
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 7, revision: 9, deleting: true}, accepted)
 	s.Subscribed(true)
-	s.Proven(100)
+	s.Verified(100)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 8, revision: 2, deleting: true}, accepted)
 
 	// Nothing is left of it, and its source made it anew while the agent was away.

@@ -182,7 +182,7 @@ func (d *data) write(w store.Write, event, waited []byte) {
 			*slot = nil
 		case store.FromOp:
 			*slot = event
-		case store.FromWaiting:
+		case store.FromQueued:
 			*slot = waited
 		case store.Keep:
 		}

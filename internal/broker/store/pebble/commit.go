@@ -232,15 +232,15 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 
 // waited returns the event that waits behind k, when the decision needs it.
 func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
-	if !slices.ContainsFunc(d.Writes, func(w store.Write) bool { return w.Spec == store.FromWaiting }) {
+	if !slices.ContainsFunc(d.Writes, func(w store.Write) bool { return w.Spec == store.FromQueued }) {
 		return nil, nil
 	}
 	for _, p := range slices.Backward(t.events) {
-		if p.kind == keyWaiting && p.key == k {
+		if p.kind == keyQueued && p.key == k {
 			return p.event, nil
 		}
 	}
-	body, _, err := get(t.db, recordKey(keyWaiting, k))
+	body, _, err := get(t.db, recordKey(keyQueued, k))
 	return body, err
 }
 
@@ -265,7 +265,7 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 			t.payload(payloads[i], w.Key, nil)
 		case store.FromOp:
 			t.payload(payloads[i], w.Key, event)
-		case store.FromWaiting:
+		case store.FromQueued:
 			t.payload(payloads[i], w.Key, waited)
 		}
 	}
@@ -327,7 +327,7 @@ func (t *transaction) apply() {
 	for _, p := range t.events {
 		h := memindex.Half{Key: p.key, Part: store.SpecPart}
 		switch {
-		case p.kind == keyWaiting:
+		case p.kind == keyQueued:
 			continue
 		case p.kind == keyStatus:
 			h.Part = store.StatusPart

@@ -212,7 +212,7 @@ func TestRead_FindsDamage(t *testing.T) {
 		"status":                  {status, garbage, get(1), "t/"},
 		"status is missing":       {status, nil, get(1), "missing"},
 		"name":                    {name, garbage, commit(sameName), "n/"},
-		"what waits":              {recordKey(keyWaiting, testKey(2)), garbage, commit(confirm), "w/"},
+		"what waits":              {recordKey(keyQueued, testKey(2)), garbage, commit(confirm), "w/"},
 		"owner":                   {owner, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "o/"},
 		"owner without a record":  {ownerKey("s2", testKey(1)), seal(ownerKey("s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
 		"feed":                    {numberKey(keyRevision, 1), garbage, changes, "r/1"},

@@ -24,7 +24,7 @@ const (
 	keyMeta     = 'm' // data type, cluster, resource id: the record without payloads
 	keySpec     = 's' // the same: its spec
 	keyStatus   = 't' // the same: its status
-	keyWaiting  = 'w' // the same: the event that waits behind it
+	keyQueued   = 'w' // the same: the event that waits behind it
 	keyName     = 'n' // data type, cluster, name: the resource id that holds it
 	keyOwner    = 'o' // owner, data type, cluster, resource id: nothing
 	keyRevision = 'r' // revision, 8 bytes big endian: the change

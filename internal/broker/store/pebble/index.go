@@ -79,7 +79,7 @@ func leadsTo(key, body []byte) (k store.Key, err error) {
 }
 
 // payloads are the kinds of values that belong to a record, beside its meta.
-var payloads = [...]byte{keySpec, keyStatus, keyWaiting}
+var payloads = [...]byte{keySpec, keyStatus, keyQueued}
 
 // presence says whether a record has a payload.
 type presence uint8
@@ -96,7 +96,7 @@ func payloadOf(kind byte, m *store.Meta) presence {
 	switch kind {
 	case keyStatus:
 		has, must = m.StatusRevision != 0, m.State != store.ConfirmedTombstone // an operator gives no status
-	case keyWaiting:
+	case keyQueued:
 		has, must = m.Queued != nil, m.Queued != nil && !m.Queued.Deleting
 	}
 	switch {

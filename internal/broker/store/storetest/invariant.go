@@ -49,7 +49,7 @@ func (l *Model) check(s Step) error {
 				fail("revision %d of %v is above the head %d", r, e.Key, l.head)
 			}
 		}
-		if err := l.checkWaiting(e); err != nil {
+		if err := l.checkQueued(e); err != nil {
 			errs = append(errs, fmt.Errorf("%v: %w", e.Key, err))
 		}
 	}
@@ -133,7 +133,7 @@ func checkEntry(e Entry) error {
 	}
 }
 
-func (l *Model) checkWaiting(e Entry) error {
+func (l *Model) checkQueued(e Entry) error {
 	w := e.Meta.Queued
 	if w == nil {
 		if e.Queued != nil {

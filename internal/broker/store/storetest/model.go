@@ -108,7 +108,7 @@ func (l *Model) write(w store.Write, event, waited []byte) error {
 			*slot = nil
 		case store.FromOp:
 			*slot = event
-		case store.FromWaiting:
+		case store.FromQueued:
 			*slot = waited
 		case store.Keep:
 		}
