@@ -29,7 +29,7 @@ ready = .ci/progress "building $(1)" go tool -modfile=$(CURDIR)/tools/$(1)/go.mo
 # All packages but those whose tests need a control plane, programs of Debian, Helm,
 # built programs or the results of the others. The simulator plays for a time: it begins first,
 # beside the others.
-UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/(debian|mosquitto)$$|/test/(alerts|charts|e2e|docs|hostile|interoptest|guarantees/passed)(/|$$)')
+UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/local/thirdparty$$|/test/(alerts|charts|e2e|docs|attack|interop|traceability/passed)(/|$$)')
 # Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 the tests that fail
 # are run once more, alone. $(1) goes into the name of the events' file.
 gotest = go run ./tools/testlog/gotest .cache/tests/$@$(1).json
@@ -131,7 +131,7 @@ controlplane: ## build the Kubernetes control plane and kubectl that tests and d
 .PHONY: debian
 debian: ## fetch Mosquitto, Squid, Prometheus and Alertmanager (Debian's packages, unpacked into the cache), try them, and test the alerts
 	@for p in mosquitto squid prometheus prometheus-alertmanager; do internal/local/thirdparty/fetch.sh $$p; done
-	@$(gotest) -count=1 ./internal/local/thirdparty ./internal/local/thirdparty ./test/alerts
+	@$(gotest) -count=1 ./internal/local/thirdparty ./test/alerts
 
 .PHONY: unit
 unit: ## run the tests that need no control plane and no program of Debian
@@ -237,7 +237,7 @@ fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it en
 	@.ci/fuzz $(or $(FUZZTIME),60s) .cache/fuzz
 
 # What reads requests for certificates, subjects, tokens and registration, of who joins or is in between.
-JOINING := ^(internal/cli FuzzApplication|internal/earliest .*|internal/identity Fuzz(FromCertificate|CheckAuthorities|ReadRequest)|internal/identity/token .*|internal/broker FuzzRegister|internal/broker/(denials|tokens) .*|internal/hubsource/(membership|registration) .*|pkg/agent/registration .*|pkg/codec FuzzParseRegistration)$$
+JOINING := ^(internal/cli FuzzApplication|internal/earliest .*|internal/identity Fuzz(FromCertificate|CheckAuthorities|ReadRequest)|internal/identity/token .*|internal/broker FuzzRegister|internal/broker/(denylist|tokens) .*|internal/hubsource/(clustercontroller|registration) .*|pkg/agent/registration .*|pkg/codec FuzzParseRegistration)$$
 
 .PHONY: fuzz-joining
 fuzz-joining: ## fuzz the readers of certificate requests, subjects, tokens and registration for FUZZTIME (default 1800s) in all

@@ -1,3 +1,4 @@
+// Package bytebudget shares a number of bytes among clients.
 package bytebudget
 
 import (

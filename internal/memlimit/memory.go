@@ -1,3 +1,4 @@
+// Package memlimit keeps a program within the memory that its control groups let it have.
 package memlimit
 
 import (

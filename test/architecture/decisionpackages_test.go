@@ -24,7 +24,7 @@ var cores = []struct{ dir, whole string }{
 	{"internal/hubsource/core", "Core"},
 	{"internal/broker", "Broker"},
 	{"internal/broker/admin", "Admin"},
-	{"internal/broker/syncstate", "Claims"},
+	{"internal/broker/syncstate", "State"},
 	{"internal/broker/delivery", "Feed"},
 	{"internal/broker/ingest", "Intake"},
 	{"internal/broker/deliveryqueue", ""},

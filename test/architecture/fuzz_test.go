@@ -30,7 +30,7 @@ var decoders = map[string]string{
 	"internal/admission decodeWork":                          "internal/admission FuzzReview",
 	"internal/broker Broker.Publish":                         "internal/broker FuzzPublish",
 	"internal/broker/admin parseToken":                       "internal/broker/admin FuzzParseToken",
-	"internal/broker/call Decode":                            "internal/broker FuzzPublish",
+	"internal/broker/request Decode":                            "internal/broker FuzzPublish",
 	"internal/broker/syncstate Sources.LastPosition":         "internal/broker/syncstate FuzzLastPosition",
 	"internal/earliest Parse":                                "internal/earliest FuzzParse",
 	"internal/broker/denylist ParseSubject":                  "internal/broker/denylist FuzzParseSubject",

@@ -53,7 +53,7 @@ func startClients(t testing.TB, config, cluster string, types ...codec.DataType)
 	for _, d := range types {
 		names = append(names, d.String())
 	}
-	p := start(t, "stockklusterlet", "-config", config, "-cluster", cluster, "-types", strings.Join(names, ","))
+	p := start(t, "ocmregistration", "-config", config, "-cluster", cluster, "-types", strings.Join(names, ","))
 	k := &ocmKlusterlet{program: p, cluster: cluster}
 	for _, d := range types {
 		if d != codec.KubeEvents {
@@ -504,7 +504,7 @@ func TestKlusterlet_Acceptance_OpensWhatIsThere(t *testing.T) {
 	source := startSource(t, src2, b.addr)
 	id := source.create(newWork(cluster1, "w", 1))
 	k := startMember(t, cluster1, b.addr)
-	works := start(t, "stockagent", "-config", clientConfig(t, pki.Agent, cluster1, b.addr, ""), "-cluster", cluster1, "-agent-id", "a")
+	works := start(t, "ocmagent", "-config", clientConfig(t, pki.Agent, cluster1, b.addr, ""), "-cluster", cluster1, "-agent-id", "a")
 	k.await(t, 0, "its cluster", shows("added", codec.ManagedClusters, cluster1))
 	k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "csr1")})
 	k.await(t, 0, "its request", showsAs(codec.SigningRequests, "csr1", hasVersion))
@@ -566,7 +566,7 @@ func TestKlusterlet_NotConfigured_IsNotServed(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	config := clientConfig(t, pki.Agent, cluster1, b.addr, "")
-	k := start(t, "stockklusterlet", "-config", config, "-cluster", cluster1, "-types", codec.KubeEvents.String())
+	k := start(t, "ocmregistration", "-config", config, "-cluster", cluster1, "-types", codec.KubeEvents.String())
 	wants(t, k.try(command{Do: "create", Type: codec.KubeEvents.String(), Object: anEvent(cluster1)}), "PublishError")
 	startAgent(t, cluster1, b.addr).await(t, 0, "works, which need nobody's acceptance", what("subscribed"))
 }

@@ -58,7 +58,7 @@ func prepare() (dir string, err error) {
 	if err := flag.Set("test.parallel", together); err != nil {
 		return "", err
 	}
-	for _, name := range []string{"stockagent", "stocksource", "stockbroker", "stockklusterlet"} {
+	for _, name := range []string{"ocmagent", "ocmsource", "ocmbroker", "ocmregistration"} {
 		if _, err := os.Stat(filepath.Join(programs, name)); err != nil {
 			return "", fmt.Errorf("%w\nbuild the programs and run the tests with: make interop", err)
 		}

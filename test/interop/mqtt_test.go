@@ -132,7 +132,7 @@ func mqttConfig(t testing.TB, role pki.Role, name, addr string, topics topic.Set
 func startMQTTAgent(t testing.TB, cluster, addr string, l mqttacl.Layout) *ocmAgent {
 	t.Helper()
 	config := mqttConfig(t, pki.Agent, cluster, addr, ofAgents(l).Topics)
-	return &ocmAgent{cluster: cluster, program: start(t, "stockagent", "-transport", "mqtt", "-config", config, "-cluster", cluster, "-agent-id", cluster+"-stock")}
+	return &ocmAgent{cluster: cluster, program: start(t, "ocmagent", "-transport", "mqtt", "-config", config, "-cluster", cluster, "-agent-id", cluster+"-stock")}
 }
 
 // ofAgents is a layout as agents have it: without the group, on which nobody can publish.
@@ -146,7 +146,7 @@ func startMQTTSource(t testing.TB, addr string, l mqttacl.Layout, args ...string
 	t.Helper()
 	config := mqttConfig(t, pki.Source, l.Source, addr, l.Topics)
 	args = append([]string{"-transport", "mqtt", "-config", config, "-source-id", l.Source}, args...)
-	return &ocmSource{program: start(t, "stocksource", args...)}
+	return &ocmSource{program: start(t, "ocmsource", args...)}
 }
 
 // message is what an MQTT client of a test received.

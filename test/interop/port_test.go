@@ -136,7 +136,7 @@ func TestC42_Heartbeats_KeepOCMAgents(t *testing.T) {
 	start := func(t *testing.T, interval, timeout time.Duration) (*ourBroker, *program) {
 		b := startBroker(t, func(c *broker.Config) { c.Heartbeat = interval })
 		config := clientConfig(t, pki.Agent, cluster1, b.addr, fmt.Sprintf("serverHealthinessTimeout: %s\n", timeout))
-		return b, start(t, "stockagent", "-config", config, "-cluster", cluster1, "-agent-id", "a")
+		return b, start(t, "ocmagent", "-config", config, "-cluster", cluster1, "-agent-id", "a")
 	}
 	t.Run("often enough", func(t *testing.T) {
 		t.Parallel()
@@ -254,7 +254,7 @@ func TestC47_OCMSource_GetsTheReason(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	// The certificate is that of src2: what the source says of itself does not count.
-	imposter := start(t, "stocksource", "-config", clientConfig(t, pki.Source, src2, b.addr, ""), "-source-id", src1)
+	imposter := start(t, "ocmsource", "-config", clientConfig(t, pki.Source, src2, b.addr, ""), "-source-id", src1)
 	w := newWork(cluster1, "w", 1)
 	l := imposter.try(command{Do: "create", Namespace: w.Namespace, Work: w})
 	if l.Reason != "PublishError" || !strings.Contains(l.Error, "PermissionDenied") || !strings.Contains(l.Error, src1) {

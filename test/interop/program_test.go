@@ -235,13 +235,13 @@ func configFile(t testing.TB, addr, client string) string {
 func startAgent(t testing.TB, cluster, addr string, args ...string) *ocmAgent {
 	t.Helper()
 	args = append(args, "-config", clientConfig(t, pki.Agent, cluster, addr, ""), "-cluster", cluster, "-agent-id", cluster+"-stock")
-	return &ocmAgent{program: start(t, "stockagent", args...), cluster: cluster}
+	return &ocmAgent{program: start(t, "ocmagent", args...), cluster: cluster}
 }
 
 // startSource runs a stock source.
 func startSource(t testing.TB, id, addr string) *ocmSource {
 	t.Helper()
-	return &ocmSource{program: start(t, "stocksource", "-config", clientConfig(t, pki.Source, id, addr, ""), "-source-id", id)}
+	return &ocmSource{program: start(t, "ocmsource", "-config", clientConfig(t, pki.Source, id, addr, ""), "-source-id", id)}
 }
 
 // startOCMBroker runs a stock broker; addr is "" for a free port.
@@ -251,7 +251,7 @@ func startOCMBroker(t testing.TB, addr string) *ocmBroker {
 	if addr == "" {
 		addr = "127.0.0.1:0"
 	}
-	b := &ocmBroker{program: start(t, "stockbroker", "-listen", addr, "-cert", cert, "-key", key, "-client-ca", certs.CACert())}
+	b := &ocmBroker{program: start(t, "ocmbroker", "-listen", addr, "-cert", cert, "-key", key, "-client-ca", certs.CACert())}
 	b.addr = b.await(t, 0, "its address", func(l outputLine) bool { return l.What == "listening" }).Addr
 	return b
 }

@@ -1,6 +1,5 @@
-// Package request is what the rooms of the broker have in common: their [Config], an
-// [Event] that a party published, a [Budget] that parties share, and the errors that a
-// caller is told. Each error says what to do next, so that no party has to read its text.
+// Package request is an [Event] that a client published, and the errors that it is answered
+// with. Each error says what to do next, so that no party has to read its text.
 package request
 
 import (

@@ -1,3 +1,5 @@
+// Package settings has what the components of the broker have in common: their [Config]
+// and the [LatencyTracker].
 package settings
 
 import (

@@ -73,7 +73,7 @@ func TestColumns_OfTheDefinitions(t *testing.T) {
 
 func columns(t *testing.T, definition string) []apiextensionsv1.CustomResourceColumnDefinition {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "..", "deploy", "crds", definition+".yaml"))
+	b, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "crds", definition+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

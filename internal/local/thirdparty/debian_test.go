@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-const root = "../.."
+const root = "../../.."
 
 func TestFetch_FoundInTheCache(t *testing.T) {
 	for program, commands := range map[string][]string{

@@ -1,5 +1,3 @@
-// Package thirdparty runs Mosquitto, the stock MQTT 5 broker that the
-// demo, tests and benchmarks put between parties.
 package thirdparty
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-const mosquittoRoot = "../.."
+const mosquittoRoot = "../../.."
 
 func program(t *testing.T) string {
 	t.Helper()

@@ -17,7 +17,7 @@ import (
 )
 
 // root is where the repository begins, seen from this package.
-const root = "../.."
+const root = "../../.."
 
 const module = "github.com/hawser-io/hawser"
 
