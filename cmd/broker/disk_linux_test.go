@@ -177,7 +177,7 @@ func (b *onDisk) backup() (request func() <-chan error) {
 			b.t.Error(err)
 		}
 	})
-	c := hawserv1.NewInspectionServiceClient(cc)
+	c := hawserv1.NewAdminServiceClient(cc)
 	list, err := c.ListClusters(b.t.Context(), &hawserv1.ListClustersRequest{})
 	for err == nil {
 		_, err = list.Recv()

@@ -72,7 +72,7 @@ func requestBackup(t *testing.T, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := hawserv1.NewInspectionServiceClient(cc).Backup(t.Context(), &hawserv1.BackupRequest{})
+	s, err := hawserv1.NewAdminServiceClient(cc).Backup(t.Context(), &hawserv1.BackupRequest{})
 	if err == nil {
 		_, err = s.Recv()
 	}

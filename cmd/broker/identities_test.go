@@ -38,7 +38,7 @@ func (p *process) tried(d pki.Dir) error {
 }
 
 // operate calls the broker as its operator.
-func (p *process) operate(d pki.Dir, do func(hawserv1.InspectionServiceClient) error) {
+func (p *process) operate(d pki.Dir, do func(hawserv1.AdminServiceClient) error) {
 	p.t.Helper()
 	creds, err := identity.Files{CA: d.CACert(), Cert: d.Cert(pki.Operator, "olga"), Key: d.Key(pki.Operator, "olga")}.Client("", func(err error) { p.t.Error(err) })
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *process) operate(d pki.Dir, do func(hawserv1.InspectionServiceClient) e
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if err := do(hawserv1.NewInspectionServiceClient(cc)); err != nil {
+	if err := do(hawserv1.NewAdminServiceClient(cc)); err != nil {
 		p.t.Fatal(err)
 	}
 	if err := cc.Close(); err != nil {
@@ -80,7 +80,7 @@ func TestProgram_Denials(t *testing.T) {
 		ended <- agent.Subscribe(ctx, s, func(transport.Accepted) { close(accepted) }, func(context.Context, codec.Event) error { return nil })
 	}()
 	<-accepted
-	p.operate(d, func(c hawserv1.InspectionServiceClient) error {
+	p.operate(d, func(c hawserv1.AdminServiceClient) error {
 		_, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: "agent/c1", Reason: "lost"})
 		return err
 	})
@@ -92,7 +92,7 @@ func TestProgram_Denials(t *testing.T) {
 	}
 	p.end()
 	for _, want := range []string{
-		`"event":"ended","addr":`, `"reason":"denied"`, `"identity":"operator/olga"`, `"method":"/hawser.v1.InspectionService/Deny"`, `"subject":"agent/c1"`,
+		`"event":"ended","addr":`, `"reason":"denied"`, `"identity":"operator/olga"`, `"method":"/hawser.v1.AdminService/Deny"`, `"subject":"agent/c1"`,
 	} {
 		if !strings.Contains(p.out.String(), want) {
 			t.Errorf("the audit stream lacks %s:\n%s", want, p.out)
@@ -107,7 +107,7 @@ func TestProgram_Denials(t *testing.T) {
 		if err := p.tried(d); transport.CodeOf(err) != transport.CodeUnauthenticated || !strings.Contains(err.Error(), "hawser allow agent/c1") {
 			t.Errorf("%s: %v", name, err)
 		}
-		p.operate(d, func(c hawserv1.InspectionServiceClient) error {
+		p.operate(d, func(c hawserv1.AdminServiceClient) error {
 			_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/c1"})
 			return err
 		})

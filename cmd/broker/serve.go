@@ -130,7 +130,7 @@ func (c *config) tasks(
 			MaxMessageBytes:      messages,
 			HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies, Log: log, Registry: registry,
 		},
-		Server: b, Inspector: b, DrainTimeout: time.Duration(c.DrainTimeout), Other: mqttFront.Serve, OnPanic: b.Panicked,
+		Server: b, AdminHandler: b, DrainTimeout: time.Duration(c.DrainTimeout), Other: mqttFront.Serve, OnPanic: b.Panicked,
 	})
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ import (
 // as an operator names them.
 func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.WithheldDeletion) {
 	s.w.Helper()
-	c := codec.ClusterComparison{Cluster: cluster, Reason: "the hub lacks them"}
+	c := codec.ClusterSyncReport{Cluster: cluster, Reason: "the hub lacks them"}
 	for _, id := range ids {
 		r, err := s.w.Store.Get(s.w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: cluster, ResourceID: id})
 		if err != nil {
@@ -29,7 +29,7 @@ func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.Withhel
 		c.Withheld = append(c.Withheld, codec.WithheldDeletion{ResourceID: id, Name: r.Name, Revision: r.SpecRevision})
 		works = append(works, &hawserv1.WithheldDeletion{ResourceId: id, Name: r.Name, Revision: r.SpecRevision})
 	}
-	s.mustCompare(codec.SyncReport{Clusters: []codec.ClusterComparison{c}})
+	s.mustCompare(codec.SyncReport{Clusters: []codec.ClusterSyncReport{c}})
 	return works
 }
 

@@ -213,7 +213,7 @@ func TestBroker_FormerOwnerGetsNothing(t *testing.T) {
 			synctest.Wait() // stuck in the first one
 		}
 		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
-		if _, err := w.Store.Commit(w.Context(), []store.Op{{Kind: store.Adopt, Key: key, Owner: "next", At: time.Now()}}); err != nil {
+		if _, err := w.Store.Commit(w.Context(), []store.Op{{Kind: store.Transfer, Key: key, Owner: "next", At: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
 		got := next.expect("status update_request w1 v1")

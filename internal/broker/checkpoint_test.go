@@ -138,8 +138,8 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 		c := agent.checkpoint()
 		head := w.Store.Head()
 		want := codec.Checkpoint{
-			Cursor: codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision},
-			Listed: true, HighestSequenceID: strconv.FormatInt(w.seq<<22|1<<12, 10),
+			Cursor:       codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision},
+			ListAnswered: true, HighestSequenceID: strconv.FormatInt(w.seq<<22|1<<12, 10),
 		}
 		d := digestOf(works...)
 		want.Digest = &d
@@ -497,7 +497,7 @@ func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 		}
 		// A record that an operator gives up is a change of its status alone.
 		pass(time.Second)
-		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Minute)
@@ -506,7 +506,7 @@ func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 		}
 		late.hold <- struct{}{}
 		c = agent.checkpoint()
-		if c.Digest.Count != 0 || len(c.ComparedSources) != 0 {
+		if c.Digest.Count != 0 || len(c.SyncedSources) != 0 {
 			t.Errorf("checkpoint %+v", c)
 		}
 	})

@@ -31,7 +31,7 @@ func (w *world) runs(what string, s *tap) {
 
 func (w *world) forgetCluster() {
 	w.Helper()
-	if _, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1"}); err != nil {
+	if _, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1"}); err != nil {
 		w.Fatal(err)
 	}
 }

@@ -35,7 +35,7 @@ func (s *tap) mustCompare(c codec.SyncReport) {
 func clusters(names ...string) codec.SyncReport {
 	c := codec.SyncReport{}
 	for _, n := range names {
-		c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: n})
+		c.Clusters = append(c.Clusters, codec.ClusterSyncReport{Cluster: n})
 	}
 	return c
 }
@@ -46,7 +46,7 @@ func (s *tap) sources() []string {
 	pass(time.Second)
 	var last []string
 	for _, c := range s.checkpoints() {
-		last = append([]string{}, c.ComparedSources...)
+		last = append([]string{}, c.SyncedSources...)
 	}
 	return last
 }
@@ -67,7 +67,7 @@ func TestSyncReport_IsSentToAgentsOfCluster(t *testing.T) {
 			pass(time.Second)
 			one.take()
 			one.checkpoints()
-			return codec.SyncReport{Clusters: []codec.ClusterComparison{{
+			return codec.SyncReport{Clusters: []codec.ClusterSyncReport{{
 				Cluster: "c1", Reason: "why", Withheld: []codec.WithheldDeletion{{ResourceID: id, Revision: r.SpecRevision}},
 			}}}
 		}
@@ -139,7 +139,7 @@ func TestSyncReport_Refuses(t *testing.T) {
 		w.wantCode(source.syncReport(clusters("c1", "c2", "c1")), transport.CodeInvalid)
 		many := func(from, n int) (c codec.SyncReport) {
 			for i := range n {
-				c.Clusters = append(c.Clusters, codec.ClusterComparison{Cluster: fmt.Sprint("c", from+i)})
+				c.Clusters = append(c.Clusters, codec.ClusterSyncReport{Cluster: fmt.Sprint("c", from+i)})
 			}
 			return c
 		}
@@ -170,7 +170,7 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 			w.request(agent, newer...)
 			agent.expect("status resync_request  v0")
 		}
-		if c := ours.checkpoint(); !c.Listed || len(c.Orphans) != 0 {
+		if c := ours.checkpoint(); !c.ListAnswered || len(c.Orphans) != 0 {
 			t.Errorf("checkpoint %+v", c)
 		}
 		w.put(source.peer, work{id: "catches-up", version: 8, action: codec.UpdateRequest}.event())
@@ -324,14 +324,14 @@ func TestRelease_IsSeenByTheAgent(t *testing.T) {
 		source.mustCompare(clusters("c1"))
 		pass(time.Second)
 		list := agent.checkpoints()
-		if c := list[len(list)-1]; c.Digest.Count != 1 || len(c.ComparedSources) != 1 {
+		if c := list[len(list)-1]; c.Digest.Count != 1 || len(c.SyncedSources) != 1 {
 			t.Fatalf("before: %+v", c)
 		}
 		w.put(source.peer, releaseOf(t, "src", "c1"))
 		pass(2 * time.Second)
 		list = agent.checkpoints()
 		for _, c := range list {
-			if len(c.ComparedSources) != 0 {
+			if len(c.SyncedSources) != 0 {
 				t.Errorf("%+v", c)
 			}
 		}
@@ -352,7 +352,7 @@ func TestUnbindCluster_EndsSyncReports(t *testing.T) {
 		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
 			t.Error(diff)
 		}
-		if _, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true}); err != nil {
+		if _, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true}); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {

@@ -155,7 +155,7 @@ func writeFormer(w *world, _ *pebble.Store) {
 	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1, deleting: true, extensions: map[string]any{codec.ExtNeedsConfirm: "true"}}.event())
 	// Confirmed: by the agent, by an operator, and without either.
 	w.put(a1.peer, w.event(report{id: "gone", version: 1, deleted: true}))
-	if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "forced"}); err != nil {
+	if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "forced"}); err != nil {
 		w.Fatal(err)
 	}
 	w.put(src.peer, work{cluster: "c4", id: "unheard", version: 1}.event())
@@ -165,7 +165,7 @@ func writeFormer(w *world, _ *pebble.Store) {
 	w.put(ci, work{source: "ci", id: "other", version: 1}.event())
 	w.put(ci, work{source: "ci", cluster: "c2", id: "handed", version: 4}.event())
 	w.put(a2.peer, w.event(report{cluster: "c2", id: "handed", version: 4}))
-	if _, err := w.Adopt(w.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c2", ResourceId: "handed", Source: "src"}); err != nil {
+	if _, err := w.TransferWork(w.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c2", ResourceId: "handed", Source: "src"}); err != nil {
 		w.Fatal(err)
 	}
 	pass(5 * time.Second)
@@ -212,7 +212,7 @@ func asOperator(w *world) {
 	var got []string
 	for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
 		got = append(got, fmt.Sprint(m.GetCluster(), " ", m.GetResourceId(), " ", m.GetSource(), " ", m.GetState().Number(), " v", m.GetVersion(),
-			" ", m.GetWaitingResourceId(), " v", m.GetReportedVersion(), " ", m.GetHealth().Number()))
+			" ", m.GetQueuedResourceId(), " v", m.GetReportedVersion(), " ", m.GetHealth().Number()))
 	}
 	w.differs("works", formerWorks, got)
 	if d := cmp.Diff(formerDenied, w.Denials().All()); d != "" {

@@ -45,9 +45,9 @@ func (w *world) works(r *hawserv1.ListWorksRequest) (list []*hawserv1.ListWorksR
 	return list
 }
 
-func (w *world) orphans(cluster string) (list []*hawserv1.ListOrphansResponse) {
+func (w *world) orphans(cluster string) (list []*hawserv1.ListDiscrepanciesResponse) {
 	w.Helper()
-	err := w.ListOrphans(w.Context(), &hawserv1.ListOrphansRequest{Cluster: cluster}, func(o *hawserv1.ListOrphansResponse) error {
+	err := w.ListDiscrepancies(w.Context(), &hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, func(o *hawserv1.ListDiscrepanciesResponse) error {
 		list = append(list, o)
 		return nil
 	})
@@ -83,9 +83,9 @@ func TestListWorks_ShowsEveryState(t *testing.T) {
 		w.put(agent.peer, w.event(report{id: "w3", version: 1, deleted: true}))
 
 		deleted := timestamppb.New(time.Unix(1_700_000_000, 5))
-		live, tombstone, confirmed := hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_TOMBSTONE, hawserv1.WorkState_WORK_STATE_GRAVE
+		live, tombstone, confirmed := hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_DELETING, hawserv1.WorkState_WORK_STATE_DELETED
 		want := []*hawserv1.ListWorksResponse{
-			{Cluster: "c1", ResourceId: "w1", Name: "b", Source: "src", State: tombstone, Version: 1, DeletedAt: deleted, WaitingResourceId: "w6"},
+			{Cluster: "c1", ResourceId: "w1", Name: "b", Source: "src", State: tombstone, Version: 1, DeletedAt: deleted, QueuedResourceId: "w6"},
 			{Cluster: "c1", ResourceId: "w2", Name: "a", Source: "src", State: live, Version: 3, Reported: true, ReportedVersion: 2, Health: hawserv1.WorkHealth_WORK_HEALTH_APPLIED},
 			{Cluster: "c1", ResourceId: "w3", Name: "c", Source: "src", State: confirmed, Version: 1, Reported: true, ReportedVersion: 1, DeletedAt: deleted},
 		}
@@ -118,15 +118,15 @@ func TestListClusters_ReportsSyncState(t *testing.T) {
 				t.Errorf("%s: %v", what, list)
 			}
 		}
-		is("never there", hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		is("never there", hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
 		agent := w.open(w.agent("c1"), hawser)
 		w.request(agent)
 		c := agent.checkpoint()
-		is("not acknowledged", hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 1)
+		is("not acknowledged", hawserv1.ClusterState_CLUSTER_STATE_UNVERIFIED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 1)
 		pass(time.Second)
 		agent.mustAck(c)
 		is("acknowledged", hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 1)
-		if got := w.clusters("")[0]; got.GetAckedRevision() != c.Cursor.Revision || got.GetLive() != 1 || got.GetPending() != 0 || !got.GetKnown() ||
+		if got := w.clusters("")[0]; got.GetAckedRevision() != c.Cursor.Revision || got.GetLive() != 1 || got.GetPending() != 0 || !got.GetEverConnected() ||
 			got.GetRoundTrip().AsDuration() < time.Second || got.GetLastSeen() != nil {
 			t.Errorf("in sync: %v", got)
 		}
@@ -134,23 +134,23 @@ func TestListClusters_ReportsSyncState(t *testing.T) {
 		is("a work fails", hawserv1.ClusterState_CLUSTER_STATE_FAILING, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 1)
 		w.put(agent.peer, w.event(report{id: "w1", version: 1}))
 		w.put(source, work{id: "w2", version: 1}.event())
-		is("changed", hawserv1.ClusterState_CLUSTER_STATE_BEHIND, hawserv1.SyncState_SYNC_STATE_BEHIND, 1)
+		is("changed", hawserv1.ClusterState_CLUSTER_STATE_SYNCING, hawserv1.SyncState_SYNC_STATE_SYNCING, 1)
 		pass(time.Second)
 		c = agent.checkpoint()
 		if err := agent.ack(c.Cursor, &codec.Digest{Count: 7}); err != nil {
 			t.Fatal(err)
 		}
-		is("another digest", hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, hawserv1.SyncState_SYNC_STATE_DIFFERS, 1)
+		is("another digest", hawserv1.ClusterState_CLUSTER_STATE_OUT_OF_SYNC, hawserv1.SyncState_SYNC_STATE_OUT_OF_SYNC, 1)
 		agent.cancel()
 		w.wantCode(<-agent.ended, transport.CodeUnavailable)
-		is("gone", hawserv1.ClusterState_CLUSTER_STATE_OFFLINE, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
-		if list := w.clusters("c1"); list[0].GetLastSeen() == nil || list[0].GetRefusedAt() != nil {
+		is("gone", hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		if list := w.clusters("c1"); list[0].GetLastSeen() == nil || list[0].GetRejectedAt() != nil {
 			t.Errorf("it was there until just now: %v", list)
 		}
 		other := w.open(w.agent("c2"), func(r *transport.RawSubscription, _ *tap) { r.Cluster = "c1" })
 		w.wantCode(<-other.ended, transport.CodeDenied)
-		is("refused", hawserv1.ClusterState_CLUSTER_STATE_REFUSED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
-		if got := w.clusters("c1")[0].GetRefusal(); got != "its agent came with the certificate of cluster c2: put the one of c1 into its Secret" {
+		is("refused", hawserv1.ClusterState_CLUSTER_STATE_REJECTED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
+		if got := w.clusters("c1")[0].GetRejectionReason(); got != "its agent came with the certificate of cluster c2: put the one of c1 into its Secret" {
 			t.Errorf("it says %q", got)
 		}
 		if list := w.clusters("nowhere"); len(list) != 0 {
@@ -159,9 +159,9 @@ func TestListClusters_ReportsSyncState(t *testing.T) {
 	})
 }
 
-// TestListOrphans_NamesWhatDoesNotFit: with its cause, and only as long as that
+// TestListDiscrepancies_NamesCauses: with its cause, and only as long as that
 // lasts.
-func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
+func TestListDiscrepancies_NamesCauses(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		w.put(source, work{id: "w1", version: 2}.event())
@@ -176,7 +176,7 @@ func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
 		})
 		w.wantCode(<-quarantined.ended, transport.CodeDenied)
 		owner := w.open(source, hawser)
-		compared, err := codec.NewSyncReport(owner.params(), codec.SyncReport{Clusters: []codec.ClusterComparison{{
+		compared, err := codec.NewSyncReport(owner.params(), codec.SyncReport{Clusters: []codec.ClusterSyncReport{{
 			Cluster: "c1", Reason: "because", Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Name: "a", Revision: revision}},
 		}}})
 		if err := owner.send(marshal(t, compared, err)); err != nil {
@@ -189,21 +189,21 @@ func TestListOrphans_NamesWhatDoesNotFit(t *testing.T) {
 			}
 			o.Detail = ""
 		}
-		w.differs("orphans", []*hawserv1.ListOrphansResponse{
-			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_RECORD, ResourceId: "ghost"},
-			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD, ResourceId: "w1", Name: "name-of-w1", Source: "src", Revision: revision},
-			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD, ResourceId: "w1", Name: "name-of-w1", Source: "src", Revision: revision},
-			{Cluster: "c1", Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER},
+		w.differs("orphans", []*hawserv1.ListDiscrepanciesResponse{
+			{Cluster: "c1", Cause: hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_ORPHAN, ResourceId: "ghost"},
+			{Cluster: "c1", Cause: hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_AHEAD, ResourceId: "w1", Name: "name-of-w1", Source: "src", Revision: revision},
+			{Cluster: "c1", Cause: hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD, ResourceId: "w1", Name: "name-of-w1", Source: "src", Revision: revision},
+			{Cluster: "c1", Cause: hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED},
 		}, got)
 
-		if _, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1"}); err != nil {
+		if _, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1"}); err != nil {
 			t.Fatal(err)
 		}
 		w.put(source, work{id: "w1", version: 6}.event())
 		w.put(source, work{id: "ghost", version: 1}.event())
 		synctest.Wait()
-		if left := w.orphans("c1"); slices.ContainsFunc(left, func(o *hawserv1.ListOrphansResponse) bool {
-			return o.GetCause() != hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
+		if left := w.orphans("c1"); slices.ContainsFunc(left, func(o *hawserv1.ListDiscrepanciesResponse) bool {
+			return o.GetCause() != hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_AHEAD
 		}) {
 			t.Errorf("their causes are gone: %v", left)
 		}
@@ -219,7 +219,7 @@ func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 		w.subscribe(w.agent("c1"))
 		w.put(source, work{id: "w1", version: 1}.event())
 		w.put(source, work{id: "w1", version: 1, deleting: true}.event())
-		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
 		}
 		events := owner.expect("status update_request w1 v1")
@@ -228,9 +228,9 @@ func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 				t.Errorf("the source was told %s, %v", events[0].Data, err)
 			}
 		}
-		_, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "none"})
+		_, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "none"})
 		w.wantCode(err, transport.CodeNotFound)
-		_, err = w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1"})
+		_, err = w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1"})
 		w.wantCode(err, transport.CodeInvalid)
 	})
 }
@@ -243,12 +243,12 @@ func TestUnbindCluster_WithItsWorks(t *testing.T) {
 			w.put(w.source("src"), work{id: id, version: 1}.event())
 		}
 		w.put(w.source("src"), work{cluster: "c2", id: "w4", version: 1}.event())
-		resp, err := w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true})
+		resp, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
 		if err != nil || resp.GetWorks() != 3 {
 			t.Fatalf("%v, %v", resp, err)
 		}
 		for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
-			want := hawserv1.WorkState_WORK_STATE_GRAVE
+			want := hawserv1.WorkState_WORK_STATE_DELETED
 			if m.GetCluster() == "c2" {
 				want = hawserv1.WorkState_WORK_STATE_LIVE
 			}
@@ -259,7 +259,7 @@ func TestUnbindCluster_WithItsWorks(t *testing.T) {
 		if _, known := w.Store.Subscribed(codec.ManifestBundles, "c1"); known {
 			t.Error("the cluster is still known")
 		}
-		_, err = w.ForgetCluster(w.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "nowhere"})
+		_, err = w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "nowhere"})
 		w.wantCode(err, transport.CodeNotFound)
 	})
 }
@@ -279,7 +279,7 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 		w.differs("clusters counted before", 2.0, value(t, registry, "hawser_broker_clusters state=NeverSeen"))
 		w.put(source.peer, work{cluster: "ghost", id: "w1", version: 2, deleting: true}.event())
 		w.put(source.peer, work{id: "w1", version: 2, deleting: true}.event())
-		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "ghost", ResourceId: "w2"}); err != nil {
+		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "ghost", ResourceId: "w2"}); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Minute)
@@ -306,7 +306,7 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 func TestAdopt_MovesAWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{id: "w1", version: 1}.event())
-		if _, err := w.Adopt(w.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c1", ResourceId: "w1", Source: "new"}); err != nil {
+		if _, err := w.TransferWork(w.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "w1", Source: "new"}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := w.Publish(w.Context(), w.source("src"), work{id: "w1", version: 2}.event(), "")
@@ -314,7 +314,7 @@ func TestAdopt_MovesAWork(t *testing.T) {
 		if got := w.put(w.source("new"), work{source: "new", id: "w1", version: 2}.event()); got != codec.OutcomeAccepted {
 			t.Errorf("the new owner's spec: %s", got)
 		}
-		_, err = w.Adopt(w.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c1", ResourceId: "none", Source: "new"})
+		_, err = w.TransferWork(w.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "none", Source: "new"})
 		w.wantCode(err, transport.CodeNotFound)
 	})
 }

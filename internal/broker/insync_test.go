@@ -60,14 +60,14 @@ func TestListClusters_DiffersAfterForget(t *testing.T) {
 		first := agent.checkpoint()
 		agent.mustAck(first)
 		pass(time.Minute)
-		if _, err := w.ForgetWork(w.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
 		}
-		w.wantCluster("it is not told yet", "c1", hawserv1.ClusterState_CLUSTER_STATE_BEHIND, 0)
+		w.wantCluster("it is not told yet", "c1", hawserv1.ClusterState_CLUSTER_STATE_SYNCING, 0)
 		if err := agent.ack(agent.checkpoint().Cursor, first.Digest); err != nil {
 			t.Fatal(err)
 		}
-		w.wantCluster("it has the work", "c1", hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, 0)
+		w.wantCluster("it has the work", "c1", hawserv1.ClusterState_CLUSTER_STATE_OUT_OF_SYNC, 0)
 	})
 }
 
@@ -79,7 +79,7 @@ func TestListClusters_PendingOfDisconnectedCluster(t *testing.T) {
 		for _, id := range []string{"w1", "w2", "w3"} {
 			w.put(source, work{id: id, version: 1}.event())
 		}
-		const offline, never = hawserv1.ClusterState_CLUSTER_STATE_OFFLINE, hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN
+		const offline, never = hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED, hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED
 		w.wantCluster("no agent has come", "c1", never, 3)
 		for what, begin := range map[string]func(*transport.RawSubscription, *tap){"a stock agent": nil, "one of ours": hawser} {
 			agent := w.open(w.agent("c1"), begin)

@@ -276,14 +276,14 @@ func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 		hub.page(codec.InventoryRequest{})
 		reported := func(s *tap) (all []string) {
 			w.Helper()
-			for _, e := range s.takeSync(codec.TypeInventory) {
-				i, err := codec.ParseInventory(e)
-				if err != nil || !i.ListsDisconnected || i.RequestID != "" || i.NextPageToken != "" {
-					t.Errorf("%+v, %v", i, err)
+			for _, e := range s.takeSync(codec.TypeDisconnectedClusters) {
+				d, err := codec.ParseDisconnectedClusters(e)
+				if err != nil || d.More {
+					t.Errorf("%+v, %v", d, err)
 				}
 				all = append(all, "told")
-				for _, a := range i.Absent {
-					all = append(all, strings.TrimSpace(fmt.Sprint(a.Cluster, " ", a.Since.Sub(began).Round(time.Second), " ", a.Never, " ", a.Why)))
+				for _, a := range d.Clusters {
+					all = append(all, strings.TrimSpace(fmt.Sprint(a.Cluster, " ", a.Since.Sub(began).Round(time.Second), " ", a.NeverConnected, " ", a.Reason)))
 				}
 			}
 			return all

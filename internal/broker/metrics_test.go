@@ -57,7 +57,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		ours.mustAck(c)
 		ours.cancel()
 		w.open(w.source("src"), from(codec.Cursor{StoreID: c.Cursor.StoreID, Incarnation: c.Cursor.Incarnation})).
-			mustCompare(codec.SyncReport{AllClusters: true, Clusters: []codec.ClusterComparison{{Cluster: "c1"}}})
+			mustCompare(codec.SyncReport{AllClusters: true, Clusters: []codec.ClusterSyncReport{{Cluster: "c1"}}})
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -16,12 +16,12 @@ import (
 func TestOrphanReport_IsListedAndResolved(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		resolve := func(cluster, uid string, adopt bool) error {
-			_, err := w.Resolve(w.Context(), olga, &hawserv1.ResolveRequest{Cluster: cluster, Uid: uid, Adopt: adopt})
+			_, err := w.ResolveOrphan(w.Context(), olga, &hawserv1.ResolveOrphanRequest{Cluster: cluster, Uid: uid, Adopt: adopt})
 			return err
 		}
 		list := func(cluster string) (got []string) {
 			w.Helper()
-			err := w.ListOrphans(w.Context(), &hawserv1.ListOrphansRequest{Cluster: cluster}, func(o *hawserv1.ListOrphansResponse) error {
+			err := w.ListDiscrepancies(w.Context(), &hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, func(o *hawserv1.ListDiscrepanciesResponse) error {
 				got = append(got, o.GetCluster()+" "+o.GetCause().String()+" "+o.GetResourceId()+" "+o.GetDetail())
 				return nil
 			})
@@ -46,7 +46,7 @@ func TestOrphanReport_IsListedAndResolved(t *testing.T) {
 			t.Error("a source says what is on a cluster")
 		}
 		got := list("c1")
-		if len(got) != 3 || !strings.Contains(got[0], "NO_OWNER u1 ") || !strings.Contains(got[0], "3 objects, 2h0m0s old") ||
+		if len(got) != 3 || !strings.Contains(got[0], "UNOWNED u1 ") || !strings.Contains(got[0], "3 objects, 2h0m0s old") ||
 			!strings.Contains(got[1], "SHARED u2 ") || !strings.HasSuffix(got[1], "; no") || !strings.Contains(got[2], "7 more") {
 			t.Errorf("got %q", got)
 		}

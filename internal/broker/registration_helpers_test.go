@@ -85,7 +85,7 @@ func (h *hub) must(outcome string, err error) {
 // snapshot says what the hub has.
 func (h *hub) snapshot(listed bool, objects ...*hawserv1.RegistrationObject) {
 	h.w.Helper()
-	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Objects: objects, Listed: listed})))
+	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Objects: objects, SnapshotComplete: listed})))
 }
 
 // answers answers a request.
@@ -97,7 +97,7 @@ func (h *hub) answers(a *hawserv1.RegistrationAnswer) (string, error) {
 // clusterOf is a ManagedCluster.
 func clusterOf(name string, version int, accepted bool) *hawserv1.RegistrationObject {
 	o := objectOf(codec.ManagedClusters, name, name, version)
-	o.Facts = &hawserv1.ClusterFacts{Accepted: accepted, Joined: accepted, Available: "Unknown"}
+	o.ManagedClusterStatus = &hawserv1.ManagedClusterStatus{Accepted: accepted, Joined: accepted, Available: "Unknown"}
 	return o
 }
 

@@ -113,9 +113,9 @@ func TestRegistration_FloodsHarmNoOthers(t *testing.T) {
 				t.Fatalf("%d requests are at the source", len(all))
 			}
 			for _, r := range all {
-				served[r.GetAsk().GetCluster()]++
-				quietDone = quietDone || r.GetAsk().GetCluster() == "c2"
-				modestDone = modestDone || r.GetAsk().GetCluster() == "c9"
+				served[r.GetAgentRequest().GetCluster()]++
+				quietDone = quietDone || r.GetAgentRequest().GetCluster() == "c2"
+				modestDone = modestDone || r.GetAgentRequest().GetCluster() == "c9"
 				if _, err := h.answers(&hawserv1.RegistrationAnswer{Id: r.GetId()}); err != nil {
 					t.Fatal(err)
 				}
@@ -161,7 +161,7 @@ func TestRegistration_RefusesWhatIsTooMuch(t *testing.T) {
 		req, err := codec.NewRegistrationRequest(syncParams, &hawserv1.RegistrationRequest{Id: "x"})
 		_, err = h.publish(req, err)
 		w.wantCode(err, transport.CodeDenied)
-		many, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true})
+		many, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{SnapshotComplete: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -521,19 +521,19 @@ func TestRegistration_ClustersAreListed(t *testing.T) {
 		hub.snapshot(false, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
 		w.subscribe(w.agent("c1"))
 		w.put(w.source("src"), work{id: "w1", version: 1, cluster: "misspelt"}.event())
-		if list := w.clusters("misspelt"); len(list) != 1 || list[0].GetRegistration().GetAbsent() {
+		if list := w.clusters("misspelt"); len(list) != 1 || list[0].GetRegistration().GetNotOnHub() {
 			t.Errorf("before the hub has said which clusters it has: %v", list)
 		}
 		hub.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
 		var got []string
 		err := w.ListClusters(w.Context(), &hawserv1.ListClustersRequest{}, func(c *hawserv1.ListClustersResponse) error {
 			r := c.GetRegistration()
-			got = append(got, fmt.Sprintf("%s accepted=%t joined=%t available=%s absent=%t %s", c.GetCluster(), r.GetAccepted(), r.GetJoined(), r.GetAvailable(), r.GetAbsent(), c.GetState()))
+			got = append(got, fmt.Sprintf("%s accepted=%t joined=%t available=%s absent=%t %s", c.GetCluster(), r.GetAccepted(), r.GetJoined(), r.GetAvailable(), r.GetNotOnHub(), c.GetState()))
 			return nil
 		})
-		want := "c1 accepted=true joined=true available=Unknown absent=false CLUSTER_STATE_UNKNOWN; " +
-			"c2 accepted=false joined=false available=Unknown absent=false CLUSTER_STATE_NEVER_SEEN; " +
-			"misspelt accepted=false joined=false available= absent=true CLUSTER_STATE_NEVER_SEEN"
+		want := "c1 accepted=true joined=true available=Unknown absent=false CLUSTER_STATE_UNVERIFIED; " +
+			"c2 accepted=false joined=false available=Unknown absent=false CLUSTER_STATE_NEVER_CONNECTED; " +
+			"misspelt accepted=false joined=false available= absent=true CLUSTER_STATE_NEVER_CONNECTED"
 		if s := strings.Join(got, "; "); err != nil || s != want {
 			t.Errorf("%v\n got %s\nwant %s", err, s, want)
 		}
@@ -544,7 +544,7 @@ func TestRegistration_ClustersAreListed(t *testing.T) {
 // the hub asked in its own name; no other cluster is shown or accepted anything.
 func FuzzRegister(f *testing.F) {
 	clients := []string{"hub", "agent", "bootstrap"}
-	objects, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true, Objects: []*hawserv1.RegistrationObject{clusterOf("c1", 9, true)}})
+	objects, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{SnapshotComplete: true, Objects: []*hawserv1.RegistrationObject{clusterOf("c1", 9, true)}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -582,8 +582,8 @@ func FuzzRegister(f *testing.F) {
 				t.Fatalf("refused with %v", err)
 			}
 			for _, r := range h.requests() {
-				env, err := codec.ParseEnvelope(r.GetAsk().GetEvent())
-				if r.GetRenewals() == nil && (err != nil || env.Cluster != r.GetAsk().GetCluster() || from.Role == "agent" && env.Cluster != from.Name) {
+				env, err := codec.ParseEnvelope(r.GetAgentRequest().GetEvent())
+				if r.GetRenewals() == nil && (err != nil || env.Cluster != r.GetAgentRequest().GetCluster() || from.Role == "agent" && env.Cluster != from.Name) {
 					t.Fatalf("the hub is asked %v: %v", r, err)
 				}
 			}

@@ -30,10 +30,10 @@ func TestRegistration_Joins(t *testing.T) {
 
 		join := w.requests(boot, joinOf("c1"))
 		req := h.one()
-		if a := req.GetAsk(); a.GetCluster() != "c1" || a.GetUser() != boot.User || !slices.Equal(a.GetGroups(), boot.Groups) || !a.GetBootstrap() {
+		if a := req.GetAgentRequest(); a.GetCluster() != "c1" || a.GetUser() != boot.User || !slices.Equal(a.GetGroups(), boot.Groups) || !a.GetBootstrap() {
 			t.Errorf("the hub is asked as %v", a)
 		}
-		if env, err := codec.ParseEnvelope(req.GetAsk().GetEvent()); err != nil || env.Cluster != "c1" || string(env.Data) != `{"metadata":{"name":"c1"}}` {
+		if env, err := codec.ParseEnvelope(req.GetAgentRequest().GetEvent()); err != nil || env.Cluster != "c1" || string(env.Data) != `{"metadata":{"name":"c1"}}` {
 			t.Errorf("the hub is sent %+v, %v", env, err)
 		}
 		join.waits()
@@ -156,7 +156,7 @@ func TestRegistration_OneSessionCounts(t *testing.T) {
 		w.wantCode(req.ended(), transport.CodeUnavailable)
 		_, err := before.answers(&hawserv1.RegistrationAnswer{Id: id})
 		w.wantCode(err, transport.CodeUnavailable)
-		_, err = before.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Listed: true}))
+		_, err = before.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{SnapshotComplete: true}))
 		w.wantCode(err, transport.CodeUnavailable)
 		if err := w.Registration().Accepted("c1"); err != nil {
 			t.Error(err)

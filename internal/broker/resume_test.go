@@ -88,7 +88,7 @@ func TestResume_CostsWhatChanged(t *testing.T) {
 		if len(counted.reads) != 0 {
 			t.Errorf("a resume in sync read %q", counted.reads)
 		}
-		if d := digestOf(works...); again.Listed || again.Digest == nil || *again.Digest != d {
+		if d := digestOf(works...); again.ListAnswered || again.Digest == nil || *again.Digest != d {
 			t.Errorf("checkpoint %+v, digest %+v, want %+v", again, again.Digest, d)
 		}
 		agent.cancel()
@@ -206,7 +206,7 @@ func TestResume_SourcesToo(t *testing.T) {
 		source := w.open(w.source("src"), hawser)
 		w.request(source)
 		c := source.checkpoint()
-		if c.AnsweredLists != 1 || c.Digest != nil || c.Listed {
+		if c.AnsweredStatusRequests != 1 || c.Digest != nil || c.ListAnswered {
 			t.Errorf("checkpoint %+v", c)
 		}
 		agent := w.agent("c1")

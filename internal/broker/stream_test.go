@@ -113,7 +113,7 @@ func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 		if e.Next != transport.NextStop || e.Hint == "" {
 			t.Errorf("%+v", e)
 		}
-		if err := w.Store.ForgetCluster(w.Context(), "c1"); err != nil {
+		if err := w.Store.UnbindCluster(w.Context(), "c1"); err != nil {
 			t.Fatal(err)
 		}
 		running(as("uid-2"))

@@ -120,7 +120,7 @@ func TestFence_RejectsOlderComparison(t *testing.T) {
 		w.request(agent)
 		source.mustSend(work{version: 1}.event())
 		withheld := source.withhold("c1", "w1")
-		source.mustSend(source.sends(2, codec.SyncReport{Clusters: []codec.ClusterComparison{{
+		source.mustSend(source.sends(2, codec.SyncReport{Clusters: []codec.ClusterSyncReport{{
 			Cluster: "c1", Reason: "the hub lacks it",
 			Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Revision: withheld[0].GetRevision()}},
 		}}}))

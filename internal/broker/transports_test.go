@@ -158,7 +158,7 @@ func TestSync_OverEveryTransport(t *testing.T) {
 			params := codec.ResyncParams{ID: "list", Time: now, Source: "agent", Cluster: "c1", DataType: codec.ManifestBundles}
 			a.publish(codec.NewSpecResyncRequest(params, nil))
 			first := a.checkpoint()
-			if a.accept.Resync != codec.ResyncList || !first.Listed || first.Digest == nil || first.Digest.Count != 0 {
+			if a.accept.Resync != codec.ResyncList || !first.ListAnswered || first.Digest == nil || first.Digest.Count != 0 {
 				t.Errorf("%+v, checkpoint %+v", a.accept, first)
 			}
 			a.publish(codec.NewAck(codec.SyncParams{ID: "ack", Time: now, Source: "agent", Cluster: "c1"}, codec.Ack{Cursor: first.Cursor, Digest: first.Digest}))
@@ -187,7 +187,7 @@ func TestSync_OverEveryTransport(t *testing.T) {
 				t.Errorf("%s in answer to %q", diff, page.RequestID)
 			}
 			s.publish(codec.NewSyncReport(own, codec.SyncReport{AllClusters: true}))
-			a.worksUntil(func(c codec.Checkpoint) bool { return slices.Equal(c.ComparedSources, []string{"src"}) })
+			a.worksUntil(func(c codec.Checkpoint) bool { return slices.Equal(c.SyncedSources, []string{"src"}) })
 			a.leave()
 			s.publish(codec.NewRelease("release", now, "src", "c1"))
 			s.leave()

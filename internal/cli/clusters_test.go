@@ -14,16 +14,16 @@ import (
 // with which command it goes on; elsewhere nothing of that is there.
 func TestClusterColumns(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	never, inSync, refused := hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, hawserv1.ClusterState_CLUSTER_STATE_REFUSED
+	never, inSync, refused := hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, hawserv1.ClusterState_CLUSTER_STATE_REJECTED
 	fleet := []*hawserv1.ListClustersResponse{
 		{Cluster: "asks", State: never, Registration: &hawserv1.ClusterRegistration{}},
-		{Cluster: "denied", State: refused, Known: true, Registration: &hawserv1.ClusterRegistration{Joined: true, Available: "Unknown"}},
+		{Cluster: "denied", State: refused, EverConnected: true, Registration: &hawserv1.ClusterRegistration{Joined: true, Available: "Unknown"}},
 		{Cluster: "let-in", State: never, Registration: &hawserv1.ClusterRegistration{Accepted: true}},
-		{Cluster: "left", State: refused, Known: true, Registration: &hawserv1.ClusterRegistration{Absent: true}},
-		{Cluster: "left-works", State: refused, Known: true, Live: 1, Registration: &hawserv1.ClusterRegistration{Absent: true}},
-		{Cluster: "misspelt", State: never, Live: 1, Registration: &hawserv1.ClusterRegistration{Absent: true}},
+		{Cluster: "left", State: refused, EverConnected: true, Registration: &hawserv1.ClusterRegistration{NotOnHub: true}},
+		{Cluster: "left-works", State: refused, EverConnected: true, Live: 1, Registration: &hawserv1.ClusterRegistration{NotOnHub: true}},
+		{Cluster: "misspelt", State: never, Live: 1, Registration: &hawserv1.ClusterRegistration{NotOnHub: true}},
 		{
-			Cluster: "works", State: inSync, Known: true, Subscriptions: 1, Live: 2, CertificateEnds: timestamppb.New(now.Add(48 * time.Hour)),
+			Cluster: "works", State: inSync, EverConnected: true, Subscriptions: 1, Live: 2, CertificateNotAfter: timestamppb.New(now.Add(48 * time.Hour)),
 			Registration: &hawserv1.ClusterRegistration{Accepted: true, Joined: true, Available: "True"},
 		},
 	}
@@ -63,8 +63,8 @@ works        InSync        yes        yes      True        2d            2      
 
 // TestClusters_DetachedIsOver: a cluster that was detached is listed while something is left of it.
 func TestClusters_DetachedIsOver(t *testing.T) {
-	offline := hawserv1.ClusterState_CLUSTER_STATE_OFFLINE
-	absent := &hawserv1.ClusterRegistration{Absent: true}
+	offline := hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED
+	absent := &hawserv1.ClusterRegistration{NotOnHub: true}
 	for name, c := range map[string]struct {
 		*hawserv1.ListClustersResponse
 		over bool
@@ -72,10 +72,10 @@ func TestClusters_DetachedIsOver(t *testing.T) {
 		"nothing is left":      {&hawserv1.ListClustersResponse{State: offline, Registration: absent}, true},
 		"a work":               {&hawserv1.ListClustersResponse{State: offline, Live: 1, Registration: absent}, false},
 		"a deletion":           {&hawserv1.ListClustersResponse{State: offline, Tombstones: 1, Registration: absent}, false},
-		"its agent comes":      {&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, Registration: absent}, false},
+		"its agent comes":      {&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_REJECTED, Registration: absent}, false},
 		"the hub has it":       {&hawserv1.ListClustersResponse{State: offline, Registration: &hawserv1.ClusterRegistration{}}, false},
 		"clusters do not join": {&hawserv1.ListClustersResponse{State: offline}, false},
-		"no agent of it came":  {&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN, Registration: absent}, false},
+		"no agent of it came":  {&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED, Registration: absent}, false},
 	} {
 		if isOver(c.ListClustersResponse) != c.over {
 			t.Errorf("%s: over is %t, want %t", name, !c.over, c.over)

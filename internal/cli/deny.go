@@ -37,7 +37,7 @@ Where clusters join by themselves, take back on the hub that a cluster was accep
   hawser deny cluster cluster1`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+			return r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 				if _, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: args[0], Reason: reason}); err != nil {
 					return err
 				}
@@ -56,8 +56,8 @@ Where clusters join by themselves, take back on the hub that a cluster was accep
 
 // warnUnknown says that the broker does not know who is denied now. It is no error: a key that was lost is denied
 // before anybody comes with it.
-func warnUnknown(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, subject string) error {
-	check := map[string]func(context.Context, hawserv1.InspectionServiceClient, string) error{"agent": knownCluster, "source": knownSource}
+func warnUnknown(ctx context.Context, env Env, c hawserv1.AdminServiceClient, subject string) error {
+	check := map[string]func(context.Context, hawserv1.AdminServiceClient, string) error{"agent": knownCluster, "source": knownSource}
 	role, name, _ := strings.Cut(subject, "/")
 	if check[role] == nil {
 		return nil
@@ -79,7 +79,7 @@ func newAllow(env Env) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: r.args(deniedNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+			return r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 				if _, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: args[0]}); err != nil {
 					return err
 				}
@@ -111,7 +111,7 @@ func newGetDenials(env Env) *cobra.Command {
 		Short:   "Show who is denied: see hawser deny",
 		Args:    cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, _ string) (grpc.ServerStreamingClient[item], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient, _ string) (grpc.ServerStreamingClient[item], error) {
 				return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 			}, "")
 		},

@@ -152,7 +152,7 @@ func queryDenials(ctx context.Context, c transport.Conn) (warnings []string, err
 	if !ok {
 		return nil, errors.New("operators ask the broker over gRPC only")
 	}
-	s, err := hawserv1.NewInspectionServiceClient(over.Calls()).ListDenials(ctx, &hawserv1.ListDenialsRequest{})
+	s, err := hawserv1.NewAdminServiceClient(over.Calls()).ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	if err := connectionError(received(s, err, func(*hawserv1.ListDenialsResponse) error { return nil })); err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 			if *output == asWide || m.GetRegistration() == nil { // there is another column for it
 				return ""
 			}
-			return until(env.Now(), m.GetCertificateEnds())
+			return until(env.Now(), m.GetCertificateNotAfter())
 		}},
 		{header: "WORKS", cell: func(m *item) string { return number(m.GetLive()) }},
 		{header: "FAILING", cell: func(m *item) string { return number(m.GetFailing()) }},
@@ -61,10 +61,10 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 			return cmp.Or(strings.Join(m.GetTransports(), ","), m.GetLastTransport())
 		}},
 		{header: "ADDRESS", wide: true, cell: (*item).GetAddress},
-		{header: "CONNECTED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetSince()) }},
-		{header: "CERTIFICATE", wide: true, cell: func(m *item) string { return until(env.Now(), m.GetCertificateEnds()) }},
+		{header: "CONNECTED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetConnectedAt()) }},
+		{header: "CERTIFICATE", wide: true, cell: func(m *item) string { return until(env.Now(), m.GetCertificateNotAfter()) }},
 		{header: "ROUND TRIP", wide: true, cell: func(m *item) string { return tripOf(m.GetRoundTrip()) }},
-		{header: "REFUSED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetRefusedAt()) }},
+		{header: "REFUSED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetRejectedAt()) }},
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
 		{header: "ACKED", wide: true, cell: func(m *item) string { return number(m.GetAckedRevision()) }},
 		{header: "UID", wide: true, cell: (*item).GetUid},
@@ -129,7 +129,7 @@ its disk and back. REFUSED is when an agent was refused last.`,
 				return err
 			}
 			named = first(args)
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
 				return c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: named, PageToken: token})
 			}, named)
 		},
@@ -181,7 +181,7 @@ func workColumns(env Env, u *unseen) []column[hawserv1.ListWorksResponse] {
 		{header: "LAST KNOWN", field: "lastHealth", wide: true, cell: healthWord},
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
 		{header: "ID", wide: true, cell: (*item).GetResourceId},
-		{header: "NEXT", wide: true, cell: (*item).GetWaitingResourceId},
+		{header: "NEXT", wide: true, cell: (*item).GetQueuedResourceId},
 		{header: "MESSAGE", field: "message", cell: u.message},
 	}
 }
@@ -230,7 +230,7 @@ what the last status says; -o json and -o yaml have it as lastHealth.`,
 				return err
 			}
 			named = first(args)
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
 				if token == "" {
 					if err := away.look(ctx, c, r.GetCluster(), l.remote.timeout); err != nil {
 						return nil, err
@@ -252,8 +252,8 @@ what the last status says; -o json and -o yaml have it as lastHealth.`,
 }
 
 func newGetOrphans(env Env) *cobra.Command {
-	type item = hawserv1.ListOrphansResponse
-	r := &hawserv1.ListOrphansRequest{}
+	type item = hawserv1.ListDiscrepanciesResponse
+	r := &hawserv1.ListDiscrepanciesRequest{}
 	var source string
 	var causes []string
 	l := listing[item]{
@@ -300,9 +300,9 @@ this hub have too; the owner of the cluster can hand it over with hawser move.`,
 			if err := someOf(cmd, "cause", causes, causeWords); err != nil {
 				return err
 			}
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
+			return l.run(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
 				r.PageToken = token
-				return c.ListOrphans(ctx, r)
+				return c.ListDiscrepancies(ctx, r)
 			}, "")
 		},
 	}
@@ -316,7 +316,7 @@ this hub have too; the owner of the cluster can hand it over with hawser move.`,
 }
 
 func newGetLimits(env Env) *cobra.Command {
-	type item = hawserv1.ListLimitsResponse
+	type item = hawserv1.ListQuotasResponse
 	of := func(has, most func(*item) uint64) func(*item) string {
 		return func(m *item) string {
 			if most(m) == 0 {
@@ -343,7 +343,7 @@ func newGetLimits(env Env) *cobra.Command {
 		{header: "STATUS BYTES", cell: of((*item).GetStatusBytes, (*item).GetMaxStatusBytes)},
 		{header: "CLUSTERS", cell: of((*item).GetClusters, (*item).GetMaxClusters)},
 		{header: "RECORDS", cell: of((*item).GetRecords, (*item).GetMaxRecords)},
-		{header: "ONLY ON", cell: func(m *item) string { return strings.Join(m.GetReach(), ",") }},
+		{header: "ONLY ON", cell: func(m *item) string { return strings.Join(m.GetAllowedClusters(), ",") }},
 	}
 	cmd := &cobra.Command{
 		Use:     "limits",
@@ -357,8 +357,8 @@ knows. CLUSTERS is on how many a source has works, ONLY ON where it may. The lim
 are in the configuration of the broker.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return l.run(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
-				return c.ListLimits(ctx, &hawserv1.ListLimitsRequest{PageToken: token})
+			return l.run(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient, token string) (grpc.ServerStreamingClient[item], error) {
+				return c.ListQuotas(ctx, &hawserv1.ListQuotasRequest{PageToken: token})
 			}, "")
 		},
 	}

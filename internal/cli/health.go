@@ -15,18 +15,18 @@ import (
 
 // waitsForHub tells whether the hub has still to accept the cluster.
 func waitsForHub(m *hawserv1.ListClustersResponse) bool {
-	return m.GetRegistration() != nil && !m.GetRegistration().GetAccepted() && !m.GetRegistration().GetAbsent()
+	return m.GetRegistration() != nil && !m.GetRegistration().GetAccepted() && !m.GetRegistration().GetNotOnHub()
 }
 
 // isOver tells whether nothing is left of a cluster that was detached: no work, and no agent that comes.
 func isOver(m *hawserv1.ListClustersResponse) bool {
-	return m.GetRegistration().GetAbsent() && m.GetLive() == 0 && m.GetTombstones() == 0 && m.GetState() == hawserv1.ClusterState_CLUSTER_STATE_OFFLINE
+	return m.GetRegistration().GetNotOnHub() && m.GetLive() == 0 && m.GetTombstones() == 0 && m.GetState() == hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED
 }
 
 // absentMessage says what to do about a name that the hub has no cluster of.
 func absentMessage(m *hawserv1.ListClustersResponse) string {
 	switch {
-	case !m.GetKnown():
+	case !m.GetEverConnected():
 		return "the hub has no ManagedCluster " + m.GetCluster() + ": is the namespace of its works misspelt?"
 	case m.GetLive()+m.GetTombstones() > 0:
 		return "detached, and has works on the hub: delete these, or have it join again as hawser token create prints"
@@ -53,7 +53,7 @@ func lastSeen(now time.Time, m *hawserv1.ListClustersResponse) string {
 		return "now"
 	case m.GetLastSeen() != nil:
 		return age(now, m.GetLastSeen())
-	case !m.GetKnown():
+	case !m.GetEverConnected():
 		return "never"
 	case m.GetBrokerSince() != nil:
 		return ">" + age(now, m.GetBrokerSince())
@@ -83,7 +83,7 @@ func tripOf(d *durationpb.Duration) string {
 // how many works wait for one that is away.
 func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	switch {
-	case m.GetRegistration().GetAbsent():
+	case m.GetRegistration().GetNotOnHub():
 		return absentMessage(m)
 	case waitsForHub(m):
 		return "let it in with hawser accept " + m.GetCluster()
@@ -97,24 +97,24 @@ func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	waits := waiting(m)
 	switch m.GetState() {
-	case hawserv1.ClusterState_CLUSTER_STATE_REFUSED:
-		return age(now, m.GetRefusedAt()) + " ago: " + m.GetRefusal() + waits
-	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN:
+	case hawserv1.ClusterState_CLUSTER_STATE_REJECTED:
+		return age(now, m.GetRejectedAt()) + " ago: " + m.GetRejectionReason() + waits
+	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED:
 		if m.GetRegistration().GetAccepted() {
 			return "accepted" + waits + "; its agent has to come with its certificate"
 		}
 		return "no agent ever came" + waits + ": is the name misspelt, or does its agent not reach the broker?"
-	case hawserv1.ClusterState_CLUSTER_STATE_OFFLINE:
-		if ends := m.GetCertificateEnds(); ends != nil && ends.AsTime().Before(now) {
+	case hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED:
+		if ends := m.GetCertificateNotAfter(); ends != nil && ends.AsTime().Before(now) {
 			return "the certificate of its agent ended " + age(now, ends) + " ago" + waits + ": put a new one into its Secret, or have it join again"
 		}
 		return "no agent" + lastSeenText(now, m) + waits + ": check that it runs, and reaches the broker"
 	case hawserv1.ClusterState_CLUSTER_STATE_FAILING:
 		return "see hawser get works --cluster " + m.GetCluster()
-	case hawserv1.ClusterState_CLUSTER_STATE_DIFFERS:
+	case hawserv1.ClusterState_CLUSTER_STATE_OUT_OF_SYNC:
 		return "see hawser get orphans --cluster " + m.GetCluster()
 	case hawserv1.ClusterState_CLUSTER_STATE_UNSPECIFIED, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC,
-		hawserv1.ClusterState_CLUSTER_STATE_BEHIND, hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN:
+		hawserv1.ClusterState_CLUSTER_STATE_SYNCING, hawserv1.ClusterState_CLUSTER_STATE_UNVERIFIED:
 	}
 	return ""
 }

@@ -77,14 +77,14 @@ func filled(m proto.Message) proto.Message {
 
 // broker answers everything with hostile texts: with results, or where fails is set with an error.
 type hostileBroker struct {
-	hawserv1.UnimplementedInspectionServiceServer
+	hawserv1.UnimplementedAdminServiceServer
 	fails bool
 }
 
 func (b hostileBroker) serve(_ any, s grpc.ServerStream) error {
 	name, _ := grpc.MethodFromServerStream(s)
 	name = name[strings.LastIndex(name, "/")+1:]
-	method := hawserv1.File_hawser_v1_inspection_proto.Services().ByName("InspectionService").Methods().ByName(protoreflect.Name(name))
+	method := hawserv1.File_hawser_v1_admin_proto.Services().ByName("AdminService").Methods().ByName(protoreflect.Name(name))
 	if b.fails || method == nil {
 		return status.Error(codes.NotFound, hostile)
 	}
@@ -107,9 +107,9 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 // messages are those of the service.
 var messages = []proto.Message{
 	&hawserv1.ListClustersRequest{}, &hawserv1.ListClustersResponse{}, &hawserv1.ListWorksRequest{}, &hawserv1.ListWorksResponse{},
-	&hawserv1.ListOrphansRequest{}, &hawserv1.ListOrphansResponse{}, &hawserv1.ListLimitsRequest{}, &hawserv1.ListLimitsResponse{},
-	&hawserv1.ForgetWorkRequest{}, &hawserv1.ForgetWorkResponse{}, &hawserv1.ForgetClusterRequest{}, &hawserv1.ForgetClusterResponse{},
-	&hawserv1.AdoptRequest{}, &hawserv1.AdoptResponse{}, &hawserv1.ApproveRequest{}, &hawserv1.ApproveResponse{}, &hawserv1.ResolveRequest{}, &hawserv1.ResolveResponse{},
+	&hawserv1.ListDiscrepanciesRequest{}, &hawserv1.ListDiscrepanciesResponse{}, &hawserv1.ListQuotasRequest{}, &hawserv1.ListQuotasResponse{},
+	&hawserv1.ForceDeleteWorkRequest{}, &hawserv1.ForceDeleteWorkResponse{}, &hawserv1.UnbindClusterRequest{}, &hawserv1.UnbindClusterResponse{},
+	&hawserv1.TransferWorkRequest{}, &hawserv1.TransferWorkResponse{}, &hawserv1.ApproveRequest{}, &hawserv1.ApproveResponse{}, &hawserv1.ResolveOrphanRequest{}, &hawserv1.ResolveOrphanResponse{},
 	&hawserv1.DenyRequest{}, &hawserv1.DenyResponse{}, &hawserv1.AllowRequest{}, &hawserv1.AllowResponse{}, &hawserv1.ListDenialsRequest{}, &hawserv1.ListDenialsResponse{},
 	&hawserv1.BackupRequest{}, &hawserv1.BackupResponse{},
 }

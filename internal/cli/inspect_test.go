@@ -142,7 +142,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 	}
 	left := b.Store.Head().Revision
 	compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.SyncReport{
-		Clusters: []codec.ClusterComparison{{
+		Clusters: []codec.ClusterSyncReport{{
 			Cluster: "cluster2", Reason: "the hub went back in time",
 			Withheld: []codec.WithheldDeletion{{ResourceID: "id-left", Name: "left", Revision: left}},
 		}},
@@ -159,7 +159,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 	settled := func() bool {
 		listed, pending := false, true
 		err := errors.Join(
-			b.ListOrphans(ctx, &hawserv1.ListOrphansRequest{Cluster: "cluster1"}, func(o *hawserv1.ListOrphansResponse) error {
+			b.ListDiscrepancies(ctx, &hawserv1.ListDiscrepanciesRequest{Cluster: "cluster1"}, func(o *hawserv1.ListDiscrepanciesResponse) error {
 				listed = listed || o.GetResourceId() == "id-ghost"
 				return nil
 			}),

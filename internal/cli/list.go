@@ -57,7 +57,7 @@ type column[T any] struct {
 }
 
 // pages asks for the page behind a token.
-type pages[T any] func(ctx context.Context, c hawserv1.InspectionServiceClient, token string) (grpc.ServerStreamingClient[T], error)
+type pages[T any] func(ctx context.Context, c hawserv1.AdminServiceClient, token string) (grpc.ServerStreamingClient[T], error)
 
 func (l *listing[T]) flags(cmd *cobra.Command) {
 	l.remote.flags(cmd)
@@ -72,7 +72,7 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 	if err := oneOf(cmd, "output", l.output, outputs); err != nil {
 		return err
 	}
-	return l.remote.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+	return l.remote.connected(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 		if err := l.known(ctx, c, cmd); err != nil {
 			return err
 		}
@@ -109,13 +109,13 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 
 // known says what is wrong with a cluster or a source that the list is only of. Who watches may wait for
 // one to come.
-func (l *listing[T]) known(ctx context.Context, c hawserv1.InspectionServiceClient, cmd *cobra.Command) error {
+func (l *listing[T]) known(ctx context.Context, c hawserv1.AdminServiceClient, cmd *cobra.Command) error {
 	if l.watch {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.remote.timeout)
 	defer cancel()
-	for flag, check := range map[string]func(context.Context, hawserv1.InspectionServiceClient, string) error{"cluster": knownCluster, "source": knownSource} {
+	for flag, check := range map[string]func(context.Context, hawserv1.AdminServiceClient, string) error{"cluster": knownCluster, "source": knownSource} {
 		if f := cmd.Flags().Lookup(flag); f != nil && f.Value.String() != "" {
 			if err := check(ctx, c, f.Value.String()); err != nil {
 				return err

@@ -22,14 +22,14 @@ func isNamed(m *hawserv1.ListWorksResponse, written string) bool {
 
 // workID returns the id of the work on a cluster that a person names, or its id if that is
 // what was written. Of several works with this name that which is not deleted yet is meant.
-func workID(ctx context.Context, c hawserv1.InspectionServiceClient, cluster, written string) (string, error) {
+func workID(ctx context.Context, c hawserv1.AdminServiceClient, cluster, written string) (string, error) {
 	var exact, ids, deleted []string
 	err := allWorks(ctx, c, cluster, func(m *hawserv1.ListWorksResponse) error {
 		switch {
 		case m.GetResourceId() == written:
 			exact = append(exact, written)
 		case m.GetName() != written:
-		case m.GetState() == hawserv1.WorkState_WORK_STATE_GRAVE:
+		case m.GetState() == hawserv1.WorkState_WORK_STATE_DELETED:
 			deleted = append(deleted, m.GetResourceId())
 		default:
 			ids = append(ids, m.GetResourceId())
@@ -50,7 +50,7 @@ func workID(ctx context.Context, c hawserv1.InspectionServiceClient, cluster, wr
 	return "", hint(fmt.Errorf("cluster %s has no work %s", cluster, written), "hawser get works --cluster %s shows those it has", cluster)
 }
 
-func allWorks(ctx context.Context, c hawserv1.InspectionServiceClient, cluster string, f func(*hawserv1.ListWorksResponse) error) error {
+func allWorks(ctx context.Context, c hawserv1.AdminServiceClient, cluster string, f func(*hawserv1.ListWorksResponse) error) error {
 	return paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
 		return c.ListWorks(ctx, &hawserv1.ListWorksRequest{Cluster: cluster, PageToken: token})
 	}, f)
@@ -58,7 +58,7 @@ func allWorks(ctx context.Context, c hawserv1.InspectionServiceClient, cluster s
 
 // lookup collects what a word on the command line can become.
 type lookup struct {
-	client hawserv1.InspectionServiceClient
+	client hawserv1.AdminServiceClient
 	// prefix is what is there of the word.
 	prefix string
 	words  []string
@@ -92,7 +92,7 @@ func (r *remote) args(look func(ctx context.Context, l *lookup, args []string) e
 		defer cancel()
 		cmd.SetContext(ctx)
 		r.quiet = true
-		err := r.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+		err := r.connected(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 			l.client = c
 			return look(ctx, l, args)
 		})
@@ -118,9 +118,9 @@ func clusterNames(ctx context.Context, l *lookup, args []string) error {
 }
 
 func sourceNames(ctx context.Context, l *lookup, _ []string) error {
-	return paged(ctx, completeWithin, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListLimitsResponse], error) {
-		return l.client.ListLimits(ctx, &hawserv1.ListLimitsRequest{PageToken: token})
-	}, func(m *hawserv1.ListLimitsResponse) error {
+	return paged(ctx, completeWithin, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListQuotasResponse], error) {
+		return l.client.ListQuotas(ctx, &hawserv1.ListQuotasRequest{PageToken: token})
+	}, func(m *hawserv1.ListQuotasResponse) error {
 		if m.GetSource() == "" { // sources come first
 			return errEnough
 		}
@@ -152,7 +152,7 @@ func deniedNames(ctx context.Context, l *lookup, _ []string) error {
 const knownMost = 10
 
 // knownCluster returns an error, which names clusters that there are, where the broker knows none of this name.
-func knownCluster(ctx context.Context, c hawserv1.InspectionServiceClient, name string) error {
+func knownCluster(ctx context.Context, c hawserv1.AdminServiceClient, name string) error {
 	found := false
 	err := paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
 		return c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: name, PageToken: token})
@@ -164,7 +164,7 @@ func knownCluster(ctx context.Context, c hawserv1.InspectionServiceClient, name 
 }
 
 // knownSource is knownCluster for a source.
-func knownSource(ctx context.Context, c hawserv1.InspectionServiceClient, name string) error {
+func knownSource(ctx context.Context, c hawserv1.AdminServiceClient, name string) error {
 	l := &lookup{client: c, prefix: name}
 	if err := sourceNames(ctx, l, nil); err != nil && !errors.Is(err, errEnough) {
 		return err
@@ -181,7 +181,7 @@ type unknownError struct{ kind, name string }
 func (e *unknownError) Error() string { return "the broker knows no " + e.kind + " " + e.name }
 
 // unknown is the error for a name that look does not find.
-func unknown(ctx context.Context, c hawserv1.InspectionServiceClient, kind, name string, look func(context.Context, *lookup, []string) error) error {
+func unknown(ctx context.Context, c hawserv1.AdminServiceClient, kind, name string, look func(context.Context, *lookup, []string) error) error {
 	verb := map[string]string{"cluster": "hawser get clusters", "source": "hawser get limits"}[kind]
 	l := &lookup{client: c}
 	if err := look(ctx, l, nil); err != nil && !errors.Is(err, errEnough) {

@@ -35,12 +35,12 @@ its id.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: r.args(workOfCluster),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+			return r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 				id, err := workID(ctx, c, args[0], args[1])
 				if err != nil {
 					return err
 				}
-				if _, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: args[0], ResourceId: id}); err != nil {
+				if _, err := c.ForceDeleteWork(ctx, &hawserv1.ForceDeleteWorkRequest{Cluster: args[0], ResourceId: id}); err != nil {
 					return err
 				}
 				return printf(env.Stdout, "work %s of cluster %s is given up\n", args[1], args[0])
@@ -70,15 +70,15 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 		ValidArgsFunction: r.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !works && !c.dryRun {
-				return r.call(cmd, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
-					return forgetCluster(ctx, env, client, &hawserv1.ForgetClusterRequest{Cluster: args[0]})
+				return r.call(cmd, func(ctx context.Context, client hawserv1.AdminServiceClient) error {
+					return forgetCluster(ctx, env, client, &hawserv1.UnbindClusterRequest{Cluster: args[0]})
 				})
 			}
 			if err := c.check(cmd); err != nil {
 				return err
 			}
 			var left []string
-			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.InspectionServiceClient) (what string, err error) {
+			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.AdminServiceClient) (what string, err error) {
 				left, err = givenUp(ctx, client, args[0], works)
 				return fmt.Sprintf("This gives %d works of cluster %s up%s. Their sources are told that nothing of them is left.", len(left), args[0], fewOf(left)), err
 			}, func() error {
@@ -88,8 +88,8 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 					}
 				}
 				return printf(env.Stdout, "another cluster would get the name %s\n", args[0])
-			}, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
-				return forgetCluster(ctx, env, client, &hawserv1.ForgetClusterRequest{Cluster: args[0], Works: works})
+			}, func(ctx context.Context, client hawserv1.AdminServiceClient) error {
+				return forgetCluster(ctx, env, client, &hawserv1.UnbindClusterRequest{Cluster: args[0], Works: works})
 			})
 		},
 	}
@@ -99,8 +99,8 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 	return cmd
 }
 
-func forgetCluster(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ForgetClusterRequest) error {
-	resp, err := c.ForgetCluster(ctx, r)
+func forgetCluster(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *hawserv1.UnbindClusterRequest) error {
+	resp, err := c.UnbindCluster(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func forgetCluster(ctx context.Context, env Env, c hawserv1.InspectionServiceCli
 
 // givenUp are the works that go when a cluster is forgotten, if its works are meant. A cluster that
 // the broker does not know is an error.
-func givenUp(ctx context.Context, c hawserv1.InspectionServiceClient, cluster string, works bool) (names []string, err error) {
+func givenUp(ctx context.Context, c hawserv1.AdminServiceClient, cluster string, works bool) (names []string, err error) {
 	known := false
 	s, err := c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: cluster})
 	err = received(s, err, func(m *hawserv1.ListClustersResponse) error {
@@ -128,7 +128,7 @@ func givenUp(ctx context.Context, c hawserv1.InspectionServiceClient, cluster st
 		return nil, nil
 	}
 	err = allWorks(ctx, c, cluster, func(m *hawserv1.ListWorksResponse) error {
-		if m.GetState() != hawserv1.WorkState_WORK_STATE_GRAVE {
+		if m.GetState() != hawserv1.WorkState_WORK_STATE_DELETED {
 			names = append(names, m.GetName())
 		}
 		return nil
@@ -157,7 +157,7 @@ is its name, or its id. It asks before it does so.`,
 				return err
 			}
 			var id string
-			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.InspectionServiceClient) (what string, err error) {
+			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.AdminServiceClient) (what string, err error) {
 				if err := knownSource(ctx, client, source); err != nil {
 					return "", err
 				}
@@ -165,8 +165,8 @@ is its name, or its id. It asks before it does so.`,
 				return fmt.Sprintf("This gives work %s of cluster %s to source %s. The source that has it can not change or delete it any more.", args[1], args[0], source), err
 			}, func() error {
 				return printf(env.Stdout, "work %s of cluster %s would belong to %s\n", args[1], args[0], source)
-			}, func(ctx context.Context, client hawserv1.InspectionServiceClient) error {
-				if _, err := client.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: args[0], ResourceId: id, Source: source}); err != nil {
+			}, func(ctx context.Context, client hawserv1.AdminServiceClient) error {
+				if _, err := client.TransferWork(ctx, &hawserv1.TransferWorkRequest{Cluster: args[0], ResourceId: id, Source: source}); err != nil {
 					return err
 				}
 				return printf(env.Stdout, "work %s of cluster %s belongs to %s\n", args[1], args[0], source)
@@ -212,9 +212,9 @@ Everything may be named by its id, too.`,
 			if err := a.check(names); err != nil {
 				return usageOf(cmd, err)
 			}
-			return a.remote.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+			return a.remote.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 				if a.remove || a.adopt {
-					return resolveAll(ctx, env, c, &hawserv1.ResolveRequest{Cluster: a.cluster, Adopt: a.adopt}, names)
+					return resolveAll(ctx, env, c, &hawserv1.ResolveOrphanRequest{Cluster: a.cluster, Adopt: a.adopt}, names)
 				}
 				works, err := withheld(ctx, c, a.source, a.cluster, names)
 				if err != nil {
@@ -255,11 +255,11 @@ func (a *approval) check(names []string) error {
 
 // names completes what may be approved.
 func (a *approval) names(ctx context.Context, l *lookup, _ []string) error {
-	cause := hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD
+	cause := hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD
 	if a.remove || a.adopt {
-		cause = hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER
+		cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED
 	}
-	return orphans(ctx, l.client, a.cluster, func(o *hawserv1.ListOrphansResponse) error {
+	return orphans(ctx, l.client, a.cluster, func(o *hawserv1.ListDiscrepanciesResponse) error {
 		if o.GetCause() != cause || a.source != "" && o.GetSource() != a.source {
 			return nil
 		}
@@ -268,7 +268,7 @@ func (a *approval) names(ctx context.Context, l *lookup, _ []string) error {
 }
 
 // approve has the broker delete what a source lacks on a cluster, as r says.
-func approve(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ApproveRequest) error {
+func approve(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *hawserv1.ApproveRequest) error {
 	if _, err := c.Approve(ctx, r); err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func approve(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r
 
 // resolveAll has the agent of a cluster remove or adopt, as r says, what is
 // nobody's.
-func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient, r *hawserv1.ResolveRequest, names []string) error {
+func resolveAll(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *hawserv1.ResolveOrphanRequest, names []string) error {
 	what := "removes it with its objects"
 	if r.GetAdopt() {
 		what = "gives it to the work of its name"
@@ -292,7 +292,7 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient
 		return err
 	}
 	for _, uid := range uids {
-		resp, err := c.Resolve(ctx, &hawserv1.ResolveRequest{Cluster: r.GetCluster(), Uid: uid, Adopt: r.GetAdopt()})
+		resp, err := c.ResolveOrphan(ctx, &hawserv1.ResolveOrphanRequest{Cluster: r.GetCluster(), Uid: uid, Adopt: r.GetAdopt()})
 		if err != nil {
 			return err
 		}
@@ -303,18 +303,18 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.InspectionServiceClient
 	return nil
 }
 
-func orphans(ctx context.Context, c hawserv1.InspectionServiceClient, clusterName string, f func(*hawserv1.ListOrphansResponse) error) error {
-	return paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
-		return c.ListOrphans(ctx, &hawserv1.ListOrphansRequest{Cluster: clusterName, PageToken: token})
+func orphans(ctx context.Context, c hawserv1.AdminServiceClient, clusterName string, f func(*hawserv1.ListDiscrepanciesResponse) error) error {
+	return paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListDiscrepanciesResponse], error) {
+		return c.ListDiscrepancies(ctx, &hawserv1.ListDiscrepanciesRequest{Cluster: clusterName, PageToken: token})
 	}, f)
 }
 
 // unownedOrphans returns the uids of the AppliedManifestWorks without an owner that are named.
 // What is not listed is left to the broker to refuse.
-func unownedOrphans(ctx context.Context, c hawserv1.InspectionServiceClient, clusterName string, names []string) ([]string, error) {
+func unownedOrphans(ctx context.Context, c hawserv1.AdminServiceClient, clusterName string, names []string) ([]string, error) {
 	uids := slices.Clone(names)
-	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListOrphansResponse) error {
-		if i := slices.Index(names, o.GetName()); i >= 0 && o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER {
+	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListDiscrepanciesResponse) error {
+		if i := slices.Index(names, o.GetName()); i >= 0 && o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED {
 			uids[i] = o.GetResourceId()
 		}
 		return nil
@@ -324,13 +324,13 @@ func unownedOrphans(ctx context.Context, c hawserv1.InspectionServiceClient, clu
 
 // withheld returns what the source withholds on the cluster, of it those that are named, or
 // everything where there are no names.
-func withheld(ctx context.Context, c hawserv1.InspectionServiceClient, source, clusterName string, names []string) ([]*hawserv1.WithheldDeletion, error) {
+func withheld(ctx context.Context, c hawserv1.AdminServiceClient, source, clusterName string, names []string) ([]*hawserv1.WithheldDeletion, error) {
 	var works []*hawserv1.WithheldDeletion
 	missing := slices.Clone(names)
-	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListOrphansResponse) error {
+	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListDiscrepanciesResponse) error {
 		means := func(name string) bool { return name == o.GetResourceId() || name == o.GetName() }
 		named := len(names) == 0 || slices.ContainsFunc(names, means)
-		if o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD && o.GetSource() == source && named {
+		if o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD && o.GetSource() == source && named {
 			works = append(works, &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})
 			missing = slices.DeleteFunc(missing, means)
 		}

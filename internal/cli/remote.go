@@ -135,8 +135,8 @@ func (r *remote) checkCert() error {
 
 // call connects and calls do, for so long as the broker may take. Errors of the broker come
 // back with its hint.
-func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.InspectionServiceClient) error) error {
-	return r.connected(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.AdminServiceClient) error) error {
+	return r.connected(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 		ctx, cancel := context.WithTimeout(ctx, r.timeout)
 		defer cancel()
 		return do(ctx, c)
@@ -145,11 +145,11 @@ func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.Insp
 
 // agreed looks at what a command would do, and does it when a person has agreed. The time for an
 // answer is not counted. With --dry-run it calls dry in place of both.
-func (r *remote) agreed(cmd *cobra.Command, c *consent, look func(context.Context, hawserv1.InspectionServiceClient) (what string, err error), dry func() error,
-	do func(context.Context, hawserv1.InspectionServiceClient) error,
+func (r *remote) agreed(cmd *cobra.Command, c *consent, look func(context.Context, hawserv1.AdminServiceClient) (what string, err error), dry func() error,
+	do func(context.Context, hawserv1.AdminServiceClient) error,
 ) error {
 	what := ""
-	err := r.call(cmd, func(ctx context.Context, client hawserv1.InspectionServiceClient) (err error) {
+	err := r.call(cmd, func(ctx context.Context, client hawserv1.AdminServiceClient) (err error) {
 		what, err = look(ctx, client)
 		return err
 	})
@@ -166,7 +166,7 @@ func (r *remote) agreed(cmd *cobra.Command, c *consent, look func(context.Contex
 }
 
 // connected is call without an end.
-func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1.InspectionServiceClient) error) (err error) {
+func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1.AdminServiceClient) error) (err error) {
 	if err := r.ready(cmd); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1
 		return r.diagnose(cmd.Context(), err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return connectionError(do(cmd.Context(), hawserv1.NewInspectionServiceClient(&warner{ClientConnInterface: conn.Calls(), out: r.warnings(), printed: map[string]bool{}})))
+	return connectionError(do(cmd.Context(), hawserv1.NewAdminServiceClient(&warner{ClientConnInterface: conn.Calls(), out: r.warnings(), printed: map[string]bool{}})))
 }
 
 // warnings is where those of the broker go.

@@ -203,7 +203,7 @@ func given(cmd *cobra.Command, flag, what string) error {
 // receiveBackup lets the broker send its store.
 func receiveBackup(cmd *cobra.Command, r *remote, to string) (report *pebble.Report, err error) {
 	var broken, local error // on the way, and at this end
-	err = r.call(cmd, func(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+	err = r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 		s, err := c.Backup(ctx, &hawserv1.BackupRequest{})
 		if err != nil {
 			return err

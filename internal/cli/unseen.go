@@ -15,7 +15,7 @@ import (
 type unseen map[string]string
 
 // look asks the broker about a cluster, about all where it is "".
-func (u *unseen) look(ctx context.Context, c hawserv1.InspectionServiceClient, cluster string, timeout time.Duration) error {
+func (u *unseen) look(ctx context.Context, c hawserv1.AdminServiceClient, cluster string, timeout time.Duration) error {
 	*u = unseen{}
 	return paged(ctx, timeout, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
 		return c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: cluster, PageToken: token})
@@ -39,7 +39,7 @@ func (u *unseen) health(m *hawserv1.ListWorksResponse) string {
 // message says why a work is as it is. What the last status said is there as that.
 func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
 	output := m.GetMessage()
-	if why, is := (*u)[m.GetCluster()]; is && m.GetState() != hawserv1.WorkState_WORK_STATE_GRAVE {
+	if why, is := (*u)[m.GetCluster()]; is && m.GetState() != hawserv1.WorkState_WORK_STATE_DELETED {
 		switch last := healthWord(m); {
 		case last == notReported, last == "" && output == "":
 			output = why
@@ -51,7 +51,7 @@ func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
 			output = why + "; last known: " + last
 		}
 	}
-	if m.GetWaitingResourceId() != "" {
+	if m.GetQueuedResourceId() != "" {
 		output = strings.TrimPrefix(output+"; a new work of this name waits until this one is gone", "; ")
 	}
 	return output
@@ -60,10 +60,10 @@ func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
 // isAway tells whether a cluster has no agent at present.
 func isAway(m *hawserv1.ListClustersResponse) bool {
 	switch m.GetState() {
-	case hawserv1.ClusterState_CLUSTER_STATE_OFFLINE, hawserv1.ClusterState_CLUSTER_STATE_REFUSED, hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN:
+	case hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED, hawserv1.ClusterState_CLUSTER_STATE_REJECTED, hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED:
 		return true
-	case hawserv1.ClusterState_CLUSTER_STATE_UNSPECIFIED, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, hawserv1.ClusterState_CLUSTER_STATE_BEHIND,
-		hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, hawserv1.ClusterState_CLUSTER_STATE_FAILING, hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN:
+	case hawserv1.ClusterState_CLUSTER_STATE_UNSPECIFIED, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, hawserv1.ClusterState_CLUSTER_STATE_SYNCING,
+		hawserv1.ClusterState_CLUSTER_STATE_OUT_OF_SYNC, hawserv1.ClusterState_CLUSTER_STATE_FAILING, hawserv1.ClusterState_CLUSTER_STATE_UNVERIFIED:
 	}
 	return false
 }
@@ -91,7 +91,7 @@ func awaySince(m *hawserv1.ListClustersResponse) (at time.Time, exact bool) {
 	switch {
 	case m.GetLastSeen() != nil:
 		return m.GetLastSeen().AsTime(), true
-	case !m.GetKnown() || m.GetBrokerSince() == nil:
+	case !m.GetEverConnected() || m.GetBrokerSince() == nil:
 		return at, false
 	}
 	at = m.GetBrokerSince().AsTime()
@@ -118,7 +118,7 @@ func whyUnseen(m *hawserv1.ListClustersResponse) string {
 	if at.IsZero() {
 		return is
 	}
-	if clusterWord(m) != wordOf(hawserv1.ClusterState_CLUSTER_STATE_OFFLINE) {
+	if clusterWord(m) != wordOf(hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED) {
 		is += ", no agent" // the time is not that of another state
 	}
 	if exact {

@@ -31,12 +31,20 @@ const (
 	notOnHub = "NotOnHub"
 )
 
+// valueWords are the words of values whose names in the proto are others.
+var valueWords = map[protoreflect.Name]string{
+	"CLUSTER_STATE_SYNCING": "Behind", "CLUSTER_STATE_OUT_OF_SYNC": "Differs", "CLUSTER_STATE_UNVERIFIED": "Unknown",
+	"CLUSTER_STATE_DISCONNECTED": "Offline", "CLUSTER_STATE_REJECTED": "Refused", "CLUSTER_STATE_NEVER_CONNECTED": "NeverSeen",
+	"SYNC_STATE_SYNCING": "Behind", "SYNC_STATE_OUT_OF_SYNC": "Differs",
+	"DISCREPANCY_CAUSE_ORPHAN": "NoRecord", "DISCREPANCY_CAUSE_QUARANTINED": "Stranger", "DISCREPANCY_CAUSE_UNOWNED": "NoOwner",
+}
+
 // wordOf is the word of a value.
 func wordOf(v protoreflect.Enum) string { return camel(v.Descriptor(), v.Number()) }
 
 func clusterWord(m *hawserv1.ListClustersResponse) string {
 	switch {
-	case m.GetRegistration().GetAbsent():
+	case m.GetRegistration().GetNotOnHub():
 		return notOnHub
 	case waitsForHub(m):
 		return notAccepted
@@ -46,9 +54,9 @@ func clusterWord(m *hawserv1.ListClustersResponse) string {
 
 func stateWord(m *hawserv1.ListWorksResponse) string {
 	switch m.GetState() {
-	case hawserv1.WorkState_WORK_STATE_TOMBSTONE:
+	case hawserv1.WorkState_WORK_STATE_DELETING:
 		return "Deleting"
-	case hawserv1.WorkState_WORK_STATE_GRAVE:
+	case hawserv1.WorkState_WORK_STATE_DELETED:
 		return "Deleted"
 	case hawserv1.WorkState_WORK_STATE_LIVE, hawserv1.WorkState_WORK_STATE_UNSPECIFIED:
 	}

@@ -139,8 +139,8 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		late := metav1.Condition{Type: "InTime", Status: metav1.ConditionFalse, Reason: "RemovalWaits", ObservedGeneration: 2, Message: "denied: keep it"}
 		report.changed(o, conditionsOf(failed, tooLarge, held, late))
 		s := &shell{shellConfig: shellConfig{events: report, log: slog.New(slog.DiscardHandler)}}
-		s.withheld(t.Context(), codec.ClusterComparison{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
-		s.reportWithheld(t.Context(), core.Withhold{ClusterComparison: codec.ClusterComparison{
+		s.withheld(t.Context(), codec.ClusterSyncReport{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
+		s.reportWithheld(t.Context(), core.Withhold{ClusterSyncReport: codec.ClusterSyncReport{
 			Cluster: "c2", Withheld: []codec.WithheldDeletion{{Name: "held", ResourceID: "uid-held"}}, Reason: "the hub went back",
 		}})
 		<-time.After(time.Second) // of the bubble

@@ -345,8 +345,8 @@ func (p *play) run() {
 func (p *play) approve() int {
 	withheld := map[string][]*hawserv1.WithheldDeletion{}
 	n := 0
-	err := p.broker.ListOrphans(context.Background(), &hawserv1.ListOrphansRequest{}, func(o *hawserv1.ListOrphansResponse) error {
-		if o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD {
+	err := p.broker.ListDiscrepancies(context.Background(), &hawserv1.ListDiscrepanciesRequest{}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+		if o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD {
 			p.doom(o.GetResourceId())
 			n++
 			withheld[o.GetCluster()] = append(withheld[o.GetCluster()], &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})

@@ -53,15 +53,11 @@ func (p sessionHandler) Disconnected(error) {
 func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	switch e.Type() {
 	case codec.TypeCheckpoint:
-		if cp, err := codec.ParseCheckpoint(e); p.readable(ctx, e, err) {
-			return p.update(func(c *core.Core) { c.Checkpoint(cp) })
-		}
-		return nil
-	case codec.TypeAck:
-		if a, err := core.KeepaliveOf(e); p.readable(ctx, e, err) {
-			return p.update(func(c *core.Core) { c.Keepalive(a) })
-		}
-		return nil
+		return handle(ctx, p, e, codec.ParseCheckpoint, (*core.Core).Checkpoint)
+	case codec.TypeKeepalive, codec.TypeGoodbye:
+		return handle(ctx, p, e, core.KeepaliveOf, (*core.Core).Keepalive)
+	case codec.TypeDisconnectedClusters:
+		return handle(ctx, p, e, codec.ParseDisconnectedClusters, (*core.Core).DisconnectedClusters)
 	case codec.TypeInventory:
 		page, err := codec.ParseInventory(e)
 		if !p.readable(ctx, e, err) {
@@ -87,6 +83,14 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 		p.logReport(ctx, r, e.Source(), result)
 	}
 	return err
+}
+
+// handle gives what parse reads of an event to the core. It returns nil for an event that parse cannot read.
+func handle[T any](ctx context.Context, p sessionHandler, e codec.Event, parse func(codec.Event) (T, error), receive func(*core.Core, T)) error {
+	if v, err := parse(e); p.readable(ctx, e, err) {
+		return p.update(func(c *core.Core) { receive(c, v) })
+	}
+	return nil
 }
 
 // listed takes what an agent says that it holds.

@@ -229,11 +229,11 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 // reportWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
 func (s *shell) reportWithheld(ctx context.Context, e core.Withhold) {
 	const how = "create a ManifestWork of the same name in the namespace of the cluster, and delete it"
-	s.withheld(ctx, e.ClusterComparison, "the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): ", "delete_them", how)
+	s.withheld(ctx, e.ClusterSyncReport, "the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): ", "delete_them", how)
 }
 
 // withheld tells of deletions that wait for a person: in a line of the log, and in an Event of each of the first works.
-func (s *shell) withheld(ctx context.Context, o codec.ClusterComparison, event string, attrs ...any) {
+func (s *shell) withheld(ctx context.Context, o codec.ClusterSyncReport, event string, attrs ...any) {
 	const shown = 10
 	var names []string
 	for _, w := range o.Withheld[:min(len(o.Withheld), shown)] {

@@ -107,7 +107,7 @@ func (c *Core) advance(cp codec.Checkpoint, f *checkpointActions) {
 	}
 	// A cursor alone confirms nothing: what this process loaded may be older
 	// than the cursor that it loaded.
-	if c.subscription.inSync || cp.Digest != nil && cp.Listed {
+	if c.subscription.inSync || cp.Digest != nil && cp.ListAnswered {
 		for _, name := range c.set.Confirm(c.subscription.orphans) {
 			f.wake = append(f.wake, c.keyOf(name))
 		}

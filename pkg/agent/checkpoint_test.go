@@ -107,7 +107,7 @@ func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	d := held(r, "w-1")
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d}), acked(5, d, ""))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d, ComparedSources: []string{"hub"}}), nil)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d, SyncedSources: []string{"hub"}}), nil)
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: d}), acked(6, d, ""))
 
 	// While a long delivery runs there is no digest.
@@ -185,16 +185,16 @@ func TestCore_DigestsThatDiffer(t *testing.T) {
 	r.expectCursor(at(1))
 
 	// It does not help: that is told, and the agent goes on.
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: other, Listed: true}), acked(7, held(r, "w-1"), "s2"))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: other, ListAnswered: true}), acked(7, held(r, "w-1"), "s2"))
 	r.expectCursor(at(7))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, Listed: true}), acked(8, held(r, "w-1"), "s2"))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(9), Listed: true}), acked(9, nil, "s2"))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, ListAnswered: true}), acked(8, held(r, "w-1"), "s2"))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(9), ListAnswered: true}), acked(9, nil, "s2"))
 	if r.core.subscription.inSync {
 		t.Error("in sync")
 	}
 	// It helps.
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: held(r, "w-1", "w-2"), Listed: true}), acked(10, held(r, "w-1", "w-2"), "s2"))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: held(r, "w-1", "w-2"), ListAnswered: true}), acked(10, held(r, "w-1", "w-2"), "s2"))
 	if !r.core.subscription.inSync {
 		t.Error("not in sync")
 	}
@@ -208,7 +208,7 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 	r.subscribe(accepted)
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}}), nil)
 	r.expectCursor(codec.Cursor{})
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, ListAnswered: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
 	r.expectCursor(at(5))
 }
 
@@ -219,15 +219,15 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), Listed: true}), acked(1, held(r, "w-1"), ""))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), ListAnswered: true}), acked(1, held(r, "w-1"), ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, ListAnswered: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, ListAnswered: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
 	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
 		t.Errorf("holds %+v", n)
 	}
 	// What the list did not explain is not listed for ever.
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{Count: 7}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, Listed: true}), acked(5, held(r, "w-1"), ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{Count: 7}, ListAnswered: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, ListAnswered: true}), acked(5, held(r, "w-1"), ""))
 }
 
 // t1 The agent lists what it holds, without a work.
@@ -241,8 +241,8 @@ func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
 	r.core.Disconnected(errAway)
 	r.subscribe(accepted)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: &codec.Digest{}, ListAnswered: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: &codec.Digest{}, ListAnswered: true, Orphans: []string{"w-1"}}), acked(3, &codec.Digest{}, ""))
 	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
 		t.Errorf("holds %+v", n)
 	}
@@ -255,13 +255,13 @@ func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
 	r.subscribe(accepted)
 	other := &codec.Digest{Count: 7}
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: other, Listed: true}), []agentSync{{list: r.core.set.Versions()}})
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: other, ListAnswered: true}), []agentSync{{list: r.core.set.Versions()}})
 	before := held(r, "w-1")
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 	after := held(r, "w-1", "w-2")
 	other.Count++ // the broker has it, too
 	other.Sum = other.Sum.Add(after.Sum.Sub(before.Sum))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, Listed: true}), acked(3, after, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, ListAnswered: true}), acked(3, after, ""))
 }
 
 // t1 the broker goes on with an older store, and the agent lists a newer version of a
@@ -275,10 +275,10 @@ func TestCore_ListsAgainWhatDiffersInAnotherWay(t *testing.T) {
 	r.subscribe(accepted)
 	older := &codec.Digest{Count: 1}
 	list := []agentSync{{list: r.core.set.Versions()}}
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: older, Listed: true}), slices.Concat(list, acked(2, held(r, "w-1"), "")))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: older, Listed: true}), acked(3, held(r, "w-1"), ""))
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{}, Listed: true}), list)
-	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: older, ListAnswered: true}), slices.Concat(list, acked(2, held(r, "w-1"), "")))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: older, ListAnswered: true}), acked(3, held(r, "w-1"), ""))
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{}, ListAnswered: true}), list)
+	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, ListAnswered: true, Orphans: []string{"w-1"}}), acked(5, &codec.Digest{}, ""))
 	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
 		t.Errorf("holds %+v", n)
 	}
@@ -297,7 +297,7 @@ func TestCore_DigestIsOfLiveWorks(t *testing.T) {
 	d := held(r, "w-1", "w-3")
 	r.core.Disconnected(errAway)
 	r.subscribe(accepted)
-	cp := codec.Checkpoint{Cursor: at(9), Digest: d, Listed: true, Orphans: []string{"w-4", "w-4", "unknown", "w-2"}}
+	cp := codec.Checkpoint{Cursor: at(9), Digest: d, ListAnswered: true, Orphans: []string{"w-4", "w-4", "unknown", "w-2"}}
 	expectReported(t, r.checkpoint(cp), acked(9, d, ""))
 	// It was an orphan when it was listed, and has come since.
 	r.revision = 20

@@ -22,7 +22,7 @@ import (
 // that these sources have compared.
 func (r *rig) proof(orphans []string, sources ...string) codec.Checkpoint {
 	d := r.core.set.Digest(orphans)
-	return codec.Checkpoint{Cursor: at(100), Digest: &d, Listed: true, Orphans: orphans, ComparedSources: sources}
+	return codec.Checkpoint{Cursor: at(100), Digest: &d, ListAnswered: true, Orphans: orphans, SyncedSources: sources}
 }
 
 // evicting reports whether the grace period of a work runs.
@@ -184,7 +184,7 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 	r.settle(2 * time.Hour)
 	r.expectValue("a", "1")
 	r.subscribe(accepted)
-	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{Count: 9}, Listed: true, ComparedSources: []string{"hub"}})
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{Count: 9}, ListAnswered: true, SyncedSources: []string{"hub"}})
 	r.settle(2 * time.Hour)
 	if !r.evicting("web") || r.value("a") != "1" {
 		t.Fatal("it is neither evicted nor spared yet")

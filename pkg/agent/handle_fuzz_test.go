@@ -35,7 +35,7 @@ func FuzzHandle(f *testing.F) {
 	}
 	add(codec.NewStatusResyncRequest(codec.ResyncParams{ID: "1", Time: entryTime, Source: "hub", Cluster: testCluster, DataType: codec.ManifestBundles}, nil))
 	add(codec.NewCheckpoint(codec.SyncParams{ID: "1", Time: entryTime, Source: "broker", Cluster: testCluster},
-		codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, HighestSequenceID: "4198400", Listed: true, Orphans: []string{"w-1"}, ComparedSources: []string{"hub"}}))
+		codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{}, HighestSequenceID: "4198400", ListAnswered: true, Orphans: []string{"w-1"}, SyncedSources: []string{"hub"}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := codec.Unmarshal(b)
 		if err != nil {

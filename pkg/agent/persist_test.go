@@ -449,7 +449,7 @@ func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
 	// What it held is of no record any more.
 	released := func(r *rig, highest string) {
 		restart(r, highest)
-		for _, cp := range []codec.Checkpoint{{}, {Listed: true, Orphans: []string{"w-1"}}} {
+		for _, cp := range []codec.Checkpoint{{}, {ListAnswered: true, Orphans: []string{"w-1"}}} {
 			cp.Cursor, cp.Digest, cp.HighestSequenceID = at(2), &codec.Digest{}, highest
 			r.checkpoint(cp)
 		}

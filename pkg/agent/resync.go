@@ -139,7 +139,7 @@ type resyncProgress struct {
 // no record explains; late says that something was received after the list.
 func (r *resyncProgress) classify(cp codec.Checkpoint, own codec.Digest, late bool) (e resyncEvent, gap *codec.Digest) {
 	switch {
-	case cp.Digest == nil && cp.Listed:
+	case cp.Digest == nil && cp.ListAnswered:
 		return noAnswerAnswered, nil
 	case cp.Digest == nil:
 		return noAnswer, nil
@@ -149,7 +149,7 @@ func (r *resyncProgress) classify(cp codec.Checkpoint, own codec.Digest, late bo
 	gap = &codec.Digest{Count: cp.Digest.Count - own.Count, Sum: cp.Digest.Sum.Sub(own.Sum)} // modulo 2^64
 	known := r.gap != nil && *r.gap == *gap
 	switch {
-	case !cp.Listed:
+	case !cp.ListAnswered:
 		return beforeAnswer, gap
 	case late && known:
 		return sameGapAfterReceive, gap

@@ -93,14 +93,14 @@ func TestResync_Classify(t *testing.T) {
 		want resyncEvent
 	}{
 		{codec.Checkpoint{}, true, noAnswer},
-		{codec.Checkpoint{Listed: true}, true, noAnswerAnswered},
+		{codec.Checkpoint{ListAnswered: true}, true, noAnswerAnswered},
 		{codec.Checkpoint{Digest: &own}, true, equal},
-		{codec.Checkpoint{Digest: &own, Listed: true}, false, equal},
+		{codec.Checkpoint{Digest: &own, ListAnswered: true}, false, equal},
 		{codec.Checkpoint{Digest: &more}, true, beforeAnswer},
-		{codec.Checkpoint{Digest: &more, Listed: true}, false, same},
-		{codec.Checkpoint{Digest: &more, Listed: true}, true, sameGapAfterReceive},
-		{codec.Checkpoint{Digest: &less, Listed: true}, false, other},
-		{codec.Checkpoint{Digest: &less, Listed: true}, true, newGapAfterReceive},
+		{codec.Checkpoint{Digest: &more, ListAnswered: true}, false, same},
+		{codec.Checkpoint{Digest: &more, ListAnswered: true}, true, sameGapAfterReceive},
+		{codec.Checkpoint{Digest: &less, ListAnswered: true}, false, other},
+		{codec.Checkpoint{Digest: &less, ListAnswered: true}, true, newGapAfterReceive},
 	} {
 		r := resyncProgress{gap: &codec.Digest{Count: 1}}
 		got, gap := r.classify(c.cp, own, c.late)
@@ -109,7 +109,7 @@ func TestResync_Classify(t *testing.T) {
 		}
 	}
 	r := resyncProgress{}
-	if e, gap := r.classify(codec.Checkpoint{Digest: &more, Listed: true}, own, false); e != other || *gap != (codec.Digest{Count: 1}) {
+	if e, gap := r.classify(codec.Checkpoint{Digest: &more, ListAnswered: true}, own, false); e != other || *gap != (codec.Digest{Count: 1}) {
 		t.Errorf("no gap is known: event %d, gap %v", e, gap)
 	}
 }

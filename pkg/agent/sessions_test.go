@@ -149,9 +149,9 @@ func TestCore_SendsGoodbye(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, goodbye, err := codec.ParseAlive(e)
+		_, goodbye, err := codec.ParseKeepalive(e)
 		original, _, _ := codec.StringExtension(e, codec.ExtOriginalSource)
-		if err != nil || !goodbye || len(e.Data()) == 0 || original != source {
+		if err != nil || !goodbye || len(e.Data()) != 0 || original != source {
 			t.Errorf("to %q it says %v, %v", source, e, err)
 		}
 		if m := r.stamp(e); m.PeerSession != (codec.Session{}) || m.Fence != 0 || !hub.MatchesGoodbye(testCluster, m) {
@@ -174,10 +174,10 @@ func TestCore_SendsKeepalives(t *testing.T) {
 	r.handle(web)
 	r.core.KeepAlive()
 	l, ok := r.core.NextSync()
-	if !ok || l.Event.Type() != codec.TypeAck {
+	if !ok || l.Event.Type() != codec.TypeKeepalive {
 		t.Fatalf("it says %v", l.Event)
 	}
-	d, _, err := codec.ParseAlive(l.Event)
+	d, _, err := codec.ParseKeepalive(l.Event)
 	if err != nil || d != r.core.set.DigestOf("hub") || d.Count != 1 {
 		t.Errorf("it holds %+v, %v", d, err)
 	}

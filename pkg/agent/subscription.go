@@ -81,7 +81,7 @@ func (l *subscriptionState) move(c codec.Cursor) { l.cursor = c }
 func (l *subscriptionState) applyCheckpoint(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
 	event, gap := l.classify(cp, own, late)
 	v := l.step(event, gap)
-	l.orphans, l.syncedSources, l.inSync = orphans, cp.ComparedSources, event == equal
+	l.orphans, l.syncedSources, l.inSync = orphans, cp.SyncedSources, event == equal
 	l.listDue = l.listDue || v == list || v == advanceAndList
 	return v
 }

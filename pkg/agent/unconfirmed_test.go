@@ -220,7 +220,7 @@ func TestCore_OutdatedJournal(t *testing.T) {
 	if len(reported) != 1 || len(reported[0].list) != 1 {
 		t.Fatalf("told %+v", reported)
 	}
-	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}, Listed: true, Orphans: []string{"w-1"}})
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}, ListAnswered: true, Orphans: []string{"w-1"}})
 	r.settle(time.Minute)
 	r.expectValue("a", "")
 	if r.record("web") != nil {
@@ -272,7 +272,7 @@ func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
 	if r.record("web") != nil || !slices.Contains(r.journal.did, "drop ") || r.journal.cursor != (codec.Cursor{}) {
 		t.Fatalf("did %q", r.journal.did)
 	}
-	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{Count: 7}, Listed: true, Orphans: []string{"w-2"}})
+	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{Count: 7}, ListAnswered: true, Orphans: []string{"w-2"}})
 	if r.record("web") == nil || r.record("orphan") != nil {
 		t.Fatal("exactly what the broker can explain is to be enforced")
 	}

@@ -40,20 +40,24 @@ type EventType struct {
 
 // Types outside the grammar.
 const (
-	TypeHeartbeat        = "io.open-cluster-management.cloudevents.heartbeat"
-	TypeCheckpoint       = "dev.hawser.sync.v1.checkpoint"
-	TypeAck              = "dev.hawser.sync.v1.ack"
-	TypeInventoryRequest = "dev.hawser.sync.v1.inventory_request"
-	TypeInventory        = "dev.hawser.sync.v1.inventory"
-	TypeSyncReport       = "dev.hawser.sync.v1.compared"
-	TypeOrphanReport     = "dev.hawser.sync.v1.unexplained"
-	TypeResolveOrphan    = "dev.hawser.sync.v1.resolve"
+	TypeHeartbeat            = "io.open-cluster-management.cloudevents.heartbeat"
+	TypeCheckpoint           = "dev.hawser.sync.v1.checkpoint"
+	TypeAck                  = "dev.hawser.sync.v1.ack"
+	TypeKeepalive            = "dev.hawser.sync.v1.keepalive"
+	TypeGoodbye              = "dev.hawser.sync.v1.goodbye"
+	TypeInventoryRequest     = "dev.hawser.sync.v1.inventory_request"
+	TypeInventory            = "dev.hawser.sync.v1.inventory"
+	TypeDisconnectedClusters = "dev.hawser.sync.v1.disconnected_clusters"
+	TypeSyncReport           = "dev.hawser.sync.v1.sync_report"
+	TypeOrphanReport         = "dev.hawser.sync.v1.orphan_report"
+	TypeResolveOrphan        = "dev.hawser.sync.v1.resolve_orphan"
 )
 
 // outsideGrammar reports whether t is one of the types above.
 func outsideGrammar(t string) bool {
 	switch t {
-	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeInventoryRequest, TypeInventory, TypeSyncReport, TypeRelease, TypeOrphanReport, TypeResolveOrphan:
+	case TypeHeartbeat, TypeCheckpoint, TypeAck, TypeKeepalive, TypeGoodbye, TypeInventoryRequest, TypeInventory, TypeDisconnectedClusters,
+		TypeSyncReport, TypeRelease, TypeOrphanReport, TypeResolveOrphan:
 		return true
 	}
 	return RegistrationEvent(t)

@@ -371,12 +371,15 @@ func FuzzParseSync(f *testing.F) {
 			return NewCheckpoint(syncAgent, Checkpoint{Cursor: someCursor, Digest: someDigest, HighestSequenceID: "1"})
 		},
 		func() (Event, error) { return NewAck(syncAgent, Ack{Cursor: someCursor}) },
-		func() (Event, error) { return NewGoodbye(syncAgent) },
+		func() (Event, error) { return NewKeepalive(syncAgent, *someDigest) },
+		func() (Event, error) {
+			return NewDisconnectedClusters(syncSource, DisconnectedClusters{Clusters: []DisconnectedCluster{{Cluster: "c", NeverConnected: true}}, More: true})
+		},
 		func() (Event, error) {
 			return NewInventory(syncSource, Inventory{Records: []InventoryRecord{{Cluster: "c"}}, Clusters: []ClusterDigest{{}}})
 		},
 		func() (Event, error) {
-			return NewSyncReport(syncSource, SyncReport{Clusters: []ClusterComparison{{Cluster: "c", Withheld: []WithheldDeletion{{ResourceID: "u", Revision: 1}}}}})
+			return NewSyncReport(syncSource, SyncReport{Clusters: []ClusterSyncReport{{Cluster: "c", Withheld: []WithheldDeletion{{ResourceID: "u", Revision: 1}}}}})
 		},
 	} {
 		seed, err := e()
@@ -405,15 +408,19 @@ func FuzzParseSync(f *testing.F) {
 				t.Fatalf("%+v became %+v, %v", a, got, err)
 			}
 		}
-		if d, goodbye, err := ParseAlive(e); err == nil {
-			again, err := NewKeepalive(syncAgent, d)
-			if goodbye {
-				again, err = NewGoodbye(syncAgent)
-			}
-			if err != nil {
+		e.SetType(TypeKeepalive)
+		if d, _, err := ParseKeepalive(e); err == nil {
+			if again, err := NewKeepalive(syncAgent, d); err != nil {
 				t.Fatal(err)
+			} else if got, goodbye, err := ParseKeepalive(again); err != nil || got != d || goodbye {
+				t.Fatalf("%+v became %+v, %v", d, got, err)
 			}
-			if got, same, err := ParseAlive(again); err != nil || got != d || same != goodbye {
+		}
+		e.SetType(TypeDisconnectedClusters)
+		if d, err := ParseDisconnectedClusters(e); err == nil {
+			if again, err := NewDisconnectedClusters(syncSource, d); err != nil {
+				t.Fatal(err)
+			} else if got, err := ParseDisconnectedClusters(again); err != nil || !cmp.Equal(d, got) {
 				t.Fatalf("%+v became %+v, %v", d, got, err)
 			}
 		}

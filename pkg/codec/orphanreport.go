@@ -41,9 +41,9 @@ type ResolveOrphan struct {
 
 // NewOrphanReport builds the event of an Unexplained.
 func NewOrphanReport(p SyncParams, u OrphanReport) (Event, error) {
-	m := &hawserv1.Unexplained{More: u.More}
+	m := &hawserv1.OrphanReport{More: u.More}
 	for _, r := range u.Records {
-		pr := &hawserv1.UnexplainedRecord{Uid: r.UID, Name: r.Name, Objects: r.Objects, Shared: r.Shared, Outcome: r.Outcome}
+		pr := &hawserv1.OrphanRecord{Uid: r.UID, Name: r.Name, Objects: r.Objects, Shared: r.Shared, Outcome: r.Outcome}
 		if !r.Created.IsZero() {
 			pr.Created = timestamppb.New(r.Created)
 		}
@@ -54,7 +54,7 @@ func NewOrphanReport(p SyncParams, u OrphanReport) (Event, error) {
 
 // ParseOrphanReport reads the event of an Unexplained; see ParseCheckpoint.
 func ParseOrphanReport(e Event) (OrphanReport, error) {
-	var m hawserv1.Unexplained
+	var m hawserv1.OrphanReport
 	if err := syncPayload(e, TypeOrphanReport, &m); err != nil {
 		return OrphanReport{}, err
 	}
@@ -83,12 +83,12 @@ func ParseOrphanReport(e Event) (OrphanReport, error) {
 
 // NewResolveOrphan builds the event of a Resolve.
 func NewResolveOrphan(p SyncParams, r ResolveOrphan) (Event, error) {
-	return p.event(TypeResolveOrphan, &hawserv1.Resolve{Uid: r.UID, Name: r.Name, Adopt: r.Adopt})
+	return p.event(TypeResolveOrphan, &hawserv1.ResolveOrphan{Uid: r.UID, Name: r.Name, Adopt: r.Adopt})
 }
 
 // ParseResolveOrphan reads the event of a Resolve; see ParseCheckpoint.
 func ParseResolveOrphan(e Event) (ResolveOrphan, error) {
-	var m hawserv1.Resolve
+	var m hawserv1.ResolveOrphan
 	if err := syncPayload(e, TypeResolveOrphan, &m); err != nil {
 		return ResolveOrphan{}, err
 	}

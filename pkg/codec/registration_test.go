@@ -66,8 +66,8 @@ func TestRegistration_AllowedRequests(t *testing.T) {
 
 func TestRegistrationEvents_RoundTrip(t *testing.T) {
 	p := SyncParams{ID: "1", Source: "hub", Time: time.Unix(7, 0)}
-	objects := &hawserv1.RegistrationObjects{Listed: true, Objects: []*hawserv1.RegistrationObject{{
-		DataType: ManagedClusters.String(), Cluster: "c1", Name: "c1", Uid: "u", ResourceVersion: "7", Json: []byte(`{}`), Facts: &hawserv1.ClusterFacts{Accepted: true},
+	objects := &hawserv1.RegistrationObjects{SnapshotComplete: true, Objects: []*hawserv1.RegistrationObject{{
+		DataType: ManagedClusters.String(), Cluster: "c1", Name: "c1", Uid: "u", ResourceVersion: "7", Json: []byte(`{}`), ManagedClusterStatus: &hawserv1.ManagedClusterStatus{Accepted: true},
 	}}}
 	check := func(e Event, err error, read func(Event) (proto.Message, error), want proto.Message) {
 		t.Helper()
@@ -94,7 +94,7 @@ func TestRegistrationEvents_RoundTrip(t *testing.T) {
 	}
 	e, err := NewRegistrationObjects(p, objects)
 	check(e, err, func(e Event) (proto.Message, error) { return ParseRegistrationObjects(e) }, objects)
-	request := &hawserv1.RegistrationRequest{Id: "r", What: &hawserv1.RegistrationRequest_Ask{Ask: &hawserv1.RegistrationAsk{Event: []byte("e"), User: "u"}}}
+	request := &hawserv1.RegistrationRequest{Id: "r", Request: &hawserv1.RegistrationRequest_AgentRequest{AgentRequest: &hawserv1.AgentRequest{Event: []byte("e"), User: "u"}}}
 	e, err = NewRegistrationRequest(p, request)
 	check(e, err, func(e Event) (proto.Message, error) { return ParseRegistrationRequest(e) }, request)
 	answer := &hawserv1.RegistrationAnswer{Id: "r", Error: []byte("{}")}
@@ -165,7 +165,7 @@ func TestAPIError(t *testing.T) {
 func FuzzParseRegistration(f *testing.F) {
 	for _, m := range []proto.Message{
 		&hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{{DataType: Leases.String(), Cluster: "c", Name: "n"}}},
-		&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{{Cluster: "c"}}}}},
+		&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{{Cluster: "c"}}}}},
 		&hawserv1.RegistrationAnswer{Id: "1", Review: &hawserv1.TokenReviewResult{Groups: []string{"g"}}},
 		&hawserv1.RegistrationKeys{Issuer: "i"},
 	} {

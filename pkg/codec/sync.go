@@ -33,19 +33,19 @@ type Checkpoint struct {
 	// HighestSequenceID is the highest one that the broker accepted from this
 	// agent; "" when there is none.
 	HighestSequenceID string
-	// ComparedSources have finished comparing what they own with the store, for
+	// SyncedSources have finished comparing what they own with the store, for
 	// this cluster, since the store was made. Sorted.
-	ComparedSources []string
-	// Listed: the agent's version list on this subscription was answered.
-	Listed bool
+	SyncedSources []string
+	// ListAnswered: the agent's version list on this subscription was answered.
+	ListAnswered bool
 	// Orphans are ids of that list that no record explains; they are not in
 	// the digest. Sorted.
 	Orphans []string
-	// AnsweredLists counts the status lists that this source published on this
+	// AnsweredStatusRequests counts the status lists that this source published on this
 	// subscription and whose answers were sent before this checkpoint. A source
 	// that lists what it holds must not keep the cursor of a checkpoint that
 	// counts fewer than it published: what the others lack is not after it.
-	AnsweredLists uint64
+	AnsweredStatusRequests uint64
 }
 
 // Ack tells the broker that everything up to Cursor is on the party's disk.
@@ -74,21 +74,24 @@ type Inventory struct {
 	// LastPosition is what the source said of its hub when it last finished a
 	// comparison; nil when it never did. Only on the first page.
 	LastPosition *HubPosition
-	// ListsDisconnected: nobody asked, and it has no digests and no records. Absent are the clusters of
-	// the source that had no agent for a while; with a NextPageToken more of them follow.
-	ListsDisconnected bool
-	Absent            []AbsentCluster
 }
 
-// AbsentCluster is a cluster of which no agent is connected.
-type AbsentCluster struct {
+// DisconnectedClusters are clusters with works of the source whose agents are disconnected for a while.
+// The broker sends all of them, by name, in one or more events.
+type DisconnectedClusters struct {
+	Clusters []DisconnectedCluster
+	More     bool // the next event has more of them
+}
+
+// DisconnectedCluster is a cluster without a connected agent.
+type DisconnectedCluster struct {
 	Cluster string
 	// Since is since when; what was before the broker was started does not count.
 	Since time.Time
-	// Never: none ever came.
-	Never bool
-	// Why, and what to do, where the broker knows it: one was refused, or its certificate has ended.
-	Why string
+	// NeverConnected: none ever came.
+	NeverConnected bool
+	// Reason, and what to do, where the broker knows it: one was refused, or its certificate has ended.
+	Reason string
 }
 
 // HubPosition says which hub a source serves, and how far its history had come.
@@ -100,16 +103,16 @@ type HubPosition struct {
 // SyncReport tells the broker that everything the source owns on these clusters
 // is as it wants it, but for the deletions it withholds.
 type SyncReport struct {
-	Clusters []ClusterComparison
+	Clusters []ClusterSyncReport
 	// Position is set when the whole comparison is finished and nothing is withheld.
 	Position *HubPosition
 	// AllClusters: the source serves every cluster and has finished with all.
 	AllClusters bool
 }
 
-// ClusterComparison is the outcome for one cluster. One with withheld
+// ClusterSyncReport is the outcome for one cluster. One with withheld
 // deletions does not count as compared.
-type ClusterComparison struct {
+type ClusterSyncReport struct {
 	Cluster  string
 	Withheld []WithheldDeletion
 	Reason   string // one sentence for a person; only with Withheld
@@ -143,13 +146,13 @@ type InventoryRecord struct {
 // NewCheckpoint builds the event of a checkpoint.
 func NewCheckpoint(p SyncParams, c Checkpoint) (Event, error) {
 	return p.event(TypeCheckpoint, &hawserv1.Checkpoint{
-		Cursor:            protoCursor(c.Cursor),
-		Digest:            protoDigest(c.Digest),
-		HighestSequenceId: c.HighestSequenceID,
-		ComparedSources:   c.ComparedSources,
-		Listed:            c.Listed,
-		Orphans:           c.Orphans,
-		AnsweredLists:     c.AnsweredLists,
+		Cursor:                 protoCursor(c.Cursor),
+		Digest:                 protoDigest(c.Digest),
+		HighestSequenceId:      c.HighestSequenceID,
+		SyncedSources:          c.SyncedSources,
+		ListAnswered:           c.ListAnswered,
+		Orphans:                c.Orphans,
+		AnsweredStatusRequests: c.AnsweredStatusRequests,
 	})
 }
 
@@ -161,8 +164,8 @@ func ParseCheckpoint(e Event) (Checkpoint, error) {
 		return Checkpoint{}, err
 	}
 	c := Checkpoint{
-		HighestSequenceID: m.GetHighestSequenceId(), ComparedSources: m.GetComparedSources(),
-		Listed: m.GetListed(), Orphans: m.GetOrphans(), AnsweredLists: m.GetAnsweredLists(),
+		HighestSequenceID: m.GetHighestSequenceId(), SyncedSources: m.GetSyncedSources(),
+		ListAnswered: m.GetListAnswered(), Orphans: m.GetOrphans(), AnsweredStatusRequests: m.GetAnsweredStatusRequests(),
 	}
 	if c.HighestSequenceID != "" {
 		if _, err := parseSequence(c.HighestSequenceID); err != nil {
@@ -195,29 +198,25 @@ func ParseAck(e Event) (a Ack, err error) {
 	return a, err
 }
 
-// NewKeepalive builds the event with which an agent behind a broker that keeps nothing says that it
-// is there, and what it holds of one source: an ack without a cursor.
+// NewKeepalive builds the event by which an agent behind a stateless broker reports that it is connected.
+// d is the digest of the works of one source that it holds.
 func NewKeepalive(p SyncParams, d Digest) (Event, error) {
-	return p.event(TypeAck, &hawserv1.Ack{Digest: protoDigest(&d)})
+	return p.event(TypeKeepalive, &hawserv1.Keepalive{Digest: protoDigest(&d)})
 }
 
-// NewGoodbye builds the event that says of such an agent that it is gone.
+// NewGoodbye builds the event that reports that such an agent is disconnected. It has no data.
 func NewGoodbye(p SyncParams) (Event, error) {
-	return p.event(TypeAck, &hawserv1.Ack{Farewell: true})
+	return p.event(TypeGoodbye, &hawserv1.Goodbye{})
 }
 
-// ParseAlive reads either of them; see ParseCheckpoint. A farewell has no digest, and perhaps no
-// content type: some MQTT libraries send none with a will.
-func ParseAlive(e Event) (d Digest, goodbye bool, err error) {
-	var m hawserv1.Ack
-	if e.Type() == TypeAck && e.DataContentType() == "" && proto.Unmarshal(e.Data(), &m) == nil && m.GetFarewell() {
+// ParseKeepalive reads the event of a keepalive or a goodbye; see ParseCheckpoint. A goodbye has no digest.
+func ParseKeepalive(e Event) (d Digest, goodbye bool, err error) {
+	if e.Type() == TypeGoodbye {
 		return Digest{}, true, nil
 	}
-	if err := syncPayload(e, TypeAck, &m); err != nil {
+	var m hawserv1.Keepalive
+	if err := syncPayload(e, TypeKeepalive, &m); err != nil {
 		return Digest{}, false, err
-	}
-	if m.GetFarewell() {
-		return Digest{}, true, nil
 	}
 	held, err := digestOf(m.GetDigest())
 	if err == nil && held == nil {
@@ -251,10 +250,7 @@ func ParseInventoryRequest(e Event) (InventoryRequest, error) {
 func NewInventory(p SyncParams, inv Inventory) (Event, error) {
 	m := &hawserv1.Inventory{
 		Revision: inv.Revision, NextPageToken: inv.NextPageToken,
-		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition), TellsAbsent: inv.ListsDisconnected,
-	}
-	for _, a := range inv.Absent {
-		m.Absent = append(m.Absent, &hawserv1.AbsentCluster{Cluster: a.Cluster, Since: timestamppb.New(a.Since), Never: a.Never, Why: a.Why})
+		RequestId: inv.RequestID, LastPosition: protoPosition(inv.LastPosition),
 	}
 	for i := range inv.Clusters {
 		m.Clusters = append(m.Clusters, &hawserv1.ClusterDigest{
@@ -285,13 +281,7 @@ func ParseInventory(e Event) (Inventory, error) {
 	}
 	inv := Inventory{
 		Revision: m.GetRevision(), NextPageToken: m.GetNextPageToken(),
-		RequestID: m.GetRequestId(), LastPosition: positionOf(m.GetLastPosition()), ListsDisconnected: m.GetTellsAbsent(),
-	}
-	for _, a := range m.GetAbsent() {
-		if err := checkNames(a.GetCluster()); err != nil {
-			return Inventory{}, err
-		}
-		inv.Absent = append(inv.Absent, AbsentCluster{Cluster: a.GetCluster(), Since: a.GetSince().AsTime(), Never: a.GetNever(), Why: a.GetWhy()})
+		RequestID: m.GetRequestId(), LastPosition: positionOf(m.GetLastPosition()),
 	}
 	for _, c := range m.GetClusters() {
 		d, err := digestOf(c.GetDigest())
@@ -320,11 +310,40 @@ func ParseInventory(e Event) (Inventory, error) {
 	return inv, nil
 }
 
+// NewDisconnectedClusters builds the event of disconnected clusters.
+func NewDisconnectedClusters(p SyncParams, d DisconnectedClusters) (Event, error) {
+	m := &hawserv1.DisconnectedClusters{More: d.More}
+	for _, c := range d.Clusters {
+		m.Clusters = append(m.Clusters, &hawserv1.DisconnectedCluster{
+			Cluster: c.Cluster, Since: timestamppb.New(c.Since), NeverConnected: c.NeverConnected, Reason: c.Reason,
+		})
+	}
+	return p.event(TypeDisconnectedClusters, m)
+}
+
+// ParseDisconnectedClusters reads the event of disconnected clusters; see ParseCheckpoint.
+func ParseDisconnectedClusters(e Event) (DisconnectedClusters, error) {
+	var m hawserv1.DisconnectedClusters
+	if err := syncPayload(e, TypeDisconnectedClusters, &m); err != nil {
+		return DisconnectedClusters{}, err
+	}
+	d := DisconnectedClusters{More: m.GetMore()}
+	for _, c := range m.GetClusters() {
+		if err := checkNames(c.GetCluster()); err != nil {
+			return DisconnectedClusters{}, err
+		}
+		d.Clusters = append(d.Clusters, DisconnectedCluster{
+			Cluster: c.GetCluster(), Since: c.GetSince().AsTime(), NeverConnected: c.GetNeverConnected(), Reason: c.GetReason(),
+		})
+	}
+	return d, nil
+}
+
 // NewSyncReport builds the event that ends a comparison.
 func NewSyncReport(p SyncParams, c SyncReport) (Event, error) {
-	m := &hawserv1.Compared{Position: protoPosition(c.Position), AllClusters: c.AllClusters}
+	m := &hawserv1.SyncReport{Position: protoPosition(c.Position), AllClusters: c.AllClusters}
 	for _, cl := range c.Clusters {
-		pc := &hawserv1.ClusterComparison{Cluster: cl.Cluster, Reason: cl.Reason}
+		pc := &hawserv1.ClusterSyncReport{Cluster: cl.Cluster, Reason: cl.Reason}
 		for _, w := range cl.Withheld {
 			pc.Withheld = append(pc.Withheld, &hawserv1.WithheldDeletion{ResourceId: w.ResourceID, Name: w.Name, Revision: w.Revision})
 		}
@@ -335,7 +354,7 @@ func NewSyncReport(p SyncParams, c SyncReport) (Event, error) {
 
 // ParseSyncReport reads the event that ends a comparison; see ParseCheckpoint.
 func ParseSyncReport(e Event) (SyncReport, error) {
-	var m hawserv1.Compared
+	var m hawserv1.SyncReport
 	if err := syncPayload(e, TypeSyncReport, &m); err != nil {
 		return SyncReport{}, err
 	}
@@ -355,8 +374,8 @@ func ParseSyncReport(e Event) (SyncReport, error) {
 	return c, nil
 }
 
-func comparisonOf(m *hawserv1.ClusterComparison) (c ClusterComparison, err error) {
-	c = ClusterComparison{Cluster: m.GetCluster(), Reason: shown(m.GetReason())}
+func comparisonOf(m *hawserv1.ClusterSyncReport) (c ClusterSyncReport, err error) {
+	c = ClusterSyncReport{Cluster: m.GetCluster(), Reason: shown(m.GetReason())}
 	if c.Cluster == "" {
 		return c, attributeError("data", "", "a compared cluster has no name")
 	}
@@ -422,13 +441,13 @@ func syncPayload(e Event, eventType string, into proto.Message) error {
 }
 
 func protoCursor(c Cursor) *hawserv1.Cursor {
-	return &hawserv1.Cursor{Epoch: c.StoreID, Term: c.Incarnation, Revision: c.Revision}
+	return &hawserv1.Cursor{StoreId: c.StoreID, Incarnation: c.Incarnation, Revision: c.Revision}
 }
 
 func cursorOf(m *hawserv1.Cursor) (Cursor, error) {
-	c := Cursor{StoreID: m.GetEpoch(), Incarnation: m.GetTerm(), Revision: m.GetRevision()}
+	c := Cursor{StoreID: m.GetStoreId(), Incarnation: m.GetIncarnation(), Revision: m.GetRevision()}
 	if _, err := ParseCursor(c.String()); err != nil {
-		return Cursor{}, attributeError("data", c.String(), "the cursor needs epoch and term, neither with a slash")
+		return Cursor{}, attributeError("data", c.String(), "the cursor needs store_id and incarnation, neither with a slash")
 	}
 	return c, nil
 }

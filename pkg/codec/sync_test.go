@@ -40,20 +40,29 @@ func TestSyncEvents_Golden(t *testing.T) {
 	e, err := NewCheckpoint(syncAgent, Checkpoint{Cursor: someCursor, Digest: someDigest, HighestSequenceID: "2123694259314888704"})
 	golden(t, "checkpoint.txt", e, err)
 	e, err = NewCheckpoint(syncAgent, Checkpoint{
-		Cursor: someCursor, Digest: someDigest, ComparedSources: []string{"src1", "src2"}, Listed: true, Orphans: []string{"u9"}, AnsweredLists: 3,
+		Cursor: someCursor, Digest: someDigest, SyncedSources: []string{"src1", "src2"}, ListAnswered: true, Orphans: []string{"u9"}, AnsweredStatusRequests: 3,
 	})
 	golden(t, "checkpoint_listed.txt", e, err)
 	e, err = NewSyncReport(syncSource, SyncReport{
-		Clusters: []ClusterComparison{
+		Clusters: []ClusterSyncReport{
 			{Cluster: "cluster1"},
 			{Cluster: "cluster2", Withheld: []WithheldDeletion{{ResourceID: "u1", Name: "w1", Revision: 9}}, Reason: "the hub went back in time"},
 		},
 		Position:    &HubPosition{UID: "hub-uid", ResourceVersion: "17"},
 		AllClusters: true,
 	})
-	golden(t, "compared.txt", e, err)
+	golden(t, "sync_report.txt", e, err)
 	e, err = NewAck(syncAgent, Ack{Cursor: someCursor, Digest: someDigest})
 	golden(t, "ack.txt", e, err)
+	e, err = NewKeepalive(syncAgent, *someDigest)
+	golden(t, "keepalive.txt", e, err)
+	e, err = NewGoodbye(syncAgent)
+	golden(t, "goodbye.txt", e, err)
+	e, err = NewDisconnectedClusters(syncSource, DisconnectedClusters{
+		Clusters: []DisconnectedCluster{{Cluster: "cluster1", Since: testTime, Reason: "its agent was rejected"}, {Cluster: "cluster2", Since: testTime, NeverConnected: true}},
+		More:     true,
+	})
+	golden(t, "disconnected_clusters.txt", e, err)
 	e, err = NewInventoryRequest(syncSource, InventoryRequest{})
 	golden(t, "inventory_request_digests.txt", e, err)
 	e, err = NewInventoryRequest(syncSource, InventoryRequest{Clusters: []string{"cluster1"}, PageToken: "page"})
@@ -114,7 +123,7 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		c := Checkpoint{Cursor: drawCursor(t), Digest: drawDigest(t), HighestSequenceID: rapid.StringMatching(`([1-9][0-9]{0,17})?`).Draw(t, "sequence"), Listed: rapid.Bool().Draw(t, "listed"), ComparedSources: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "sources"), Orphans: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "orphans"), AnsweredLists: rapid.Uint64().Draw(t, "answered")}
+		c := Checkpoint{Cursor: drawCursor(t), Digest: drawDigest(t), HighestSequenceID: rapid.StringMatching(`([1-9][0-9]{0,17})?`).Draw(t, "sequence"), ListAnswered: rapid.Bool().Draw(t, "listed"), SyncedSources: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "sources"), Orphans: rapid.SliceOfN(rapid.String(), 1, 2).Draw(t, "orphans"), AnsweredStatusRequests: rapid.Uint64().Draw(t, "answered")}
 		e, err := NewCheckpoint(syncAgent, c)
 		gotC, err := ParseCheckpoint(wire(t, e, err))
 		same(t, c, gotC, err)
@@ -143,7 +152,7 @@ func TestSyncEvents_RoundTrip(t *testing.T) {
 		same(t, inv, gotI, err)
 
 		compared := SyncReport{
-			Clusters: []ClusterComparison{{
+			Clusters: []ClusterSyncReport{{
 				Cluster: "c" + names.Draw(t, "compared cluster"), Reason: names.Draw(t, "reason"),
 				Withheld: []WithheldDeletion{{ResourceID: "u", Name: names.Draw(t, "withheld"), Revision: rapid.Uint64Min(1).Draw(t, "of")}},
 			}},
@@ -187,8 +196,8 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 	compared := func(e Event) error { _, err := ParseSyncReport(e); return err }
 	orphans := func(e Event) error { _, err := ParseOrphanReport(e); return err }
 	long := strings.Repeat("l", MaxNameBytes+1)
-	of := func(c *hawserv1.ClusterComparison) Event {
-		return build(TypeSyncReport, &hawserv1.Compared{Clusters: []*hawserv1.ClusterComparison{c}})
+	of := func(c *hawserv1.ClusterSyncReport) Event {
+		return build(TypeSyncReport, &hawserv1.SyncReport{Clusters: []*hawserv1.ClusterSyncReport{c}})
 	}
 	for _, c := range []struct {
 		name, attribute string
@@ -203,20 +212,20 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 		{"JSON", "datacontenttype", checkpoint, asJSON},
 		{"no cursor", "data", checkpoint, build(TypeCheckpoint, &hawserv1.Checkpoint{})},
 		{"no cursor", "data", ack, build(TypeAck, &hawserv1.Ack{})},
-		{"cursor with a slash", "data", ack, build(TypeAck, &hawserv1.Ack{Cursor: &hawserv1.Cursor{Epoch: "a/b", Term: "t"}})},
+		{"cursor with a slash", "data", ack, build(TypeAck, &hawserv1.Ack{Cursor: &hawserv1.Cursor{StoreId: "a/b", Incarnation: "t"}})},
 		{"digest", "data", checkpoint, build(TypeCheckpoint, &hawserv1.Checkpoint{Cursor: cursor, Digest: badDigest})},
 		{"digest", "data", ack, build(TypeAck, &hawserv1.Ack{Cursor: cursor, Digest: badDigest})},
 		{"sequence id", "data", checkpoint, build(TypeCheckpoint, &hawserv1.Checkpoint{Cursor: cursor, HighestSequenceId: "x"})},
 		{"digest", "data", inventory, build(TypeInventory, &hawserv1.Inventory{Clusters: []*hawserv1.ClusterDigest{{Digest: badDigest}}})},
 		{"other type", "type", compared, build(TypeAck, &hawserv1.Ack{Cursor: cursor})},
-		{"cluster without a name", "data", compared, of(&hawserv1.ClusterComparison{})},
-		{"withheld without an id", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{Revision: 1}}})},
-		{"withheld without a revision", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: "u"}}})},
-		{"cluster that cannot be printed", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c\x1b[2J"})},
-		{"withheld with a long id", "data", compared, of(&hawserv1.ClusterComparison{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: long, Revision: 1}}})},
-		{"position that is long", "data", compared, build(TypeSyncReport, &hawserv1.Compared{Position: &hawserv1.HubPosition{Uid: long}})},
+		{"cluster without a name", "data", compared, of(&hawserv1.ClusterSyncReport{})},
+		{"withheld without an id", "data", compared, of(&hawserv1.ClusterSyncReport{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{Revision: 1}}})},
+		{"withheld without a revision", "data", compared, of(&hawserv1.ClusterSyncReport{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: "u"}}})},
+		{"cluster that cannot be printed", "data", compared, of(&hawserv1.ClusterSyncReport{Cluster: "c\x1b[2J"})},
+		{"withheld with a long id", "data", compared, of(&hawserv1.ClusterSyncReport{Cluster: "c", Withheld: []*hawserv1.WithheldDeletion{{ResourceId: long, Revision: 1}}})},
+		{"position that is long", "data", compared, build(TypeSyncReport, &hawserv1.SyncReport{Position: &hawserv1.HubPosition{Uid: long}})},
 		{"cluster with a long name", "data", request, build(TypeInventoryRequest, &hawserv1.InventoryRequest{Clusters: []string{long}})},
-		{"name that cannot be printed", "data", orphans, build(TypeOrphanReport, &hawserv1.Unexplained{Records: []*hawserv1.UnexplainedRecord{{Uid: "u", Name: "\u202e"}}})},
+		{"name that cannot be printed", "data", orphans, build(TypeOrphanReport, &hawserv1.OrphanReport{Records: []*hawserv1.OrphanRecord{{Uid: "u", Name: "\u202e"}}})},
 		{"tag", "data", inventory, build(TypeInventory, &hawserv1.Inventory{Records: []*hawserv1.InventoryRecord{{Tag: []byte("short")}}})},
 	} {
 		err := c.parse(c.event)
@@ -231,7 +240,7 @@ func TestParseSync_NamesWhatIsWrong(t *testing.T) {
 // refused.
 func TestParseSync_TextsForPeopleAreShown(t *testing.T) {
 	reason := "two lines\nand \x1b[2J" + strings.Repeat("ä", MaxNameBytes)
-	e, err := NewSyncReport(syncSource, SyncReport{Clusters: []ClusterComparison{{Cluster: "c", Reason: reason}}})
+	e, err := NewSyncReport(syncSource, SyncReport{Clusters: []ClusterSyncReport{{Cluster: "c", Reason: reason}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -212,7 +212,7 @@ func firstMessage(c *tls.Config) ([]byte, error) {
 // answers.
 func reflection(ctx context.Context, t target) error {
 	request, err := proto.Marshal(&grpc_reflection_v1.ServerReflectionRequest{
-		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "hawser.v1.InspectionService"},
+		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "hawser.v1.AdminService"},
 	})
 	if err != nil {
 		return err

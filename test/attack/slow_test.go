@@ -95,7 +95,7 @@ func runSlowBroker(ctx context.Context) (err error) {
 			Addr: os.Getenv("HAWSER_HOSTILE_ADDR"), Credentials: creds, Denials: b.Denials(), Log: log,
 			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: source}),
 		},
-		Server: b, Inspector: b,
+		Server: b, AdminHandler: b,
 	})
 	if err != nil {
 		return err

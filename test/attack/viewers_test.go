@@ -105,7 +105,7 @@ func view(ctx context.Context, t target) error {
 		}
 		defer cc.Close()
 		for token := ""; ctx.Err() == nil; {
-			if token, err = listPage(ctx, t, hawserv1.NewInspectionServiceClient(cc), token); err == nil {
+			if token, err = listPage(ctx, t, hawserv1.NewAdminServiceClient(cc), token); err == nil {
 				continue
 			}
 			if status.Code(err) != codes.ResourceExhausted {
@@ -121,7 +121,7 @@ func view(ctx context.Context, t target) error {
 }
 
 // listPage reads one page and returns the token of the next.
-func listPage(ctx context.Context, t target, c hawserv1.InspectionServiceClient, token string) (next string, err error) {
+func listPage(ctx context.Context, t target, c hawserv1.AdminServiceClient, token string) (next string, err error) {
 	s, err := c.ListWorks(ctx, &hawserv1.ListWorksRequest{PageToken: token})
 	for err == nil {
 		var w *hawserv1.ListWorksResponse

@@ -52,7 +52,7 @@ type objectKey struct {
 
 // request is what an agent wanted of the hub.
 type request struct {
-	*hawserv1.RegistrationAsk
+	*hawserv1.AgentRequest
 	event codec.Event
 }
 
@@ -105,7 +105,7 @@ func (r *registrar) Hello() transport.Hello { return transport.Hello{Protocol: 1
 func (r *registrar) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := &hawserv1.RegistrationObjects{Listed: true}
+	all := &hawserv1.RegistrationObjects{SnapshotComplete: true}
 	for k, o := range r.objects {
 		all.Objects = append(all.Objects, r.message(k, o))
 	}
@@ -140,13 +140,13 @@ func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 		user, known := r.tokens[m.GetReview().GetToken()]
 		r.mu.Unlock()
 		answer.Review = &hawserv1.TokenReviewResult{Authenticated: known, User: user, Audiences: m.GetReview().GetAudiences()}
-	case m.GetAsk() != nil:
-		event, err := codec.Unmarshal(m.GetAsk().GetEvent())
+	case m.GetAgentRequest() != nil:
+		event, err := codec.Unmarshal(m.GetAgentRequest().GetEvent())
 		if err != nil {
 			return err
 		}
-		r.requests.add(request{m.GetAsk(), event})
-		if refused := r.answer(event, m.GetAsk(), answer); refused != nil {
+		r.requests.add(request{m.GetAgentRequest(), event})
+		if refused := r.answer(event, m.GetAgentRequest(), answer); refused != nil {
 			if answer.Error, err = json.Marshal(refused); err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 }
 
 // answer does what an agent asks for, or says why not.
-func (r *registrar) answer(e codec.Event, a *hawserv1.RegistrationAsk, answer *hawserv1.RegistrationAnswer) *metav1.Status {
+func (r *registrar) answer(e codec.Event, a *hawserv1.AgentRequest, answer *hawserv1.RegistrationAnswer) *metav1.Status {
 	t, err := codec.ParseEventType(e.Type())
 	if err != nil {
 		return refusalOf(errors.NewBadRequest(err.Error()))
@@ -323,7 +323,7 @@ func (r *registrar) message(k objectKey, o *unstructured.Unstructured) *hawserv1
 		if err != nil {
 			r.t.Errorf("registrar: %v", err)
 		}
-		m.Facts = &hawserv1.ClusterFacts{Accepted: accepted}
+		m.ManagedClusterStatus = &hawserv1.ManagedClusterStatus{Accepted: accepted}
 	}
 	return m
 }

@@ -428,8 +428,8 @@ func (w *world) approve() string {
 		return ""
 	}
 	b := w.broker.broker
-	err := b.ListOrphans(context.Background(), &hawserv1.ListOrphansRequest{}, func(o *hawserv1.ListOrphansResponse) error {
-		if o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD {
+	err := b.ListDiscrepancies(context.Background(), &hawserv1.ListDiscrepanciesRequest{}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+		if o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD {
 			withheld[o.GetCluster()] = append(withheld[o.GetCluster()], &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})
 		}
 		return nil

@@ -213,7 +213,8 @@ func (o *oracle) sent(l *link, e codec.Event) {
 	env := envelope(e)
 	l.spoke, _ = e.Extensions()[codec.ExtSession].(string)
 	switch {
-	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease || env.RawType == codec.TypeAck:
+	case env.Type.Action == codec.ResyncRequest || env.RawType == codec.TypeRelease || env.RawType == codec.TypeAck ||
+		env.RawType == codec.TypeKeepalive || env.RawType == codec.TypeGoodbye:
 	case l.id.Role == identity.Source || o.quarantined(l):
 	default:
 		if r, err := core.ReportOf(e); err == nil {

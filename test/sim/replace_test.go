@@ -95,12 +95,12 @@ func (w *world) letIn() string {
 	for _, a := range w.quarantined() {
 		comes := false
 		b := w.broker.broker
-		err := b.ListOrphans(context.Background(), &hawserv1.ListOrphansRequest{Cluster: a.name}, func(o *hawserv1.ListOrphansResponse) error {
-			comes = comes || o.GetCause() == hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER
+		err := b.ListDiscrepancies(context.Background(), &hawserv1.ListDiscrepanciesRequest{Cluster: a.name}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+			comes = comes || o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED
 			return nil
 		})
 		if err == nil && comes {
-			_, err = b.ForgetCluster(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, &hawserv1.ForgetClusterRequest{Cluster: a.name})
+			_, err = b.UnbindCluster(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, &hawserv1.UnbindClusterRequest{Cluster: a.name})
 			did = append(did, a.title+" is let in")
 		}
 		if err != nil {

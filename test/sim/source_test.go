@@ -172,10 +172,15 @@ func (p sourceHandler) Handle(_ context.Context, e codec.Event) error {
 			p.sent = c.Cursor.String()
 			p.core.Checkpoint(c)
 		}
-	case codec.TypeAck:
+	case codec.TypeKeepalive, codec.TypeGoodbye:
 		var a *core.Keepalive
 		if a, err = core.KeepaliveOf(e); err == nil {
 			p.core.Keepalive(a)
+		}
+	case codec.TypeDisconnectedClusters:
+		var d codec.DisconnectedClusters
+		if d, err = codec.ParseDisconnectedClusters(e); err == nil {
+			p.core.DisconnectedClusters(d)
 		}
 	case codec.TypeInventory:
 		var page codec.Inventory

@@ -26,8 +26,8 @@ type Agents interface {
 	Agents(cluster string) []delivery.Agent
 	// Sources returns the names of the sources that are connected.
 	Sources() []string
-	// Resolve hands an order to the agents of a cluster that named an AppliedManifestWork.
-	Resolve(cluster, uid string, adopt bool) (name string, err error)
+	// ResolveOrphan hands an order to the agents of a cluster that named an AppliedManifestWork.
+	ResolveOrphan(cluster, uid string, adopt bool) (name string, err error)
 	// Closing returns the error that calls are refused with, nil while they are not.
 	Closing() error
 }

@@ -77,7 +77,7 @@ func (d *syncFake) StateOf(scope store.Scope) (worst agentstatus.State) {
 	return worst
 }
 
-func (d *syncFake) Resolve(cluster, uid string, adopt bool) (string, error) {
+func (d *syncFake) ResolveOrphan(cluster, uid string, adopt bool) (string, error) {
 	d.orders = append(d.orders, fmt.Sprint(cluster, " ", uid, " ", adopt))
 	return "work-of-" + uid, nil
 }
@@ -136,14 +136,14 @@ func (source) Compares(uint64) error { return nil }
 // compare has source "src" say that it has compared a cluster, and lacks works.
 func (d *syncFake) compare(cluster string, missing ...string) (withheld []*hawserv1.WithheldDeletion) {
 	d.Helper()
-	c := codec.ClusterComparison{Cluster: cluster, Reason: "the hub lacks them"}
+	c := codec.ClusterSyncReport{Cluster: cluster, Reason: "the hub lacks them"}
 	for _, id := range missing {
 		r := must(d.cfg.Store.Get(d.Context(), recordKey(cluster, id)))(d.T)
 		c.Withheld = append(c.Withheld, codec.WithheldDeletion{ResourceID: id, Name: r.Name, Revision: r.SpecRevision})
 		withheld = append(withheld, &hawserv1.WithheldDeletion{ResourceId: id, Revision: r.SpecRevision})
 	}
 	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
-	e := must(codec.NewSyncReport(p, codec.SyncReport{Clusters: []codec.ClusterComparison{c}}))(d.T)
+	e := must(codec.NewSyncReport(p, codec.SyncReport{Clusters: []codec.ClusterSyncReport{c}}))(d.T)
 	if err := d.sync.Sources.SyncReport(d.Context(), &request.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
 		d.Fatal(err)
 	}
@@ -174,9 +174,9 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 		acked   uint64
 	}{
 		{[]delivery.Agent{inSync}, hawserv1.SyncState_SYNC_STATE_IN_SYNC, 0, 2},
-		{[]delivery.Agent{inSync, behind}, hawserv1.SyncState_SYNC_STATE_BEHIND, 3, 1},
+		{[]delivery.Agent{inSync, behind}, hawserv1.SyncState_SYNC_STATE_SYNCING, 3, 1},
 		{[]delivery.Agent{behind, inSync, muted}, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 3, 0},
-		{[]delivery.Agent{differs, behind, muted}, hawserv1.SyncState_SYNC_STATE_DIFFERS, 3, 0},
+		{[]delivery.Agent{differs, behind, muted}, hawserv1.SyncState_SYNC_STATE_OUT_OF_SYNC, 3, 0},
 	} {
 		d.agents = c.agents
 		var got []*hawserv1.ListClustersResponse
@@ -254,15 +254,15 @@ func TestApprove_AllOrNothing(t *testing.T) {
 func TestForceDeleteWork_IsNoSourceReport(t *testing.T) {
 	for name, do := range map[string]func(d *syncFake) error{
 		"forget": func(d *syncFake) error {
-			_, err := d.ForgetWork(d.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: "c1", ResourceId: "w1"})
+			_, err := d.ForceDeleteWork(d.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"})
 			return err
 		},
 		"adopt": func(d *syncFake) error {
-			_, err := d.Adopt(d.Context(), olga, &hawserv1.AdoptRequest{Cluster: "c1", ResourceId: "w1", Source: "heir"})
+			_, err := d.TransferWork(d.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "w1", Source: "heir"})
 			return err
 		},
 		"forget the cluster": func(d *syncFake) error {
-			r, err := d.ForgetCluster(d.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true})
+			r, err := d.UnbindCluster(d.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
 			if r.GetWorks() != 2 {
 				d.Errorf("%d works are forgotten", r.GetWorks())
 			}
@@ -285,30 +285,30 @@ func TestOperations_AreRefused(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1")
 	forget := func(cluster, id string) error {
-		_, err := d.ForgetWork(t.Context(), olga, &hawserv1.ForgetWorkRequest{Cluster: cluster, ResourceId: id})
+		_, err := d.ForceDeleteWork(t.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: cluster, ResourceId: id})
 		return err
 	}
 	d.wantCode("no cluster", forget("", "w1"), transport.CodeInvalid)
 	d.wantCode("no id", forget("c1", ""), transport.CodeInvalid)
 	d.wantCode("no such work", forget("c1", "w9"), transport.CodeNotFound)
-	_, err := d.ForgetCluster(t.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c9", Works: true})
+	_, err := d.UnbindCluster(t.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c9", Works: true})
 	d.wantCode("no such cluster", err, transport.CodeNotFound)
-	_, err = d.Admin.Resolve(t.Context(), olga, &hawserv1.ResolveRequest{Cluster: "c1"})
+	_, err = d.Admin.ResolveOrphan(t.Context(), olga, &hawserv1.ResolveOrphanRequest{Cluster: "c1"})
 	d.wantCode("no uid", err, transport.CodeInvalid)
 	d.closing = request.ErrDraining()
 	d.wantCode("at the end", forget("c1", "w1"), transport.CodeUnavailable)
 	d.closing = nil
 	d.failing = store.ErrClosed
-	_, err = d.ForgetCluster(t.Context(), olga, &hawserv1.ForgetClusterRequest{Cluster: "c1", Works: true})
+	_, err = d.UnbindCluster(t.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
 	d.wantCode("on a store that is closed", err, transport.CodeUnavailable)
 	if r := must(d.cfg.Store.Get(t.Context(), recordKey("c1", "w1")))(t); r.State != store.Live || len(d.orders) != 0 {
 		t.Errorf("the work is %v, orders: %q", r.State, d.orders)
 	}
 }
 
-// TestListOrphans_NamesWhatAgentsSeeOnce: two agents of a cluster see the same AppliedManifestWorks;
+// TestListDiscrepancies_NamesOrphansOnce: two agents of a cluster see the same AppliedManifestWorks;
 // how many they do not name is told.
-func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
+func TestListDiscrepancies_NamesOrphansOnce(t *testing.T) {
 	d := newSyncFake(t)
 	lost := codec.OrphanRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
 	shared := codec.OrphanRecord{UID: "u2", Name: "shared", Objects: 1, Shared: true}
@@ -318,8 +318,8 @@ func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
 		{Scope: placed("c2"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost}}},
 	}
 	list := func(cluster string) (lines []string) {
-		err := d.ListOrphans(t.Context(), &hawserv1.ListOrphansRequest{Cluster: cluster}, func(o *hawserv1.ListOrphansResponse) error {
-			lines = append(lines, strings.TrimPrefix(o.GetCause().String(), "ORPHAN_CAUSE_")+" "+o.GetCluster()+" "+o.GetName()+": "+o.GetDetail())
+		err := d.ListDiscrepancies(t.Context(), &hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+			lines = append(lines, strings.TrimPrefix(o.GetCause().String(), "DISCREPANCY_CAUSE_")+" "+o.GetCluster()+" "+o.GetName()+": "+o.GetDetail())
 			return nil
 		})
 		if err != nil {
@@ -328,9 +328,9 @@ func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
 		return lines
 	}
 	want := []string{
-		"NO_OWNER c1 lost: AppliedManifestWork with 2 objects, 1h0m0s old, and no work; the API server is away",
+		"UNOWNED c1 lost: AppliedManifestWork with 2 objects, 1h0m0s old, and no work; the API server is away",
 		"SHARED c1 shared: AppliedManifestWork of another hub with 1 objects, an unknown age old",
-		"NO_OWNER c1 : and 7 more AppliedManifestWorks, which are counted and not named",
+		"UNOWNED c1 : and 7 more AppliedManifestWorks, which are counted and not named",
 	}
 	if got := list("c1"); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
@@ -338,7 +338,7 @@ func TestListOrphans_NamesWhatAgentsSeeOnce(t *testing.T) {
 	if got := list(""); len(got) != len(want)+1 {
 		t.Errorf("%q", got)
 	}
-	if r, err := d.Admin.Resolve(t.Context(), olga, &hawserv1.ResolveRequest{Cluster: "c1", Uid: "u1", Adopt: true}); err != nil || r.GetName() != "work-of-u1" || !slices.Equal(d.orders, []string{"c1 u1 true"}) {
+	if r, err := d.Admin.ResolveOrphan(t.Context(), olga, &hawserv1.ResolveOrphanRequest{Cluster: "c1", Uid: "u1", Adopt: true}); err != nil || r.GetName() != "work-of-u1" || !slices.Equal(d.orders, []string{"c1 u1 true"}) {
 		t.Errorf("%+v, %v; orders: %q", r, err, d.orders)
 	}
 }

@@ -46,16 +46,16 @@ func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.L
 	head := a.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)
 	uid, known := a.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
 	c := &hawserv1.ListClustersResponse{
-		Cluster: scope.Cluster, DataType: scope.DataType.String(), Uid: uid, Known: known,
+		Cluster: scope.Cluster, DataType: scope.DataType.String(), Uid: uid, EverConnected: known,
 		Live: head.Digest.Count, Tombstones: uint64(head.Tombstones), Revision: head.SpecRevision,
-		ComparedSources: a.sync.Sources.SyncedSources(scope),
-		State:           clusterStates[state], Failing: uint64(max(head.Failing, 0)), BrokerSince: timestamppb.New(a.peers.Began()),
+		SyncedSources: a.sync.Sources.SyncedSources(scope),
+		State:         clusterStates[state], Failing: uint64(max(head.Failing, 0)), BrokerSince: timestamppb.New(a.peers.Began()),
 		Address: facts.Address, AgentVersion: facts.Version, LastTransport: facts.Transport,
-		CertificateEnds: timeOf(facts.CertificateEnds), RefusedAt: timeOf(facts.RefusedAt), Refusal: facts.Refusal,
+		CertificateNotAfter: timeOf(facts.CertificateEnds), RejectedAt: timeOf(facts.RefusedAt), RejectionReason: facts.Refusal,
 	}
 	if a.hub != nil {
 		f := a.hub.Facts(scope.Cluster)
-		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available, AvailableSince: f.AvailableSince, AvailableMessage: f.AvailableMessage, Absent: f.Absent}
+		c.Registration = &hawserv1.ClusterRegistration{Accepted: f.Accepted, Joined: f.Joined, Available: f.Available, AvailableSince: f.AvailableSince, AvailableMessage: f.AvailableMessage, NotOnHub: f.Absent}
 	}
 	if facts.RoundTrip > 0 {
 		c.RoundTrip = durationpb.New(facts.RoundTrip)
@@ -74,7 +74,7 @@ func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.L
 			c.Transports = append(c.Transports, s.Transport)
 		}
 		if i == 0 {
-			c.Since, c.AckedRevision = timestamppb.New(s.Since), s.Acked
+			c.ConnectedAt, c.AckedRevision = timestamppb.New(s.Since), s.Acked
 			continue
 		}
 		c.AckedRevision = min(c.AckedRevision, s.Acked)
@@ -93,19 +93,19 @@ func timeOf(t time.Time) *timestamppb.Timestamp {
 
 var (
 	syncStates = map[agentstatus.State]hawserv1.SyncState{
-		agentstatus.InSync: hawserv1.SyncState_SYNC_STATE_IN_SYNC, agentstatus.Syncing: hawserv1.SyncState_SYNC_STATE_BEHIND, agentstatus.OutOfSync: hawserv1.SyncState_SYNC_STATE_DIFFERS,
+		agentstatus.InSync: hawserv1.SyncState_SYNC_STATE_IN_SYNC, agentstatus.Syncing: hawserv1.SyncState_SYNC_STATE_SYNCING, agentstatus.OutOfSync: hawserv1.SyncState_SYNC_STATE_OUT_OF_SYNC,
 	}
 	clusterStates = map[agentstatus.State]hawserv1.ClusterState{
-		agentstatus.InSync: hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, agentstatus.Syncing: hawserv1.ClusterState_CLUSTER_STATE_BEHIND,
-		agentstatus.OutOfSync: hawserv1.ClusterState_CLUSTER_STATE_DIFFERS, agentstatus.Failing: hawserv1.ClusterState_CLUSTER_STATE_FAILING,
-		agentstatus.Unverified: hawserv1.ClusterState_CLUSTER_STATE_UNKNOWN, agentstatus.Offline: hawserv1.ClusterState_CLUSTER_STATE_OFFLINE,
-		agentstatus.Refused: hawserv1.ClusterState_CLUSTER_STATE_REFUSED, agentstatus.NeverSeen: hawserv1.ClusterState_CLUSTER_STATE_NEVER_SEEN,
+		agentstatus.InSync: hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, agentstatus.Syncing: hawserv1.ClusterState_CLUSTER_STATE_SYNCING,
+		agentstatus.OutOfSync: hawserv1.ClusterState_CLUSTER_STATE_OUT_OF_SYNC, agentstatus.Failing: hawserv1.ClusterState_CLUSTER_STATE_FAILING,
+		agentstatus.Unverified: hawserv1.ClusterState_CLUSTER_STATE_UNVERIFIED, agentstatus.Offline: hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED,
+		agentstatus.Refused: hawserv1.ClusterState_CLUSTER_STATE_REJECTED, agentstatus.NeverSeen: hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED,
 	}
 )
 
-// ForgetCluster forgets which cluster goes by a name and, where asked for, all its works. The
+// UnbindCluster forgets which cluster goes by a name and, where asked for, all its works. The
 // name is that of the cluster whose agent was refused then.
-func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *hawserv1.ForgetClusterRequest) (*hawserv1.ForgetClusterResponse, error) {
+func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *hawserv1.UnbindClusterRequest) (*hawserv1.UnbindClusterResponse, error) {
 	cluster := r.GetCluster()
 	if err := required("cluster", cluster); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (a *Admin) ForgetCluster(ctx context.Context, by identity.Identity, r *haws
 	if !slices.ContainsFunc(codec.DataTypes(), known) {
 		return nil, request.NotFound("cluster "+cluster+" is not known", "hawser get clusters shows those that are")
 	}
-	resp := &hawserv1.ForgetClusterResponse{}
+	resp := &hawserv1.UnbindClusterResponse{}
 	if r.GetWorks() {
 		n, err := a.forgetWorks(ctx, by, cluster)
 		resp.Works = uint64(n)

@@ -115,8 +115,8 @@ func TestList_OneAtATime(t *testing.T) {
 	}
 }
 
-// TestListLimits_ShowsUseAndLimits, of sources first, configured ones too that have nothing.
-func TestListLimits_ShowsUseAndLimits(t *testing.T) {
+// TestListQuotas_ShowsUsageAndQuotas, of sources first, configured ones too that have nothing.
+func TestListQuotas_ShowsUsageAndQuotas(t *testing.T) {
 	d := newSyncFake(t)
 	d.cfg.Quotas = quota.NewTable(identity.Mapping{
 		{CommonName: "x", Role: identity.Source, Name: "new", ClusterPrefixes: []string{"edge-"}, Clusters: []string{"one"}, Quota: identity.Limits{Works: 3}},
@@ -124,8 +124,8 @@ func TestListLimits_ShowsUseAndLimits(t *testing.T) {
 	d.put("c1", "w1", "w2")
 	d.put("c2", "w3")
 	var got []string
-	err := d.ListLimits(t.Context(), &hawserv1.ListLimitsRequest{}, func(l *hawserv1.ListLimitsResponse) error {
-		got = append(got, fmt.Sprint(l.GetSource(), l.GetCluster(), l.GetReach(), " works ", l.GetWorks(), "/", l.GetMaxWorks(), " bytes ", l.GetBytes(), "/", l.GetMaxBytes(),
+	err := d.ListQuotas(t.Context(), &hawserv1.ListQuotasRequest{}, func(l *hawserv1.ListQuotasResponse) error {
+		got = append(got, fmt.Sprint(l.GetSource(), l.GetCluster(), l.GetAllowedClusters(), " works ", l.GetWorks(), "/", l.GetMaxWorks(), " bytes ", l.GetBytes(), "/", l.GetMaxBytes(),
 			" statuses ", l.GetStatusBytes(), "/", l.GetMaxStatusBytes(), " clusters ", l.GetClusters(), "/", l.GetMaxClusters(), " records ", l.GetRecords(), "/", l.GetMaxRecords()))
 		return nil
 	})
@@ -140,8 +140,8 @@ func TestListLimits_ShowsUseAndLimits(t *testing.T) {
 	}
 }
 
-// TestListLimits_PageByPage.
-func TestListLimits_PageByPage(t *testing.T) {
+// TestListQuotas_PageByPage.
+func TestListQuotas_PageByPage(t *testing.T) {
 	d := newSyncFake(t)
 	const many = 1200
 	for i := range many {
@@ -150,7 +150,7 @@ func TestListLimits_PageByPage(t *testing.T) {
 	sources, clusters := 0, 0
 	for token, pages := "", 0; pages < 10; pages++ {
 		next := ""
-		err := d.ListLimits(t.Context(), &hawserv1.ListLimitsRequest{PageToken: token}, func(l *hawserv1.ListLimitsResponse) error {
+		err := d.ListQuotas(t.Context(), &hawserv1.ListQuotasRequest{PageToken: token}, func(l *hawserv1.ListQuotasResponse) error {
 			switch next = l.GetNextPageToken(); {
 			case next != "":
 			case l.GetSource() != "":

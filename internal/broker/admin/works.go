@@ -62,7 +62,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 var errPageFull = errors.New("the page is full")
 
 var states = map[store.State]hawserv1.WorkState{
-	store.Live: hawserv1.WorkState_WORK_STATE_LIVE, store.Tombstone: hawserv1.WorkState_WORK_STATE_TOMBSTONE, store.ConfirmedTombstone: hawserv1.WorkState_WORK_STATE_GRAVE,
+	store.Live: hawserv1.WorkState_WORK_STATE_LIVE, store.Tombstone: hawserv1.WorkState_WORK_STATE_DELETING, store.ConfirmedTombstone: hawserv1.WorkState_WORK_STATE_DELETED,
 }
 
 func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
@@ -72,7 +72,7 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 		Reported: m.StatusRevision != 0, ReportedVersion: m.StatusVersion, DeletedAt: timeOf(m.DeletedAt),
 	}
 	if m.Queued != nil {
-		w.WaitingResourceId = m.Queued.ResourceID
+		w.QueuedResourceId = m.Queued.ResourceID
 	}
 	return w
 }
@@ -111,23 +111,23 @@ func healthOf(event []byte) (hawserv1.WorkHealth, string) {
 	return hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED, v.Message
 }
 
-// ForgetWork gives a record up.
-func (a *Admin) ForgetWork(ctx context.Context, by identity.Identity, r *hawserv1.ForgetWorkRequest) (*hawserv1.ForgetWorkResponse, error) {
+// ForceDeleteWork gives a record up.
+func (a *Admin) ForceDeleteWork(ctx context.Context, by identity.Identity, r *hawserv1.ForceDeleteWorkRequest) (*hawserv1.ForceDeleteWorkResponse, error) {
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId()); err != nil {
 		return nil, err
 	}
-	return &hawserv1.ForgetWorkResponse{}, a.operate(ctx, by, "forget", store.Op{
+	return &hawserv1.ForceDeleteWorkResponse{}, a.operate(ctx, by, "forget", store.Op{
 		Kind: store.Forget, Key: store.Key{Cluster: r.GetCluster(), ResourceID: r.GetResourceId()},
 	})
 }
 
-// Adopt gives a record to another source.
-func (a *Admin) Adopt(ctx context.Context, by identity.Identity, r *hawserv1.AdoptRequest) (*hawserv1.AdoptResponse, error) {
+// TransferWork gives a record to another source.
+func (a *Admin) TransferWork(ctx context.Context, by identity.Identity, r *hawserv1.TransferWorkRequest) (*hawserv1.TransferWorkResponse, error) {
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId(), "source", r.GetSource()); err != nil {
 		return nil, err
 	}
-	return &hawserv1.AdoptResponse{}, a.operate(ctx, by, "adopt", store.Op{
-		Kind: store.Adopt, Owner: r.GetSource(), Key: store.Key{Cluster: r.GetCluster(), ResourceID: r.GetResourceId()},
+	return &hawserv1.TransferWorkResponse{}, a.operate(ctx, by, "adopt", store.Op{
+		Kind: store.Transfer, Owner: r.GetSource(), Key: store.Key{Cluster: r.GetCluster(), ResourceID: r.GetResourceId()},
 	})
 }
 

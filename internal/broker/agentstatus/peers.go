@@ -170,7 +170,7 @@ const absentAfter = 5 * time.Minute
 
 // Absent reports whether a cluster has had no agent for a while, since when, whether none ever
 // came, and why, if it is known. What was before the broker was started does not count.
-func (p *Peers) Absent(scope store.Scope) (c codec.AbsentCluster, absent bool) {
+func (p *Peers) Absent(scope store.Scope) (c codec.DisconnectedCluster, absent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.judge(scope)
@@ -178,11 +178,11 @@ func (p *Peers) Absent(scope store.Scope) (c codec.AbsentCluster, absent bool) {
 		return c, false
 	}
 	_, came := p.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
-	c = codec.AbsentCluster{Cluster: scope.Cluster, Since: sessionfence.Latest(e.known, e.Seen), Never: !came}
+	c = codec.DisconnectedCluster{Cluster: scope.Cluster, Since: sessionfence.Latest(e.known, e.Seen), NeverConnected: !came}
 	if e.state == Refused {
-		c.Why = e.Refusal
+		c.Reason = e.Refusal
 	} else if !e.CertificateEnds.IsZero() && e.CertificateEnds.Before(p.cfg.Now()) {
-		c.Why = "the certificate of its agent ended at " + e.CertificateEnds.UTC().Format(time.DateTime) + " UTC: put a new one into its Secret, or have it join again"
+		c.Reason = "the certificate of its agent ended at " + e.CertificateEnds.UTC().Format(time.DateTime) + " UTC: put a new one into its Secret, or have it join again"
 	}
 	return c, p.cfg.Now().Sub(c.Since) >= absentAfter
 }

@@ -130,7 +130,7 @@ func TestAgents_ReportsWhyNoneIsConnected(t *testing.T) {
 	why := func(want string) {
 		t.Helper()
 		w.now = w.now.Add(absentAfter)
-		if c, absent := w.Absent(at("c1")); !absent || c.Why != want {
+		if c, absent := w.Absent(at("c1")); !absent || c.Reason != want {
 			t.Errorf("it is told %+v, %t, want %q", c, absent, want)
 		}
 	}
@@ -181,7 +181,7 @@ func TestAgents_CountsStates(t *testing.T) {
 	w.want("it left after that", map[string]int{"NeverSeen": 1, "Offline": 1})
 	w.commit(store.Op{Kind: store.Drop, Key: store.Key{Cluster: "c2"}})
 	w.want("nothing of c2 is left", map[string]int{"Offline": 1})
-	if err := w.store.ForgetCluster(t.Context(), "c1"); err != nil {
+	if err := w.store.UnbindCluster(t.Context(), "c1"); err != nil {
 		t.Fatal(err)
 	}
 	w.Forget("c1")

@@ -33,19 +33,19 @@ const (
 	Reflection      = grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName
 	ReflectionAlpha = grpc_reflection_v1alpha.ServerReflection_ServerReflectionInfo_FullMethodName
 
-	ListClusters  = hawserv1.InspectionService_ListClusters_FullMethodName
-	ListWorks     = hawserv1.InspectionService_ListWorks_FullMethodName
-	ListOrphans   = hawserv1.InspectionService_ListOrphans_FullMethodName
-	ListLimits    = hawserv1.InspectionService_ListLimits_FullMethodName
-	ForgetWork    = hawserv1.InspectionService_ForgetWork_FullMethodName
-	ForgetCluster = hawserv1.InspectionService_ForgetCluster_FullMethodName
-	Adopt         = hawserv1.InspectionService_Adopt_FullMethodName
-	Approve       = hawserv1.InspectionService_Approve_FullMethodName
-	Resolve       = hawserv1.InspectionService_Resolve_FullMethodName
-	Deny          = hawserv1.InspectionService_Deny_FullMethodName
-	Allow         = hawserv1.InspectionService_Allow_FullMethodName
-	ListDenials   = hawserv1.InspectionService_ListDenials_FullMethodName
-	Backup        = hawserv1.InspectionService_Backup_FullMethodName
+	ListClusters      = hawserv1.AdminService_ListClusters_FullMethodName
+	ListWorks         = hawserv1.AdminService_ListWorks_FullMethodName
+	ListDiscrepancies = hawserv1.AdminService_ListDiscrepancies_FullMethodName
+	ListQuotas        = hawserv1.AdminService_ListQuotas_FullMethodName
+	ForceDeleteWork   = hawserv1.AdminService_ForceDeleteWork_FullMethodName
+	UnbindCluster     = hawserv1.AdminService_UnbindCluster_FullMethodName
+	TransferWork      = hawserv1.AdminService_TransferWork_FullMethodName
+	Approve           = hawserv1.AdminService_Approve_FullMethodName
+	ResolveOrphan     = hawserv1.AdminService_ResolveOrphan_FullMethodName
+	Deny              = hawserv1.AdminService_Deny_FullMethodName
+	Allow             = hawserv1.AdminService_Allow_FullMethodName
+	ListDenials       = hawserv1.AdminService_ListDenials_FullMethodName
+	Backup            = hawserv1.AdminService_Backup_FullMethodName
 )
 
 // Call is what somebody wants to do. All but Method is set for Publish and
@@ -93,19 +93,19 @@ var table = map[string]map[identity.Role]scope{
 	Reflection:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
 	ReflectionAlpha: anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
 
-	ListClusters:  anyScope(identity.Operator, identity.Viewer),
-	ListWorks:     anyScope(identity.Operator, identity.Viewer),
-	ListOrphans:   anyScope(identity.Operator, identity.Viewer),
-	ListLimits:    anyScope(identity.Operator, identity.Viewer),
-	ForgetWork:    anyScope(identity.Operator),
-	ForgetCluster: anyScope(identity.Operator),
-	Adopt:         anyScope(identity.Operator),
-	Approve:       anyScope(identity.Operator),
-	Resolve:       anyScope(identity.Operator),
-	Deny:          anyScope(identity.Operator),
-	Allow:         anyScope(identity.Operator),
-	ListDenials:   anyScope(identity.Operator, identity.Viewer),
-	Backup:        anyScope(identity.Operator),
+	ListClusters:      anyScope(identity.Operator, identity.Viewer),
+	ListWorks:         anyScope(identity.Operator, identity.Viewer),
+	ListDiscrepancies: anyScope(identity.Operator, identity.Viewer),
+	ListQuotas:        anyScope(identity.Operator, identity.Viewer),
+	ForceDeleteWork:   anyScope(identity.Operator),
+	UnbindCluster:     anyScope(identity.Operator),
+	TransferWork:      anyScope(identity.Operator),
+	Approve:           anyScope(identity.Operator),
+	ResolveOrphan:     anyScope(identity.Operator),
+	Deny:              anyScope(identity.Operator),
+	Allow:             anyScope(identity.Operator),
+	ListDenials:       anyScope(identity.Operator, identity.Viewer),
+	Backup:            anyScope(identity.Operator),
 }
 
 func anyScope(roles ...identity.Role) map[identity.Role]scope {

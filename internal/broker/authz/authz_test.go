@@ -54,11 +54,11 @@ var may = map[string][]identity.Identity{
 	authz.ReflectionAlpha:       {agent, source, operator, viewer, joining},
 	authz.ListClusters:          {operator, viewer},
 	authz.ListWorks:             {operator, viewer},
-	authz.ListOrphans:           {operator, viewer},
-	authz.ListLimits:            {operator, viewer},
-	authz.ForgetWork:            {operator},
-	authz.ForgetCluster:         {operator},
-	authz.Adopt:                 {operator},
+	authz.ListDiscrepancies:     {operator, viewer},
+	authz.ListQuotas:            {operator, viewer},
+	authz.ForceDeleteWork:       {operator},
+	authz.UnbindCluster:         {operator},
+	authz.TransferWork:          {operator},
 	authz.Approve:               {operator},
 	authz.Backup:                {operator},
 }
@@ -81,7 +81,7 @@ func calls(cluster, src string) map[string]authz.Call {
 	}
 	for _, m := range []string{
 		authz.HealthCheck, authz.HealthList, authz.HealthWatch, authz.Reflection, authz.ReflectionAlpha,
-		authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ListLimits, authz.ForgetWork, authz.ForgetCluster, authz.Adopt, authz.Approve, authz.Backup,
+		authz.ListClusters, authz.ListWorks, authz.ListDiscrepancies, authz.ListQuotas, authz.ForceDeleteWork, authz.UnbindCluster, authz.TransferWork, authz.Approve, authz.Backup,
 		"/some.Other/Method",
 	} {
 		all[m] = authz.Call{Method: m}

@@ -177,7 +177,7 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 			c.Digest = &cluster.Digest
 		}
 		c.HighestSequenceID = codec.FollowableSequence(cluster.Sequence, t.cfg.Now())
-		c.ComparedSources = t.sync.Sources.SyncedSources(s.scope)
+		c.SyncedSources = t.sync.Sources.SyncedSources(s.scope)
 		c.Orphans = s.list.Orphans()
 	}
 	// It is noted before it is sent: the answer may be faster than the sending stream.
@@ -193,12 +193,12 @@ func (s *subscription) maySendCheckpoint(now time.Time, pause time.Duration, m p
 	defer s.mu.Unlock()
 	y := &s.sync
 	if s.part == codec.Status {
-		c.AnsweredLists = y.answered
+		c.AnsweredStatusRequests = y.answered
 	} else {
 		if y.progress.Blocked() {
 			c.Digest = nil // some of it was not sent
 		}
-		c.Listed = y.listed
+		c.ListAnswered = y.listed
 	}
 	size := 0
 	for _, id := range c.Orphans {

@@ -14,8 +14,8 @@ const absentEvery = time.Minute
 
 // disconnectedNotice is what a source was told of clusters without an agent.
 type disconnectedNotice struct {
-	next time.Time             // when it is looked at again; zero before the first time
-	sent []codec.AbsentCluster // nil before it was told
+	next time.Time                   // when it is looked at again; zero before the first time
+	sent []codec.DisconnectedCluster // nil before it was told
 }
 
 // sendDisconnected tells a source that compares which of its clusters have had no agent for a while, if it has not been
@@ -29,7 +29,7 @@ func (t *stream) sendDisconnected() error {
 	if t.disconnected.next = now.Add(absentEvery); first {
 		return nil // who has just subscribed has other things to hear
 	}
-	all := []codec.AbsentCluster{}
+	all := []codec.DisconnectedCluster{}
 	for _, d := range t.cfg.Store.Digests(s.scope.DataType, s.scope.Owner) {
 		if c, absent := t.peers.Absent(store.Scope{DataType: s.scope.DataType, Cluster: d.Cluster}); absent {
 			all = append(all, c)
@@ -43,14 +43,12 @@ func (t *stream) sendDisconnected() error {
 	for first := true; first || len(all) > 0; first = false {
 		n, size := 0, 0
 		for n < len(all) && size < free {
-			size += rowBytes + len(all[n].Cluster) + len(all[n].Why)
+			size += rowBytes + len(all[n].Cluster) + len(all[n].Reason)
 			n++
 		}
-		i := codec.Inventory{ListsDisconnected: true, Absent: all[:n]}
-		if all = all[n:]; len(all) > 0 {
-			i.NextPageToken = all[0].Cluster
-		}
-		if err := t.sendEvent(codec.NewInventory(t.params(), i)); err != nil {
+		d := codec.DisconnectedClusters{Clusters: all[:n], More: n < len(all)}
+		all = all[n:]
+		if err := t.sendEvent(codec.NewDisconnectedClusters(t.params(), d)); err != nil {
 			return err
 		}
 	}

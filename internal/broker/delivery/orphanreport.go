@@ -74,9 +74,9 @@ func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 	return nil
 }
 
-// Resolve hands an operator's order to the agents of a cluster that named an
+// ResolveOrphan hands an operator's order to the agents of a cluster that named an
 // AppliedManifestWork.
-func (f *Feed) Resolve(cluster, uid string, adopt bool) (name string, err error) {
+func (f *Feed) ResolveOrphan(cluster, uid string, adopt bool) (name string, err error) {
 	agents := f.registry.agents(cluster)
 	if len(agents) == 0 {
 		return "", request.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows who is; try again when the agent is there")

@@ -73,7 +73,7 @@ func KindOf(method string) Kind {
 	switch method {
 	case authz.Subscribe, authz.HealthWatch:
 		return Streaming
-	case authz.ListClusters, authz.ListWorks, authz.ListOrphans, authz.ListLimits, authz.ListDenials, authz.Backup:
+	case authz.ListClusters, authz.ListWorks, authz.ListDiscrepancies, authz.ListQuotas, authz.ListDenials, authz.Backup:
 		return Listing
 	case authz.Reflection, authz.ReflectionAlpha:
 		return Reflecting

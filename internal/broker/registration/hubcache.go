@@ -107,7 +107,7 @@ func (m *hubCache) apply(session string, reported *hawserv1.RegistrationObjects)
 	for _, o := range reported.GetObjects() {
 		m.put(o, &c)
 	}
-	if reported.GetListed() {
+	if reported.GetSnapshotComplete() {
 		m.dropStale(&c)
 		c.completed = !m.complete
 		m.complete, m.listed = true, true
@@ -126,7 +126,7 @@ func (m *hubCache) put(o *hawserv1.RegistrationObject, c *changes) {
 		m.remove(p, o.GetName(), c)
 		return
 	}
-	f := o.GetFacts()
+	f := o.GetManagedClusterStatus()
 	next := &object{
 		name: o.GetName(), uid: o.GetUid(), version: o.GetResourceVersion(), requester: o.GetRequester(), json: o.GetJson(),
 		facts:         Facts{Accepted: f.GetAccepted(), Joined: f.GetJoined(), Available: f.GetAvailable(), AvailableSince: f.GetAvailableSince(), AvailableMessage: f.GetAvailableMessage()},

@@ -72,7 +72,7 @@ func (r *pendingLeaseRenewals) take(now time.Time) *hawserv1.RegistrationRequest
 		delete(r.waiting, cluster)
 		all.Renewals = append(all.Renewals, &hawserv1.LeaseRenewal{Cluster: cluster, Age: durationpb.New(now.Sub(at.at)), Issued: stamp(at.issued)})
 	}
-	return &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: all}}
+	return &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: all}}
 }
 
 // size returns how many wait.

@@ -63,7 +63,7 @@ func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	}
 	answer, err := r.await(ctx, &agentRequest{
 		from: e.From, cluster: cluster, size: requestBytes + len(event),
-		request: &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: &hawserv1.RegistrationAsk{
+		request: &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_AgentRequest{AgentRequest: &hawserv1.AgentRequest{
 			Event: event, Cluster: cluster, User: e.User, Groups: e.Groups, Bootstrap: e.From.Role == identity.Bootstrap,
 			Issued: stamp(e.Issued),
 		}}},

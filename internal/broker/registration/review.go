@@ -16,7 +16,7 @@ var reviewer = identity.Identity{Role: "broker", Name: "tokens"}
 // own. It waits as a publish of an agent does. The error is a *transport.Error: the hub did not
 // say.
 func (r *Service) Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error) {
-	message := &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Review{
+	message := &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Review{
 		Review: &hawserv1.TokenReview{Token: token, Audiences: audiences},
 	}}
 	a := &agentRequest{from: reviewer, size: requestBytes + len(token), request: message}

@@ -169,7 +169,7 @@ func (w *world) object(p streamScope, name string) *hawserv1.RegistrationObject 
 	if t, ok := w.hub[p][name]; ok {
 		o.Uid, o.ResourceVersion, o.Requester = t.uid, strconv.Itoa(t.version), t.requester
 		o.Json = fmt.Appendf(nil, `{"metadata":{"name":%q,"uid":%q,"resourceVersion":"%d"},"requester":%q}`, name, t.uid, t.version, t.requester)
-		o.Facts = &hawserv1.ClusterFacts{Accepted: t.version%4 != 0}
+		o.ManagedClusterStatus = &hawserv1.ManagedClusterStatus{Accepted: t.version%4 != 0}
 	}
 	return o
 }
@@ -178,7 +178,7 @@ func (w *world) publish(listed bool, objects ...*hawserv1.RegistrationObject) {
 	if w.session == 0 {
 		return
 	}
-	if err := w.service.takeObjects(w.Context(), strconv.Itoa(w.session), &hawserv1.RegistrationObjects{Objects: objects, Listed: listed}); err != nil {
+	if err := w.service.takeObjects(w.Context(), strconv.Itoa(w.session), &hawserv1.RegistrationObjects{Objects: objects, SnapshotComplete: listed}); err != nil {
 		w.Fatalf("the present session does not count: %v", err)
 	}
 }

@@ -82,32 +82,32 @@ func TestDecide_Adopt(t *testing.T) {
 	live := []store.Op{create("u1", "n1", 5, "a")}
 	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, live...), ops...) }
 	runRows(t, []row{
-		{name: "live", before: live, op: admin(store.Adopt, "u1", "s2"), want: "accepted 2 s2", after: []string{"u1 live s2/n1 v5 a@2"}, feed: []string{"2 u1 spec s2 live"}},
+		{name: "live", before: live, op: admin(store.Transfer, "u1", "s2"), want: "accepted 2 s2", after: []string{"u1 live s2/n1 v5 a@2"}, feed: []string{"2 u1 spec s2 live"}},
 		{
-			name: "with a status", before: with(status("u1", 5, 1, "x")), op: admin(store.Adopt, "u1", "s2"),
+			name: "with a status", before: with(status("u1", 5, 1, "x")), op: admin(store.Transfer, "u1", "s2"),
 			want: "accepted 4 s2", after: []string{"u1 live s2/n1 v5 a@3 x@4 v5"}, feed: []string{"3 u1 spec s2 live", "4 u1 status s2 live"},
 		},
 		{
-			name: "with what waits", before: with(del("u1", "n1", 5), create("u2", "n1", 1, "b")), op: admin(store.Adopt, "u1", "s2"),
+			name: "with what waits", before: with(del("u1", "n1", 5), create("u2", "n1", 1, "b")), op: admin(store.Transfer, "u1", "s2"),
 			want: "accepted 3 s2", after: []string{"u1 tombstone s2/n1 v5 a@3 (waits: u2 s2/n1 v1 b)"}, feed: []string{"3 u1 spec s2 tombstone"},
 		},
 		{
 			name:   "with what waits and its grave",
 			before: append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 1)}, with(del("u1", "n1", 5), create("u2", "n1", 1, "b"))...),
-			op:     admin(store.Adopt, "u1", "s2"), want: "accepted 7 s2",
+			op:     admin(store.Transfer, "u1", "s2"), want: "accepted 7 s2",
 			after: []string{"u1 tombstone s2/n1 v5 a@7 (waits: u2 s2/n1 v1 b)", "u2 grave s2/n0 v1 -@3 gone1@6 v1"},
 			feed:  []string{"6 u2 status s2 grave", "7 u1 spec s2 tombstone"},
 		},
 		{
-			name: "grave", before: with(del("u1", "n1", 5), deleted("u1", 5, 1)), op: admin(store.Adopt, "u1", "s2"),
+			name: "grave", before: with(del("u1", "n1", 5), deleted("u1", 5, 1)), op: admin(store.Transfer, "u1", "s2"),
 			want: "accepted 4 s2", after: []string{"u1 grave s2/n1 v5 -@3 gone5@4 v5"}, feed: []string{"4 u1 status s2 grave"},
 		},
-		{name: "by its owner", before: live, op: admin(store.Adopt, "u1", "s1"), want: "unchanged 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
+		{name: "by its owner", before: live, op: admin(store.Transfer, "u1", "s1"), want: "unchanged 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
 		{
-			name: "what waits", before: with(del("u1", "n1", 5), create("u2", "n1", 1, "b")), op: admin(store.Adopt, "u2", "s2"),
+			name: "what waits", before: with(del("u1", "n1", 5), create("u2", "n1", 1, "b")), op: admin(store.Transfer, "u2", "s2"),
 			want: "ignored 0", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v1 b)"},
 		},
-		{name: "nothing", op: admin(store.Adopt, "u1", "s2"), want: "ignored 0"},
+		{name: "nothing", op: admin(store.Transfer, "u1", "s2"), want: "ignored 0"},
 	})
 }
 

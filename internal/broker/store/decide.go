@@ -181,7 +181,7 @@ func (p *plan) decide() {
 		p.forget()
 	case Drop:
 		p.drop()
-	case Adopt:
+	case Transfer:
 		p.adopt()
 	case TakeOver:
 		p.takeOver()

@@ -119,7 +119,7 @@ func runRows(t *testing.T, rows []row) {
 				}
 			}
 			if r.left {
-				l.ForgetCluster(cluster)
+				l.UnbindCluster(cluster)
 			}
 			s, err := l.Apply(r.op)
 			if err != nil {

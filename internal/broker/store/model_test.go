@@ -81,7 +81,7 @@ func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, be
 			m.leave(l, op.Key, w)
 		}
 		m.leave(l, op.Key, id)
-	case store.Adopt:
+	case store.Transfer:
 		c.owner = op.Owner
 		m[id] = c
 		if w := store.QueuedID(before); w != "" {
@@ -110,7 +110,7 @@ func TestDecide_Model(t *testing.T) {
 			case 0:
 				l.MarkSubscribed(codec.ManifestBundles, cluster, "")
 			case 1:
-				l.ForgetCluster(cluster)
+				l.UnbindCluster(cluster)
 			default:
 				op := storetest.Draw(t, []string{cluster}, revision)
 				step(t, l, m, op)

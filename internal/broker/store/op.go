@@ -72,10 +72,10 @@ const (
 	// Drop: the record leaves without a tombstone (its cluster was released),
 	// with the spec that waits behind it, or from where it waits.
 	Drop
-	// Adopt: the record, in any state, and what waits behind it (with the grave
+	// Transfer: the record, in any state, and what waits behind it (with the grave
 	// of that id, if there is one) get a new owner. Spec and status (when there is one) get new revisions. Ignored for
 	// an id that waits: adopt what it waits behind.
-	Adopt
+	Transfer
 	// TakeOver: no agent has heard of this tombstone, and the spec of another id that
 	// waits behind it takes over the name, with the objects: the tombstone becomes a
 	// grave, as if confirmed. The caller knows that nobody has heard; see
@@ -229,7 +229,7 @@ func keyPartProblem(what, value string) string {
 }
 
 func (op *Op) kindProblem() string {
-	needsOwner := op.Kind == PutSpec || op.Kind == CollectTombstone || op.Kind == Adopt
+	needsOwner := op.Kind == PutSpec || op.Kind == CollectTombstone || op.Kind == Transfer
 	needsEvent := op.Kind == PutStatus || op.Kind == PutSpec && !op.Deleting
 	switch {
 	case op.Kind < PutSpec || op.Kind > TakeOver:

@@ -125,15 +125,15 @@ type Store interface {
 	ValidCursor(c Cursor) bool
 	// MarkSubscribed remembers durably that an agent of the cluster subscribed
 	// to the data type; Subscribed asks. Clusters are never unmarked except by
-	// ForgetCluster. An empty uid does not replace one given earlier. From then
+	// UnbindCluster. An empty uid does not replace one given earlier. From then
 	// on tombstones of that cluster wait for a confirmation; until then one
 	// without a status confirms itself.
 	MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error
 	// Subscribed returns the cluster uid an agent gave ("" when it gave none)
 	// and whether any agent ever subscribed.
 	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
-	// ForgetCluster removes what MarkSubscribed remembered.
-	ForgetCluster(ctx context.Context, cluster string) error
+	// UnbindCluster removes what MarkSubscribed remembered.
+	UnbindCluster(ctx context.Context, cluster string) error
 	// SetBookmarks remembers small values under names durably, all of them or,
 	// on an error, none; a nil value (an empty one is none such) forgets the
 	// name. Names have 1 to 1024 bytes and no zero byte, values at most

@@ -86,7 +86,7 @@ func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err err
 			waiting[scope], uid = s, s
 		}
 	}
-	if err := n.cfg.Store.ForgetCluster(ctx, cluster); err != nil {
+	if err := n.cfg.Store.UnbindCluster(ctx, cluster); err != nil {
 		return "", request.Store(err)
 	}
 	n.forget(cluster)

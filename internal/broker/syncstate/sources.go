@@ -467,7 +467,7 @@ func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscrip
 }
 
 // check refuses clusters that no source can have compared.
-func check(d codec.DataType, clusters []codec.ClusterComparison) error {
+func check(d codec.DataType, clusters []codec.ClusterSyncReport) error {
 	named := make(map[string]struct{}, len(clusters))
 	for i := range clusters {
 		if err := store.CheckScope(d, clusters[i].Cluster); err != nil {
@@ -483,7 +483,7 @@ func check(d codec.DataType, clusters []codec.ClusterComparison) error {
 
 // reportOf is what is said of one cluster. A deletion is withheld only as long as there still is
 // such a record.
-func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.ClusterComparison) (clusterReport, error) {
+func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.ClusterSyncReport) (clusterReport, error) {
 	w := clusterReport{cluster: cl.Cluster, withheld: len(cl.Withheld) > 0, reason: cl.Reason, works: map[string]codec.WithheldDeletion{}}
 	if !w.withheld {
 		return w, nil

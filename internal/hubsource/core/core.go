@@ -487,10 +487,6 @@ func (c *Core) Compares() bool { return c.compare.on }
 // Inventory takes a page of the broker's inventory. It returns false for one
 // that nobody waits for (any more); such a page is dropped.
 func (c *Core) Inventory(page codec.Inventory) bool {
-	if page.ListsDisconnected {
-		c.responder.absent(page)
-		return true
-	}
 	if !c.compare.expects(page) {
 		return false
 	}

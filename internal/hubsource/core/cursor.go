@@ -107,7 +107,7 @@ func (c *cursor) checkpoint(cp codec.Checkpoint) {
 // came after it are held as if they had come before.
 func (c *cursor) resume() {
 	cp := c.deferred
-	if cp == nil || !c.f.connected || c.requests > 0 || c.releasing > 0 || cp.AnsweredLists < c.lists {
+	if cp == nil || !c.f.connected || c.requests > 0 || c.releasing > 0 || cp.AnsweredStatusRequests < c.lists {
 		return
 	}
 	ended := segment{cp.Cursor, c.open.number, c.open.held}
@@ -143,7 +143,7 @@ func (c *cursor) advance() {
 // the cursor stays where it is, so that they come again on the next subscription.
 func (c *cursor) holdBack() {
 	if n := len(c.closed); n > 0 && c.deferred == nil {
-		c.deferred = &codec.Checkpoint{Cursor: c.closed[n-1].cursor, AnsweredLists: c.lists}
+		c.deferred = &codec.Checkpoint{Cursor: c.closed[n-1].cursor, AnsweredStatusRequests: c.lists}
 	}
 	c.join()
 }

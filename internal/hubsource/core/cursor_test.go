@@ -25,7 +25,7 @@ func (f *fixture) at(revision uint64) {
 }
 
 func (f *fixture) checkpoint(revision, lists uint64) {
-	f.core.Checkpoint(codec.Checkpoint{Cursor: cursorAt(revision), AnsweredLists: lists})
+	f.core.Checkpoint(codec.Checkpoint{Cursor: cursorAt(revision), AnsweredStatusRequests: lists})
 }
 
 func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {

@@ -113,15 +113,15 @@ func disconnectedProblem(o *workv1.ManifestWork, since time.Time, ever bool) *pr
 }
 
 // offline is the same behind a broker that keeps works, and says that no agent is connected.
-func offline(o *workv1.ManifestWork, c codec.AbsentCluster) *problem {
+func offline(o *workv1.ManifestWork, c codec.DisconnectedCluster) *problem {
 	end := howToEnd(o, fmt.Sprintf("hawser forget work %s %s", o.Namespace, o.Name))
-	if c.Never && c.Why == "" {
+	if c.NeverConnected && c.Reason == "" {
 		return newProblem(o, ReasonAgentNeverConnected, fmt.Sprintf(
 			"no agent of cluster %q has ever come to the broker: is the namespace misspelt? Else start its agent; the broker keeps the work for it", o.Namespace)+end)
 	}
 	return newProblem(o, ReasonAgentDisconnected, fmt.Sprintf(
 		"%s; no agent of cluster %q is connected to the broker since %s UTC, and the broker keeps this version for it",
-		cmp.Or(c.Why, "check that its agent runs and reaches the broker"), o.Namespace, c.Since.UTC().Format(time.DateTime))+end)
+		cmp.Or(c.Reason, "check that its agent runs and reaches the broker"), o.Namespace, c.Since.UTC().Format(time.DateTime))+end)
 }
 
 // howToEnd says, where a deletion waits, how it ends without the cluster.

@@ -197,7 +197,7 @@ type Delete struct {
 
 // Withhold tells somebody of deletions that are left to a person: works that an agent has and that
 // the hub lacks. There is no revision in it.
-type Withhold struct{ codec.ClusterComparison }
+type Withhold struct{ codec.ClusterSyncReport }
 
 // SendSyncReport tells the broker the outcome of comparisons.
 type SendSyncReport struct {

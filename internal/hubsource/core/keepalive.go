@@ -23,7 +23,7 @@ func KeepaliveOf(e codec.Event) (a *Keepalive, err error) {
 	if a.Stamp, err = sessionfence.StampOf(e); err != nil {
 		return nil, err
 	}
-	a.Digest, a.Goodbye, err = codec.ParseAlive(e)
+	a.Digest, a.Goodbye, err = codec.ParseKeepalive(e)
 	return a, err
 }
 

@@ -135,28 +135,29 @@ type disconnectedClusters struct {
 	// sub is the subscription on which it has told, 0 before the first. coming are those of pages
 	// behind which more follow.
 	sub    int
-	now    map[string]codec.AbsentCluster
-	coming []codec.AbsentCluster
+	now    map[string]codec.DisconnectedCluster
+	coming []codec.DisconnectedCluster
 }
 
 // subscribe begins a subscription: of pages that came on another one no more follow.
 func (a *disconnectedClusters) subscribe() { a.coming = nil }
 
-// absent takes what the broker tells of them: all that there are.
-func (p *agentResponder) absent(page codec.Inventory) {
-	a := &p.disconnected
-	if a.coming = append(a.coming, page.Absent...); page.NextPageToken != "" {
+// DisconnectedClusters receives an event of the broker about clusters without a connected agent. Once no
+// more of them follow, they replace the ones before.
+func (c *Core) DisconnectedClusters(d codec.DisconnectedClusters) {
+	f, a := c.index, &c.responder.disconnected
+	if a.coming = append(a.coming, d.Clusters...); d.More {
 		return
 	}
-	before, first := a.now, a.sub != p.f.sub
-	a.sub, a.now = p.f.sub, make(map[string]codec.AbsentCluster, len(a.coming))
-	for _, c := range a.coming {
-		a.now[c.Cluster] = c
+	before, first := a.now, a.sub != f.sub
+	a.sub, a.now = f.sub, make(map[string]codec.DisconnectedCluster, len(a.coming))
+	for _, away := range a.coming {
+		a.now[away.Cluster] = away
 	}
 	a.coming = nil
-	for name, cl := range p.f.clusters {
+	for name, cl := range f.clusters {
 		if first || before[name] != a.now[name] {
-			p.rejudge(cl)
+			c.responder.rejudge(cl)
 		}
 	}
 }

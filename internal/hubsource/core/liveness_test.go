@@ -295,11 +295,8 @@ func TestStatelessBroker_ReportsAgentToWorksInOrder(t *testing.T) {
 }
 
 // absent has the broker tell which clusters have no agent.
-func (f *fixture) absent(more string, all ...codec.AbsentCluster) {
-	f.t.Helper()
-	if !f.core.Inventory(codec.Inventory{ListsDisconnected: true, Absent: all, NextPageToken: more}) {
-		f.t.Error("it was not taken")
-	}
+func (f *fixture) absent(more bool, all ...codec.DisconnectedCluster) {
+	f.core.DisconnectedClusters(codec.DisconnectedClusters{Clusters: all, More: more})
 }
 
 // TestCore_ReportsDisconnectedClusterOnWorks: as a broker tells that keeps works, those whose present
@@ -314,9 +311,9 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	}
 	f.connect()
 	f.idle(HubQueue, "uid-waiting") // nobody has told
-	f.absent("more", codec.AbsentCluster{Cluster: "another", Since: since})
+	f.absent(true, codec.DisconnectedCluster{Cluster: "another", Since: since})
 	f.idle(HubQueue, "uid-waiting") // it is told the rest
-	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since})
+	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since})
 	reports := func(uid types.UID, reason, what string) {
 		t.Helper()
 		if d := f.reports(uid); d == nil || d.Reason != reason || d.ObservedGeneration != 3 || !strings.Contains(d.Message, what) {
@@ -334,16 +331,16 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	f.idle(HubQueue, "uid-waiting")
 	f.connect()
 	f.idle(HubQueue, "uid-waiting")
-	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true})
+	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since, NeverConnected: true})
 	reports("uid-waiting", ReasonAgentNeverConnected, "is the namespace misspelt?")
 	if n := f.core.Stats().Undelivered[ReasonAgentNeverConnected]; n != 1 {
 		t.Errorf("%d works count", n)
 	}
 	f.now = f.now.Add(time.Second)
-	f.absent("", codec.AbsentCluster{Cluster: "cluster1", Since: since, Never: true, Why: "its agent came with another certificate: put in its own"})
+	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since, NeverConnected: true, Reason: "its agent came with another certificate: put in its own"})
 	reports("uid-waiting", ReasonAgentDisconnected, "its agent came with another certificate: put in its own; no agent")
 	f.now = f.now.Add(time.Second)
-	f.absent("")
+	f.absent(false)
 	if d := f.reports("uid-waiting"); d != nil {
 		t.Errorf("its agent came, and it says %+v", d)
 	}

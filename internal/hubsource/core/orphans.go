@@ -147,7 +147,7 @@ func (p *agentResponder) nextOrphans(cl *cluster) *todo {
 
 // withheldOf says what is left to a person.
 func (p *agentResponder) withheldOf(cl *cluster) Effect {
-	o := codec.ClusterComparison{Cluster: cl.name}
+	o := codec.ClusterSyncReport{Cluster: cl.name}
 	for _, uid := range sortedKeys(cl.agent.orphans) {
 		if one := cl.agent.orphans[uid]; one.withheld != "" {
 			o.Withheld, o.Reason = append(o.Withheld, codec.WithheldDeletion{ResourceID: string(uid), Name: one.name}), one.withheld

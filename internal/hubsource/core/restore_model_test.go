@@ -544,7 +544,7 @@ func (r *realm) checkpoint() {
 	s, head := r.stream, r.store.Head()
 	s.reported = s.routed
 	e, err := codec.NewCheckpoint(codec.SyncParams{ID: r.id(), Time: r.now, Source: "broker", Owner: "hub"}, codec.Checkpoint{
-		Cursor: codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision}, AnsweredLists: s.answered,
+		Cursor: codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision}, AnsweredStatusRequests: s.answered,
 	})
 	if err != nil {
 		r.t.Fatal(err)

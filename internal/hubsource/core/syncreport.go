@@ -149,9 +149,9 @@ func fits(clusters []*cluster) bool {
 	return len(clusters) <= maxReportedClusters && withheld <= maxReportedWithheld
 }
 
-func (cl *cluster) outcomeOf() codec.ClusterComparison {
+func (cl *cluster) outcomeOf() codec.ClusterSyncReport {
 	k := &cl.comparing
-	return codec.ClusterComparison{Cluster: cl.name, Withheld: k.missing.withheld[:min(len(k.missing.withheld), maxReportedWithheld)], Reason: k.missing.reason}
+	return codec.ClusterSyncReport{Cluster: cl.name, Withheld: k.missing.withheld[:min(len(k.missing.withheld), maxReportedWithheld)], Reason: k.missing.reason}
 }
 
 // doneSendSyncReport takes the answer to what the broker was told; all: nothing else was to be.

@@ -125,7 +125,7 @@ func TestBounds_SideBySide(t *testing.T) {
 			for i := range 32 {
 				name := fmt.Sprint("c-", i)
 				request := byBootstrap(parsed(t, createdCluster, name, joining(name, 10)))
-				answers = append(answers, b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: request}}))
+				answers = append(answers, b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_AgentRequest{AgentRequest: request}}))
 			}
 			refused := map[string]int{}
 			for _, a := range answers {

@@ -112,6 +112,6 @@ func TestQueue_IsFairAndBounded(t *testing.T) {
 
 // waitingOf is a request that waits.
 func waitingOf(id, cluster string, bootstrap bool) queuedRequest {
-	request := &hawserv1.RegistrationAsk{Cluster: cluster, Bootstrap: bootstrap}
-	return queuedRequest{RegistrationRequest: &hawserv1.RegistrationRequest{Id: id, What: &hawserv1.RegistrationRequest_Ask{Ask: request}}}
+	request := &hawserv1.AgentRequest{Cluster: cluster, Bootstrap: bootstrap}
+	return queuedRequest{RegistrationRequest: &hawserv1.RegistrationRequest{Id: id, Request: &hawserv1.RegistrationRequest_AgentRequest{AgentRequest: request}}}
 }

@@ -110,7 +110,7 @@ func TestServer_Rotates(t *testing.T) {
 			issued time.Duration
 			want   time.Time
 		}{{-time.Second, time.Time{}}, {0, t1}, {-time.Second, t1}} {
-			b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{
+			b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{
 				{Cluster: cluster1, Age: durationpb.New(0), Issued: timestamppb.New(t1.Add(c.issued))},
 			}}}})
 			b.wait(2 * time.Second)
@@ -131,7 +131,7 @@ func TestServer_RotatesOnceMore(t *testing.T) {
 		b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"hubAcceptsClient": true}})
 		b.hub.put(hubLeases, cluster1, leaseName, obj{"spec": obj{}})
 		b.wait(time.Second)
-		b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{
+		b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{
 			{Cluster: cluster1, Age: durationpb.New(0), Issued: timestamppb.New(t1)},
 		}}}})
 		b.wait(time.Second)

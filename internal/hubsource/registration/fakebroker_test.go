@@ -85,7 +85,7 @@ func (b *fakeBroker) cache(e codec.Event) error {
 			b.versions[k] = append(b.versions[k], "gone "+o.GetUid())
 		}
 	}
-	b.listed = b.listed || m.GetListed()
+	b.listed = b.listed || m.GetSnapshotComplete()
 	return nil
 }
 

@@ -54,7 +54,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		a, err := readRequest(&hawserv1.RegistrationAsk{Event: raw, Cluster: cluster, User: user, Groups: []string{group}, Bootstrap: bootstrap})
+		a, err := readRequest(&hawserv1.AgentRequest{Event: raw, Cluster: cluster, User: user, Groups: []string{group}, Bootstrap: bootstrap})
 		if err != nil {
 			refusal(t, err)
 			return

@@ -45,7 +45,7 @@ func FuzzDecide(f *testing.F) {
 		if bootstrap {
 			on.cluster, user = nil, bootstrapUser
 		}
-		a, err := readRequest(&hawserv1.RegistrationAsk{Event: b, Cluster: cluster1, User: user, Bootstrap: bootstrap})
+		a, err := readRequest(&hawserv1.AgentRequest{Event: b, Cluster: cluster1, User: user, Bootstrap: bootstrap})
 		if err != nil {
 			refusal(t, err)
 			return

@@ -67,7 +67,7 @@ type object struct {
 	undecided   bool
 	// bytes are those of the object on the hub, without what others than agents write.
 	bytes int
-	facts *hawserv1.ClusterFacts
+	facts *hawserv1.ManagedClusterStatus
 	// rotate is the earliest issue time that a ManagedCluster asks for, entries are those of the ConfigMap.
 	rotate  time.Time
 	entries map[string]string
@@ -143,15 +143,15 @@ func userOf(u *unstructured.Unstructured) string {
 func (k kind) message(o *object) *hawserv1.RegistrationObject {
 	return &hawserv1.RegistrationObject{
 		DataType: k.dataType.String(), Cluster: o.cluster, Name: o.Name, Uid: string(o.UID), ResourceVersion: o.ResourceVersion,
-		Json: o.json, Requester: o.requester, Facts: o.facts,
+		Json: o.json, Requester: o.requester, ManagedClusterStatus: o.facts,
 	}
 }
 
 // factsOf is what the broker knows of a ManagedCluster without reading it. Accepted is what the
 // spec says, whatever a condition says.
-func factsOf(u *unstructured.Unstructured) *hawserv1.ClusterFacts {
+func factsOf(u *unstructured.Unstructured) *hawserv1.ManagedClusterStatus {
 	accepted, _, _ := unstructured.NestedBool(u.Object, "spec", "hubAcceptsClient") // else it is not accepted
-	f := &hawserv1.ClusterFacts{Accepted: accepted}
+	f := &hawserv1.ManagedClusterStatus{Accepted: accepted}
 	for _, c := range conditionsOf(u) {
 		switch c["type"] {
 		case clusterv1.ManagedClusterConditionJoined:

@@ -42,7 +42,7 @@ type sentObject struct {
 }
 
 // readRequest reads a request. The error is one for the one who asks.
-func readRequest(m *hawserv1.RegistrationAsk) (a agentRequest, err error) {
+func readRequest(m *hawserv1.AgentRequest) (a agentRequest, err error) {
 	a = agentRequest{cluster: m.GetCluster(), user: m.GetUser(), groups: m.GetGroups(), bootstrap: m.GetBootstrap(), issued: issuedOf(m.GetIssued())}
 	e, err := codec.Unmarshal(m.GetEvent())
 	if err != nil {

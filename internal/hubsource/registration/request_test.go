@@ -46,7 +46,7 @@ var (
 )
 
 // parsed is a request as the broker sends it.
-func parsed(t testing.TB, what codec.EventType, cluster string, o map[string]any) *hawserv1.RegistrationAsk {
+func parsed(t testing.TB, what codec.EventType, cluster string, o map[string]any) *hawserv1.AgentRequest {
 	t.Helper()
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -62,10 +62,10 @@ func parsed(t testing.TB, what codec.EventType, cluster string, o map[string]any
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &hawserv1.RegistrationAsk{Event: b, Cluster: cluster, User: agentOf1, Groups: []string{groupOf1}}
+	return &hawserv1.AgentRequest{Event: b, Cluster: cluster, User: agentOf1, Groups: []string{groupOf1}}
 }
 
-func byBootstrap(m *hawserv1.RegistrationAsk) *hawserv1.RegistrationAsk {
+func byBootstrap(m *hawserv1.AgentRequest) *hawserv1.AgentRequest {
 	m.User, m.Groups, m.Bootstrap = bootstrapUser, []string{"system:bootstrappers:managedcluster"}, true
 	return m
 }
@@ -129,7 +129,7 @@ func known(t testing.TB) hubState {
 }
 
 // decisionOf decides a request, and returns what is refused as a reason.
-func decisionOf(t testing.TB, m *hawserv1.RegistrationAsk, s hubState) (call, string) {
+func decisionOf(t testing.TB, m *hawserv1.AgentRequest, s hubState) (call, string) {
 	t.Helper()
 	a, err := readRequest(m)
 	var c call
@@ -150,7 +150,7 @@ func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 	accepted, none := known(t), hubState{}
 	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
 	for name, c := range map[string]struct {
-		request *hawserv1.RegistrationAsk
+		request *hawserv1.AgentRequest
 		on      hubState
 		want    call
 	}{
@@ -305,7 +305,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		return obj{"metadata": obj{"namespace": namespace, "name": name}, "series": obj{}}
 	}
 	for name, c := range map[string]struct {
-		request *hawserv1.RegistrationAsk
+		request *hawserv1.AgentRequest
 		on      hubState
 		want    string
 	}{
@@ -316,7 +316,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		"bootstrap writes an Event":                  {byBootstrap(parsed(t, createdEvent, cluster1, named(cluster1, "e"))), accepted, "Forbidden"},
 		"bootstrap writes an add-on":                 {byBootstrap(parsed(t, updatedAddOn, cluster1, named(cluster1, "a"))), accepted, "Forbidden"},
 		"bootstrap asks for an add-on's certificate": {byBootstrap(parsed(t, createdCSR, cluster1, addOn(nil))), accepted, "Forbidden"},
-		"nobody joins":                               {&hawserv1.RegistrationAsk{Event: parsed(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
+		"nobody joins":                               {&hawserv1.AgentRequest{Event: parsed(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
 
 		"a cluster that is not there renews":           {parsed(t, createdCSR, cluster1, csr(nil)), none, "Forbidden"},
 		"acceptance was withdrawn, and it renews":      {parsed(t, createdCSR, cluster1, csr(nil)), withdrawn, "Forbidden"},
@@ -330,8 +330,8 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		"a cluster asks for another's token":           {parsed(t, createdToken, cluster1, named("kube-system", "clusterrole-aggregation-controller")), accepted, "Forbidden"},
 		"a name that leads elsewhere":                  {parsed(t, createdToken, cluster1, named(cluster1, "../../../secrets")), accepted, "Invalid"},
 		"an Event without a name":                      {parsed(t, createdEvent, cluster1, named(cluster1, "")), accepted, "Invalid"},
-		"the event names another cluster":              {&hawserv1.RegistrationAsk{Event: parsed(t, createdEvent, "cluster2", named("cluster2", "e")).GetEvent(), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
-		"no event":                                     {&hawserv1.RegistrationAsk{Event: []byte("x"), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
+		"the event names another cluster":              {&hawserv1.AgentRequest{Event: parsed(t, createdEvent, "cluster2", named("cluster2", "e")).GetEvent(), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
+		"no event":                                     {&hawserv1.AgentRequest{Event: []byte("x"), Cluster: cluster1, User: agentOf1}, accepted, "BadRequest"},
 
 		"CSR: another cluster's name":       {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = "system:open-cluster-management:cluster2:a" })), accepted, "Forbidden"},
 		"CSR: a name that only begins so":   {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = groupOf1 + "2:a" })), accepted, "Forbidden"},
@@ -379,7 +379,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 // what the hub has already costs no request.
 func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 	s := known(t)
-	status := func(version string, conditions ...any) *hawserv1.RegistrationAsk {
+	status := func(version string, conditions ...any) *hawserv1.AgentRequest {
 		return parsed(t, updatedCluster, cluster1, obj{
 			"metadata": obj{"name": cluster1, "uid": "u1", "resourceVersion": version, "labels": obj{"x": "y"}},
 			"spec":     obj{"hubAcceptsClient": true}, "status": obj{"conditions": conditions, "version": obj{"kubernetes": "v1.35.0"}},

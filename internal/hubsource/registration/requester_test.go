@@ -122,7 +122,7 @@ func TestServer_SpendTakesTheRoomThatThereIs(t *testing.T) {
 	labelled := csrOf(request, func(m, _ obj) { m["labels"] = obj{addOnLabel: "a"} })
 	crowded, addOns := requester{cluster: cluster1, own: true}, requester{cluster: cluster1, own: true, addOns: true}
 	for name, c := range map[string]struct {
-		ask  *hawserv1.RegistrationAsk
+		ask  *hawserv1.AgentRequest
 		on   hubState
 		by   map[requester]counts
 		want string

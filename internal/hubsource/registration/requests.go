@@ -68,7 +68,7 @@ type queue struct {
 
 // keyOf says in which lane a request waits.
 func (q *queue) keyOf(r *hawserv1.RegistrationRequest) serialKey {
-	switch a := r.GetAsk(); {
+	switch a := r.GetAgentRequest(); {
 	case a == nil:
 		q.count++
 		return serialKey{class: ofReview, n: q.count % queuesEach}
@@ -122,7 +122,7 @@ func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
 	s.mu.Unlock()
 	if !taken {
 		s.metrics.requests.WithLabelValues(typeOf(r), "dropped").Inc()
-		s.cfg.Log.DebugContext(ctx, "request forgotten, too many wait", "cluster", r.GetAsk().GetCluster())
+		s.cfg.Log.DebugContext(ctx, "request forgotten, too many wait", "cluster", r.GetAgentRequest().GetCluster())
 		return
 	}
 	s.requestsReady.Ring()
@@ -190,11 +190,11 @@ func (s *Server) answerTo(ctx context.Context, w queuedRequest) (*hawserv1.Regis
 	case w.GetReview() != nil:
 		return answer, s.review(ctx, w.GetReview(), answer)
 	}
-	return answer, s.carryOut(ctx, w.GetAsk(), answer)
+	return answer, s.carryOut(ctx, w.GetAgentRequest(), answer)
 }
 
 // carryOut does what an agent asks for.
-func (s *Server) carryOut(ctx context.Context, m *hawserv1.RegistrationAsk, answer *hawserv1.RegistrationAnswer) error {
+func (s *Server) carryOut(ctx context.Context, m *hawserv1.AgentRequest, answer *hawserv1.RegistrationAnswer) error {
 	a, err := readRequest(m)
 	if err != nil {
 		return err
@@ -283,10 +283,10 @@ func (s *Server) review(ctx context.Context, r *hawserv1.TokenReview, answer *ha
 
 // typeOf names a request in metrics.
 func typeOf(r *hawserv1.RegistrationRequest) string {
-	if r.GetAsk() == nil {
+	if r.GetAgentRequest() == nil {
 		return "tokenreviews"
 	}
-	e, err := codec.Unmarshal(r.GetAsk().GetEvent())
+	e, err := codec.Unmarshal(r.GetAgentRequest().GetEvent())
 	if err != nil {
 		return "unknown"
 	}

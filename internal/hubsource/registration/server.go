@@ -379,7 +379,7 @@ func (s *Server) nextMessage() (*hawserv1.RegistrationObjects, string) {
 		return nil, ""
 	}
 	m, size := &hawserv1.RegistrationObjects{}, 0
-	m.Listed = s.changes.take(func(k key, gone types.UID) bool {
+	m.SnapshotComplete = s.changes.take(func(k key, gone types.UID) bool {
 		o := s.messageOf(k, gone)
 		if size += len(o.GetJson()) + perObject; size > s.limit && len(m.Objects) > 0 {
 			return false
@@ -417,12 +417,12 @@ func (s *Server) send(ctx context.Context, on string, m *hawserv1.RegistrationOb
 		for _, o := range m.GetObjects() {
 			s.cfg.Log.WarnContext(ctx, "the broker does not take an object, its cluster does not see it", "type", o.GetDataType(), "cluster", o.GetCluster(), "name", o.GetName(), "err", err)
 		}
-		if m.GetListed() && len(m.GetObjects()) == 1 {
-			s.send(ctx, on, &hawserv1.RegistrationObjects{Listed: true})
+		if m.GetSnapshotComplete() && len(m.GetObjects()) == 1 {
+			s.send(ctx, on, &hawserv1.RegistrationObjects{SnapshotComplete: true})
 		}
 		return
 	}
 	for i, o := range m.GetObjects() {
-		s.send(ctx, on, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}, Listed: m.GetListed() && i == len(m.GetObjects())-1})
+		s.send(ctx, on, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}, SnapshotComplete: m.GetSnapshotComplete() && i == len(m.GetObjects())-1})
 	}
 }

@@ -70,9 +70,9 @@ func (b *bench) wait(d time.Duration) {
 }
 
 // request sends a request, and returns its answer, or the reason for which it was refused.
-func (b *bench) request(m *hawserv1.RegistrationAsk) (answer *hawserv1.RegistrationAnswer, refused string) {
+func (b *bench) request(m *hawserv1.AgentRequest) (answer *hawserv1.RegistrationAnswer, refused string) {
 	b.Helper()
-	return b.answered(b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Ask{Ask: m}}))
+	return b.answered(b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_AgentRequest{AgentRequest: m}}))
 }
 
 func (b *bench) answered(c <-chan *hawserv1.RegistrationAnswer) (*hawserv1.RegistrationAnswer, string) {
@@ -125,7 +125,7 @@ func TestServer_PublishesHubObjects(t *testing.T) {
 		if o := b.broker.object(want[0]); o.GetRequester() != "u" {
 			t.Errorf("requester %q", o.GetRequester())
 		}
-		if o := b.broker.object(want[2]); !o.GetFacts().GetAccepted() || !strings.Contains(string(o.GetJson()), `"hubAcceptsClient":true`) {
+		if o := b.broker.object(want[2]); !o.GetManagedClusterStatus().GetAccepted() || !strings.Contains(string(o.GetJson()), `"hubAcceptsClient":true`) {
 			t.Errorf("%v", o)
 		}
 		if o := b.broker.object(want[3]); strings.Contains(string(o.GetJson()), "managedFields") {
@@ -136,7 +136,7 @@ func TestServer_PublishesHubObjects(t *testing.T) {
 		uid, _ := b.hub.get(hubCSRs, "", "csr1")["metadata"].(obj)["uid"].(string)
 		b.hub.remove(hubCSRs, "", "csr1")
 		b.wait(time.Second)
-		if o := b.broker.object(want[2]); o.GetFacts().GetAccepted() {
+		if o := b.broker.object(want[2]); o.GetManagedClusterStatus().GetAccepted() {
 			t.Error("acceptance was withdrawn, the broker does not know")
 		}
 		if v := b.broker.came(want[0]); v[len(v)-1] != "gone "+uid {
@@ -270,7 +270,7 @@ func TestServer_ChecksTokenAccess(t *testing.T) {
 		b.hub.put("serviceaccounts", cluster1, "a-agent", obj{"metadata": obj{"labels": obj{tokenLabel: "true"}}})
 		b.hub.put("serviceaccounts", cluster1, "default", obj{})
 	}, func(b *bench) {
-		request := func(account string) *hawserv1.RegistrationAsk {
+		request := func(account string) *hawserv1.AgentRequest {
 			return parsed(b, createdToken, cluster1, obj{"metadata": obj{"namespace": cluster1, "name": account, "uid": "mine"}, "spec": obj{"expirationSeconds": 600}})
 		}
 		a, refused := b.request(request("a-agent"))
@@ -358,7 +358,7 @@ func TestServer_DetectsTokenAccess(t *testing.T) {
 func TestServer_ReviewsTokens(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) { b.hub.tokens["good"] = "somebody" }, func(b *bench) {
 		review := func(token string) *hawserv1.RegistrationAnswer {
-			a, _ := b.answered(b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Review{
+			a, _ := b.answered(b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Review{
 				Review: &hawserv1.TokenReview{Token: token, Audiences: []string{"hawser"}},
 			}}))
 			return a
@@ -391,7 +391,7 @@ func (b *bench) renew(age time.Duration, clusters ...string) {
 	for _, c := range clusters {
 		l.Renewals = append(l.Renewals, &hawserv1.LeaseRenewal{Cluster: c, Age: durationpb.New(age)})
 	}
-	b.broker.send(&hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: l}})
+	b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: l}})
 }
 
 // renewTime returns what a Lease on the hub says.

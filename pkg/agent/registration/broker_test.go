@@ -68,7 +68,7 @@ func (s *hubSource) object(k Kind, o runtime.Object, gone types.UID) *hawserv1.R
 	}
 	switch o := o.(type) {
 	case *clusterv1.ManagedCluster:
-		m.Facts = &hawserv1.ClusterFacts{Accepted: o.Spec.HubAcceptsClient}
+		m.ManagedClusterStatus = &hawserv1.ManagedClusterStatus{Accepted: o.Spec.HubAcceptsClient}
 	case *certificatesv1.CertificateSigningRequest:
 		m.Requester = o.Annotations["open-cluster-management.io/csr-user"]
 	}
@@ -108,7 +108,7 @@ func (s *hubSource) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = nil
-	all := &hawserv1.RegistrationObjects{Listed: true}
+	all := &hawserv1.RegistrationObjects{SnapshotComplete: true}
 	for k := range kinds {
 		for _, o := range s.hub.all(k) {
 			all.Objects = append(all.Objects, s.object(k, o, ""))
@@ -134,7 +134,7 @@ func (s *hubSource) Handle(_ context.Context, e codec.Event) error {
 			}
 		})
 	}
-	if request := r.GetAsk(); request != nil {
+	if request := r.GetAgentRequest(); request != nil {
 		a := &hawserv1.RegistrationAnswer{Id: r.GetId()}
 		s.with(func(h *fakeHub) { a.Error = s.do(h, request) })
 		s.publish(codec.NewRegistrationAnswer(s.params(), a))
@@ -143,7 +143,7 @@ func (s *hubSource) Handle(_ context.Context, e codec.Event) error {
 }
 
 // do does what an agent asks for, and returns the Status of a refusal.
-func (s *hubSource) do(h *fakeHub, request *hawserv1.RegistrationAsk) []byte {
+func (s *hubSource) do(h *fakeHub, request *hawserv1.AgentRequest) []byte {
 	e, err := codec.Unmarshal(request.GetEvent())
 	if err != nil {
 		s.t.Error(err)

@@ -168,7 +168,7 @@ func TestMosquitto_Will(t *testing.T) {
 	ids, take := collect(10)
 	source := dial(t, newDialer(t, s.options("source")))
 	await(t, subscribe(t, source, sourceSubscription(), func(ctx context.Context, e codec.Event) error {
-		if _, goodbye, err := codec.ParseAlive(e); err != nil || !goodbye {
+		if _, goodbye, err := codec.ParseKeepalive(e); err != nil || !goodbye {
 			t.Errorf("%v, %v", e, err)
 		}
 		return take(ctx, e)

@@ -4,10 +4,10 @@
 // 	protoc        (unknown)
 // source: hawser/v1/registration.proto
 
-// How the source that serves registration and the broker talk: payloads of the
+// Protocol between the broker and the source that serves registration: payloads of the
 // dev.hawser.registration.v1 events. They belong to one subscription of that source to the
-// data type dev.hawser.v1.registrations. What agents send and receive are the events of Open
-// Cluster Management, unchanged.
+// data type dev.hawser.v1.registrations. Agents send and receive the events of Open Cluster
+// Management, unchanged.
 
 package hawserv1
 
@@ -29,15 +29,15 @@ const (
 )
 
 // RegistrationObjects is the payload of dev.hawser.registration.v1.objects, source to broker:
-// objects of the hub as they are now, each in the order of its changes.
+// the present state of objects of the hub, each in the order of its changes.
 type RegistrationObjects struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Objects []*RegistrationObject  `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
-	// With this message the source has said everything that the hub has on this subscription:
-	// what the broker knew from before and was not said again is gone.
-	Listed bool `protobuf:"varint,2,opt,name=listed,proto3" json:"listed,omitempty"`
-	// From when on certificates of the agents of these clusters count, by cluster. Of two times of a
-	// cluster the later one holds, whether the hub still has the cluster or not.
+	// This message completes the snapshot of the hub on this subscription. The broker removes
+	// objects of an earlier subscription that the snapshot does not contain.
+	SnapshotComplete bool `protobuf:"varint,2,opt,name=snapshot_complete,json=snapshotComplete,proto3" json:"snapshot_complete,omitempty"`
+	// Earliest issue times of the certificates of agents, by cluster. Of two times of a cluster the
+	// later one applies, even if the cluster is no longer on the hub.
 	EarliestIssues map[string]*timestamppb.Timestamp `protobuf:"bytes,3,rep,name=earliest_issues,json=earliestIssues,proto3" json:"earliest_issues,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -80,9 +80,9 @@ func (x *RegistrationObjects) GetObjects() []*RegistrationObject {
 	return nil
 }
 
-func (x *RegistrationObjects) GetListed() bool {
+func (x *RegistrationObjects) GetSnapshotComplete() bool {
 	if x != nil {
-		return x.Listed
+		return x.SnapshotComplete
 	}
 	return false
 }
@@ -99,19 +99,19 @@ type RegistrationObject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in the type of its events, for instance cluster.open-cluster-management.io.v1.managedclusters.
 	DataType string `protobuf:"bytes,1,opt,name=data_type,json=dataType,proto3" json:"data_type,omitempty"`
-	// The cluster that it concerns, and that may read it.
+	// The cluster that it belongs to, and that may read it.
 	Cluster         string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Name            string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Uid             string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
 	ResourceVersion string `protobuf:"bytes,5,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	// The whole object as JSON; empty when it is gone.
 	Json []byte `protobuf:"bytes,6,opt,name=json,proto3" json:"json,omitempty"`
-	// Of a CertificateSigningRequest: the user who asked for it.
+	// Of a CertificateSigningRequest: the user who requested it.
 	Requester string `protobuf:"bytes,7,opt,name=requester,proto3" json:"requester,omitempty"`
 	// Of a ManagedCluster.
-	Facts         *ClusterFacts `protobuf:"bytes,8,opt,name=facts,proto3" json:"facts,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ManagedClusterStatus *ManagedClusterStatus `protobuf:"bytes,8,opt,name=managed_cluster_status,json=managedClusterStatus,proto3" json:"managed_cluster_status,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *RegistrationObject) Reset() {
@@ -193,15 +193,16 @@ func (x *RegistrationObject) GetRequester() string {
 	return ""
 }
 
-func (x *RegistrationObject) GetFacts() *ClusterFacts {
+func (x *RegistrationObject) GetManagedClusterStatus() *ManagedClusterStatus {
 	if x != nil {
-		return x.Facts
+		return x.ManagedClusterStatus
 	}
 	return nil
 }
 
-// ClusterFacts is what the broker knows about a ManagedCluster without reading it.
-type ClusterFacts struct {
+// ManagedClusterStatus is the part of a ManagedCluster that the broker uses. The broker does not
+// read the object itself.
+type ManagedClusterStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// spec.hubAcceptsClient.
 	Accepted bool `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
@@ -209,27 +210,27 @@ type ClusterFacts struct {
 	Joined bool `protobuf:"varint,2,opt,name=joined,proto3" json:"joined,omitempty"`
 	// Status of the condition ManagedClusterConditionAvailable: True, False, Unknown, or empty.
 	Available string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
-	// Since when, as the condition has it (RFC 3339), and its message.
+	// Transition time of that condition (RFC 3339), and its message.
 	AvailableSince   string `protobuf:"bytes,4,opt,name=available_since,json=availableSince,proto3" json:"available_since,omitempty"`
 	AvailableMessage string `protobuf:"bytes,5,opt,name=available_message,json=availableMessage,proto3" json:"available_message,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
-func (x *ClusterFacts) Reset() {
-	*x = ClusterFacts{}
+func (x *ManagedClusterStatus) Reset() {
+	*x = ManagedClusterStatus{}
 	mi := &file_hawser_v1_registration_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClusterFacts) String() string {
+func (x *ManagedClusterStatus) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClusterFacts) ProtoMessage() {}
+func (*ManagedClusterStatus) ProtoMessage() {}
 
-func (x *ClusterFacts) ProtoReflect() protoreflect.Message {
+func (x *ManagedClusterStatus) ProtoReflect() protoreflect.Message {
 	mi := &file_hawser_v1_registration_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -241,40 +242,40 @@ func (x *ClusterFacts) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClusterFacts.ProtoReflect.Descriptor instead.
-func (*ClusterFacts) Descriptor() ([]byte, []int) {
+// Deprecated: Use ManagedClusterStatus.ProtoReflect.Descriptor instead.
+func (*ManagedClusterStatus) Descriptor() ([]byte, []int) {
 	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *ClusterFacts) GetAccepted() bool {
+func (x *ManagedClusterStatus) GetAccepted() bool {
 	if x != nil {
 		return x.Accepted
 	}
 	return false
 }
 
-func (x *ClusterFacts) GetJoined() bool {
+func (x *ManagedClusterStatus) GetJoined() bool {
 	if x != nil {
 		return x.Joined
 	}
 	return false
 }
 
-func (x *ClusterFacts) GetAvailable() string {
+func (x *ManagedClusterStatus) GetAvailable() string {
 	if x != nil {
 		return x.Available
 	}
 	return ""
 }
 
-func (x *ClusterFacts) GetAvailableSince() string {
+func (x *ManagedClusterStatus) GetAvailableSince() string {
 	if x != nil {
 		return x.AvailableSince
 	}
 	return ""
 }
 
-func (x *ClusterFacts) GetAvailableMessage() string {
+func (x *ManagedClusterStatus) GetAvailableMessage() string {
 	if x != nil {
 		return x.AvailableMessage
 	}
@@ -284,14 +285,14 @@ func (x *ClusterFacts) GetAvailableMessage() string {
 // RegistrationRequest is the payload of dev.hawser.registration.v1.request, broker to source.
 type RegistrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the answer; empty for renewals, which have none.
+	// Identifies the answer; empty for renewals, which have none.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Types that are valid to be assigned to What:
+	// Types that are valid to be assigned to Request:
 	//
-	//	*RegistrationRequest_Ask
+	//	*RegistrationRequest_AgentRequest
 	//	*RegistrationRequest_Review
 	//	*RegistrationRequest_Renewals
-	What          isRegistrationRequest_What `protobuf_oneof:"what"`
+	Request       isRegistrationRequest_Request `protobuf_oneof:"request"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,17 +334,17 @@ func (x *RegistrationRequest) GetId() string {
 	return ""
 }
 
-func (x *RegistrationRequest) GetWhat() isRegistrationRequest_What {
+func (x *RegistrationRequest) GetRequest() isRegistrationRequest_Request {
 	if x != nil {
-		return x.What
+		return x.Request
 	}
 	return nil
 }
 
-func (x *RegistrationRequest) GetAsk() *RegistrationAsk {
+func (x *RegistrationRequest) GetAgentRequest() *AgentRequest {
 	if x != nil {
-		if x, ok := x.What.(*RegistrationRequest_Ask); ok {
-			return x.Ask
+		if x, ok := x.Request.(*RegistrationRequest_AgentRequest); ok {
+			return x.AgentRequest
 		}
 	}
 	return nil
@@ -351,7 +352,7 @@ func (x *RegistrationRequest) GetAsk() *RegistrationAsk {
 
 func (x *RegistrationRequest) GetReview() *TokenReview {
 	if x != nil {
-		if x, ok := x.What.(*RegistrationRequest_Review); ok {
+		if x, ok := x.Request.(*RegistrationRequest_Review); ok {
 			return x.Review
 		}
 	}
@@ -360,19 +361,19 @@ func (x *RegistrationRequest) GetReview() *TokenReview {
 
 func (x *RegistrationRequest) GetRenewals() *LeaseRenewals {
 	if x != nil {
-		if x, ok := x.What.(*RegistrationRequest_Renewals); ok {
+		if x, ok := x.Request.(*RegistrationRequest_Renewals); ok {
 			return x.Renewals
 		}
 	}
 	return nil
 }
 
-type isRegistrationRequest_What interface {
-	isRegistrationRequest_What()
+type isRegistrationRequest_Request interface {
+	isRegistrationRequest_Request()
 }
 
-type RegistrationRequest_Ask struct {
-	Ask *RegistrationAsk `protobuf:"bytes,2,opt,name=ask,proto3,oneof"`
+type RegistrationRequest_AgentRequest struct {
+	AgentRequest *AgentRequest `protobuf:"bytes,2,opt,name=agent_request,json=agentRequest,proto3,oneof"`
 }
 
 type RegistrationRequest_Review struct {
@@ -383,44 +384,44 @@ type RegistrationRequest_Renewals struct {
 	Renewals *LeaseRenewals `protobuf:"bytes,4,opt,name=renewals,proto3,oneof"`
 }
 
-func (*RegistrationRequest_Ask) isRegistrationRequest_What() {}
+func (*RegistrationRequest_AgentRequest) isRegistrationRequest_Request() {}
 
-func (*RegistrationRequest_Review) isRegistrationRequest_What() {}
+func (*RegistrationRequest_Review) isRegistrationRequest_Request() {}
 
-func (*RegistrationRequest_Renewals) isRegistrationRequest_What() {}
+func (*RegistrationRequest_Renewals) isRegistrationRequest_Request() {}
 
-// RegistrationAsk is what an agent wants of the hub.
-type RegistrationAsk struct {
+// AgentRequest is a request of an agent to the hub.
+type AgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's event, an io.cloudevents.v1.CloudEvent.
 	Event []byte `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
 	// The cluster that the event names.
 	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Who asks, as the hub's API knows it.
+	// The user and the groups of the agent, as the hub's API knows them.
 	User   string   `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
 	Groups []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
-	// The one who asks has a bootstrap token: it acts for no cluster yet.
+	// The agent has a bootstrap token: it acts for no cluster yet.
 	Bootstrap bool `protobuf:"varint,5,opt,name=bootstrap,proto3" json:"bootstrap,omitempty"`
-	// When the certificate of the one who asks was issued; absent without one.
+	// Issue time of the agent's certificate; absent without one.
 	Issued        *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=issued,proto3" json:"issued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RegistrationAsk) Reset() {
-	*x = RegistrationAsk{}
+func (x *AgentRequest) Reset() {
+	*x = AgentRequest{}
 	mi := &file_hawser_v1_registration_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RegistrationAsk) String() string {
+func (x *AgentRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RegistrationAsk) ProtoMessage() {}
+func (*AgentRequest) ProtoMessage() {}
 
-func (x *RegistrationAsk) ProtoReflect() protoreflect.Message {
+func (x *AgentRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_hawser_v1_registration_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -432,54 +433,54 @@ func (x *RegistrationAsk) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RegistrationAsk.ProtoReflect.Descriptor instead.
-func (*RegistrationAsk) Descriptor() ([]byte, []int) {
+// Deprecated: Use AgentRequest.ProtoReflect.Descriptor instead.
+func (*AgentRequest) Descriptor() ([]byte, []int) {
 	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *RegistrationAsk) GetEvent() []byte {
+func (x *AgentRequest) GetEvent() []byte {
 	if x != nil {
 		return x.Event
 	}
 	return nil
 }
 
-func (x *RegistrationAsk) GetCluster() string {
+func (x *AgentRequest) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *RegistrationAsk) GetUser() string {
+func (x *AgentRequest) GetUser() string {
 	if x != nil {
 		return x.User
 	}
 	return ""
 }
 
-func (x *RegistrationAsk) GetGroups() []string {
+func (x *AgentRequest) GetGroups() []string {
 	if x != nil {
 		return x.Groups
 	}
 	return nil
 }
 
-func (x *RegistrationAsk) GetBootstrap() bool {
+func (x *AgentRequest) GetBootstrap() bool {
 	if x != nil {
 		return x.Bootstrap
 	}
 	return false
 }
 
-func (x *RegistrationAsk) GetIssued() *timestamppb.Timestamp {
+func (x *AgentRequest) GetIssued() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Issued
 	}
 	return nil
 }
 
-// TokenReview asks whether the hub knows a bearer token.
+// TokenReview asks the hub to verify a bearer token.
 type TokenReview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -582,9 +583,9 @@ func (x *LeaseRenewals) GetRenewals() []*LeaseRenewal {
 type LeaseRenewal struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// How long ago it reached the broker.
+	// Time since it reached the broker.
 	Age *durationpb.Duration `protobuf:"bytes,2,opt,name=age,proto3" json:"age,omitempty"`
-	// When the certificate was issued with which it came; absent without one.
+	// Issue time of the certificate that the agent used; absent without one.
 	Issued        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=issued,proto3" json:"issued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -646,9 +647,9 @@ type RegistrationAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// That of the request.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The Kubernetes Status, as JSON, with which the hub refused; empty when it is done.
+	// The Kubernetes Status, as JSON, with which the hub rejected the request; empty on success.
 	Error []byte `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
-	// The TokenRequest with the token, as JSON: for the asker alone, once.
+	// The TokenRequest with the token, as JSON. Only the agent that requested it gets it, once.
 	TokenRequest  []byte             `protobuf:"bytes,3,opt,name=token_request,json=tokenRequest,proto3" json:"token_request,omitempty"`
 	Review        *TokenReviewResult `protobuf:"bytes,4,opt,name=review,proto3" json:"review,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -713,13 +714,13 @@ func (x *RegistrationAnswer) GetReview() *TokenReviewResult {
 	return nil
 }
 
-// TokenReviewResult is what the hub says of a token.
+// TokenReviewResult is the result of a TokenReview.
 type TokenReviewResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Authenticated bool                   `protobuf:"varint,1,opt,name=authenticated,proto3" json:"authenticated,omitempty"`
 	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
 	Groups        []string               `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Those of the request for which the token is good.
+	// The audiences of the request for which the token is valid.
 	Audiences     []string `protobuf:"bytes,4,rep,name=audiences,proto3" json:"audiences,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -783,8 +784,8 @@ func (x *TokenReviewResult) GetAudiences() []string {
 	return nil
 }
 
-// RegistrationKeys is the payload of dev.hawser.registration.v1.keys, source to broker: by what
-// the tokens of the hub's service accounts, and the certificates of its clusters, are verified. Each
+// RegistrationKeys is the payload of dev.hawser.registration.v1.keys, source to broker: keys that
+// verify the tokens of the hub's service accounts and the certificates of its clusters. Each
 // message replaces the one before.
 type RegistrationKeys struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -793,8 +794,8 @@ type RegistrationKeys struct {
 	Jwks []byte `protobuf:"bytes,2,opt,name=jwks,proto3" json:"jwks,omitempty"`
 	// The audiences of the hub's own kube-apiserver.
 	ApiAudiences []string `protobuf:"bytes,3,rep,name=api_audiences,json=apiAudiences,proto3" json:"api_audiences,omitempty"`
-	// The authorities that sign for the hub's clusters beside those that the broker is configured with,
-	// as PEM; empty: there are none. Absent: the source does not know, and what it said before holds.
+	// Authorities that sign for the hub's clusters, beside those in the broker's configuration, as
+	// PEM; empty: there are none. Absent: the source does not know, and its last value still applies.
 	ClientAuthorities []byte `protobuf:"bytes,4,opt,name=client_authorities,json=clientAuthorities,proto3,oneof" json:"client_authorities,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -862,14 +863,14 @@ var File_hawser_v1_registration_proto protoreflect.FileDescriptor
 
 const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\n" +
-	"\x1chawser/v1/registration.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x02\n" +
+	"\x1chawser/v1/registration.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x02\n" +
 	"\x13RegistrationObjects\x127\n" +
-	"\aobjects\x18\x01 \x03(\v2\x1d.hawser.v1.RegistrationObjectR\aobjects\x12\x16\n" +
-	"\x06listed\x18\x02 \x01(\bR\x06listed\x12[\n" +
+	"\aobjects\x18\x01 \x03(\v2\x1d.hawser.v1.RegistrationObjectR\aobjects\x12+\n" +
+	"\x11snapshot_complete\x18\x02 \x01(\bR\x10snapshotComplete\x12[\n" +
 	"\x0fearliest_issues\x18\x03 \x03(\v22.hawser.v1.RegistrationObjects.EarliestIssuesEntryR\x0eearliestIssues\x1a]\n" +
 	"\x13EarliestIssuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\x05value\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05value:\x028\x01\"\xfd\x01\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05value:\x028\x01\"\xa5\x02\n" +
 	"\x12RegistrationObject\x12\x1b\n" +
 	"\tdata_type\x18\x01 \x01(\tR\bdataType\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -877,21 +878,21 @@ const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\x03uid\x18\x04 \x01(\tR\x03uid\x12)\n" +
 	"\x10resource_version\x18\x05 \x01(\tR\x0fresourceVersion\x12\x12\n" +
 	"\x04json\x18\x06 \x01(\fR\x04json\x12\x1c\n" +
-	"\trequester\x18\a \x01(\tR\trequester\x12-\n" +
-	"\x05facts\x18\b \x01(\v2\x17.hawser.v1.ClusterFactsR\x05facts\"\xb6\x01\n" +
-	"\fClusterFacts\x12\x1a\n" +
+	"\trequester\x18\a \x01(\tR\trequester\x12U\n" +
+	"\x16managed_cluster_status\x18\b \x01(\v2\x1f.hawser.v1.ManagedClusterStatusR\x14managedClusterStatus\"\xbe\x01\n" +
+	"\x14ManagedClusterStatus\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
 	"\x06joined\x18\x02 \x01(\bR\x06joined\x12\x1c\n" +
 	"\tavailable\x18\x03 \x01(\tR\tavailable\x12'\n" +
 	"\x0favailable_since\x18\x04 \x01(\tR\x0eavailableSince\x12+\n" +
-	"\x11available_message\x18\x05 \x01(\tR\x10availableMessage\"\xc7\x01\n" +
+	"\x11available_message\x18\x05 \x01(\tR\x10availableMessage\"\xda\x01\n" +
 	"\x13RegistrationRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
-	"\x03ask\x18\x02 \x01(\v2\x1a.hawser.v1.RegistrationAskH\x00R\x03ask\x120\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12>\n" +
+	"\ragent_request\x18\x02 \x01(\v2\x17.hawser.v1.AgentRequestH\x00R\fagentRequest\x120\n" +
 	"\x06review\x18\x03 \x01(\v2\x16.hawser.v1.TokenReviewH\x00R\x06review\x126\n" +
-	"\brenewals\x18\x04 \x01(\v2\x18.hawser.v1.LeaseRenewalsH\x00R\brenewalsB\x06\n" +
-	"\x04what\"\xbf\x01\n" +
-	"\x0fRegistrationAsk\x12\x14\n" +
+	"\brenewals\x18\x04 \x01(\v2\x18.hawser.v1.LeaseRenewalsH\x00R\brenewalsB\t\n" +
+	"\arequest\"\xbc\x01\n" +
+	"\fAgentRequest\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
 	"\x04user\x18\x03 \x01(\tR\x04user\x12\x16\n" +
@@ -940,9 +941,9 @@ var file_hawser_v1_registration_proto_msgTypes = make([]protoimpl.MessageInfo, 1
 var file_hawser_v1_registration_proto_goTypes = []any{
 	(*RegistrationObjects)(nil),   // 0: hawser.v1.RegistrationObjects
 	(*RegistrationObject)(nil),    // 1: hawser.v1.RegistrationObject
-	(*ClusterFacts)(nil),          // 2: hawser.v1.ClusterFacts
+	(*ManagedClusterStatus)(nil),  // 2: hawser.v1.ManagedClusterStatus
 	(*RegistrationRequest)(nil),   // 3: hawser.v1.RegistrationRequest
-	(*RegistrationAsk)(nil),       // 4: hawser.v1.RegistrationAsk
+	(*AgentRequest)(nil),          // 4: hawser.v1.AgentRequest
 	(*TokenReview)(nil),           // 5: hawser.v1.TokenReview
 	(*LeaseRenewals)(nil),         // 6: hawser.v1.LeaseRenewals
 	(*LeaseRenewal)(nil),          // 7: hawser.v1.LeaseRenewal
@@ -956,11 +957,11 @@ var file_hawser_v1_registration_proto_goTypes = []any{
 var file_hawser_v1_registration_proto_depIdxs = []int32{
 	1,  // 0: hawser.v1.RegistrationObjects.objects:type_name -> hawser.v1.RegistrationObject
 	11, // 1: hawser.v1.RegistrationObjects.earliest_issues:type_name -> hawser.v1.RegistrationObjects.EarliestIssuesEntry
-	2,  // 2: hawser.v1.RegistrationObject.facts:type_name -> hawser.v1.ClusterFacts
-	4,  // 3: hawser.v1.RegistrationRequest.ask:type_name -> hawser.v1.RegistrationAsk
+	2,  // 2: hawser.v1.RegistrationObject.managed_cluster_status:type_name -> hawser.v1.ManagedClusterStatus
+	4,  // 3: hawser.v1.RegistrationRequest.agent_request:type_name -> hawser.v1.AgentRequest
 	5,  // 4: hawser.v1.RegistrationRequest.review:type_name -> hawser.v1.TokenReview
 	6,  // 5: hawser.v1.RegistrationRequest.renewals:type_name -> hawser.v1.LeaseRenewals
-	12, // 6: hawser.v1.RegistrationAsk.issued:type_name -> google.protobuf.Timestamp
+	12, // 6: hawser.v1.AgentRequest.issued:type_name -> google.protobuf.Timestamp
 	7,  // 7: hawser.v1.LeaseRenewals.renewals:type_name -> hawser.v1.LeaseRenewal
 	13, // 8: hawser.v1.LeaseRenewal.age:type_name -> google.protobuf.Duration
 	12, // 9: hawser.v1.LeaseRenewal.issued:type_name -> google.protobuf.Timestamp
@@ -979,7 +980,7 @@ func file_hawser_v1_registration_proto_init() {
 		return
 	}
 	file_hawser_v1_registration_proto_msgTypes[3].OneofWrappers = []any{
-		(*RegistrationRequest_Ask)(nil),
+		(*RegistrationRequest_AgentRequest)(nil),
 		(*RegistrationRequest_Review)(nil),
 		(*RegistrationRequest_Renewals)(nil),
 	}

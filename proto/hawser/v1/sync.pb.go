@@ -4,9 +4,8 @@
 // 	protoc        (unknown)
 // source: hawser/v1/sync.proto
 
-// What Hawser adds to the OCM protocol: payloads of the dev.hawser.sync.v1
-// events and the detail of errors. Only parties that negotiated
-// "hawser-protocol: 1" ever see them.
+// Hawser's extensions of the OCM protocol: payloads of the dev.hawser.sync.v1 events and the
+// detail of errors. Only clients that negotiated "hawser-protocol: 2" receive them.
 
 package hawserv1
 
@@ -27,7 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// NextStep is what a party should do after an error.
+// NextStep is the recommended reaction of a client to an error.
 type NextStep int32
 
 const (
@@ -88,13 +87,13 @@ func (NextStep) EnumDescriptor() ([]byte, []int) {
 }
 
 // Cursor is a position in the history of one broker store. Its text form, in
-// headers, is "<epoch>/<term>/<revision>".
+// headers, is "<store-id>/<incarnation>/<revision>".
 type Cursor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identity of the store, written at its creation.
-	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Random id of the opening of the store that assigned the revision.
-	Term string `protobuf:"bytes,2,opt,name=term,proto3" json:"term,omitempty"`
+	StoreId string `protobuf:"bytes,1,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	// Random id of the incarnation of the store that assigned the revision: one per opening.
+	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// The broker's counter, strictly increasing in commit order.
 	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -131,16 +130,16 @@ func (*Cursor) Descriptor() ([]byte, []int) {
 	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *Cursor) GetEpoch() string {
+func (x *Cursor) GetStoreId() string {
 	if x != nil {
-		return x.Epoch
+		return x.StoreId
 	}
 	return ""
 }
 
-func (x *Cursor) GetTerm() string {
+func (x *Cursor) GetIncarnation() string {
 	if x != nil {
-		return x.Term
+		return x.Incarnation
 	}
 	return ""
 }
@@ -152,10 +151,10 @@ func (x *Cursor) GetRevision() uint64 {
 	return 0
 }
 
-// Digest says what a party holds without listing it.
+// Digest summarizes the records that a client holds.
 type Digest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of records that are neither tombstones nor graves.
+	// Number of live records.
 	Count uint64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	// Sum modulo 2^128 of the hash of (resource id, tag) over those records,
 	// 16 bytes, big endian.
@@ -209,29 +208,28 @@ func (x *Digest) GetSum() []byte {
 }
 
 // Checkpoint is the payload of dev.hawser.sync.v1.checkpoint, broker to
-// party: everything up to the cursor has been sent.
+// client: everything up to the cursor has been sent.
 type Checkpoint struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Cursor *Cursor                `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// Set only when nothing was left to send at the cursor.
 	Digest *Digest `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Highest sequence id the broker accepted from this agent, decimal; empty
+	// Highest sequence id that the broker accepted from this agent, decimal; empty
 	// when there is none.
 	HighestSequenceId string `protobuf:"bytes,3,opt,name=highest_sequence_id,json=highestSequenceId,proto3" json:"highest_sequence_id,omitempty"`
-	// Sources that have finished comparing what they own with the store, for
-	// this agent's cluster, since the store was made; sorted. An agent may evict
-	// what such a source left behind.
-	ComparedSources []string `protobuf:"bytes,4,rep,name=compared_sources,json=comparedSources,proto3" json:"compared_sources,omitempty"`
-	// The agent's version list on this subscription was answered.
-	Listed bool `protobuf:"varint,5,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Ids of that list that no record explains, sorted; not in the digest.
+	// Sources that have synced this agent's cluster since the store was made,
+	// sorted. An agent may evict orphans of these sources.
+	SyncedSources []string `protobuf:"bytes,4,rep,name=synced_sources,json=syncedSources,proto3" json:"synced_sources,omitempty"`
+	// The broker has answered the agent's version list on this subscription.
+	ListAnswered bool `protobuf:"varint,5,opt,name=list_answered,json=listAnswered,proto3" json:"list_answered,omitempty"`
+	// Ids of that list that have no record, sorted; they are not in the digest.
 	Orphans []string `protobuf:"bytes,6,rep,name=orphans,proto3" json:"orphans,omitempty"`
-	// Status lists that this source published on this subscription and that were
-	// answered: what they lacked has been sent before this checkpoint. A source
+	// Number of status lists that this source published on this subscription and
+	// that are answered: their answers are sent before this checkpoint. A source
 	// lists in several events, and its cursor counts only after the last answer.
-	AnsweredLists uint64 `protobuf:"varint,7,opt,name=answered_lists,json=answeredLists,proto3" json:"answered_lists,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AnsweredStatusRequests uint64 `protobuf:"varint,7,opt,name=answered_status_requests,json=answeredStatusRequests,proto3" json:"answered_status_requests,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *Checkpoint) Reset() {
@@ -285,16 +283,16 @@ func (x *Checkpoint) GetHighestSequenceId() string {
 	return ""
 }
 
-func (x *Checkpoint) GetComparedSources() []string {
+func (x *Checkpoint) GetSyncedSources() []string {
 	if x != nil {
-		return x.ComparedSources
+		return x.SyncedSources
 	}
 	return nil
 }
 
-func (x *Checkpoint) GetListed() bool {
+func (x *Checkpoint) GetListAnswered() bool {
 	if x != nil {
-		return x.Listed
+		return x.ListAnswered
 	}
 	return false
 }
@@ -306,23 +304,19 @@ func (x *Checkpoint) GetOrphans() []string {
 	return nil
 }
 
-func (x *Checkpoint) GetAnsweredLists() uint64 {
+func (x *Checkpoint) GetAnsweredStatusRequests() uint64 {
 	if x != nil {
-		return x.AnsweredLists
+		return x.AnsweredStatusRequests
 	}
 	return 0
 }
 
-// Ack is the payload of dev.hawser.sync.v1.ack, party to broker: everything
-// before the cursor is on the party's disk. Behind a broker that keeps nothing an
-// agent says with one without a cursor that it is there, or that it is gone.
+// Ack is the payload of dev.hawser.sync.v1.ack, client to broker: everything
+// before the cursor is on the client's disk.
 type Ack struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Cursor *Cursor                `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	Digest *Digest                `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The agent is gone: a will, or what takes its place at a clean end. It has neither
-	// cursor nor digest.
-	Farewell      bool `protobuf:"varint,3,opt,name=farewell,proto3" json:"farewell,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cursor        *Cursor                `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	Digest        *Digest                `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -371,20 +365,98 @@ func (x *Ack) GetDigest() *Digest {
 	return nil
 }
 
-func (x *Ack) GetFarewell() bool {
+// Keepalive is the payload of dev.hawser.sync.v1.keepalive, agent to source
+// behind a stateless broker: the agent is connected.
+type Keepalive struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digest of the works of this source that the agent holds.
+	Digest        *Digest `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Keepalive) Reset() {
+	*x = Keepalive{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Keepalive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Keepalive) ProtoMessage() {}
+
+func (x *Keepalive) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[4]
 	if x != nil {
-		return x.Farewell
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
 	}
-	return false
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Keepalive.ProtoReflect.Descriptor instead.
+func (*Keepalive) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Keepalive) GetDigest() *Digest {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+// Goodbye is the payload of dev.hawser.sync.v1.goodbye, agent to source behind
+// a stateless broker: the agent is disconnected. It is the agent's last will.
+type Goodbye struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Goodbye) Reset() {
+	*x = Goodbye{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Goodbye) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Goodbye) ProtoMessage() {}
+
+func (x *Goodbye) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
+func (*Goodbye) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{5}
 }
 
 // InventoryRequest is the payload of dev.hawser.sync.v1.inventory_request,
 // source to broker.
 type InventoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Digests are asked for when empty, else the records of these clusters.
+	// Requests the records of these clusters; when empty, a digest per cluster.
 	Clusters []string `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// Where the previous page ended; empty for the first page.
+	// End of the previous page; empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -392,7 +464,7 @@ type InventoryRequest struct {
 
 func (x *InventoryRequest) Reset() {
 	*x = InventoryRequest{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[4]
+	mi := &file_hawser_v1_sync_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +476,7 @@ func (x *InventoryRequest) String() string {
 func (*InventoryRequest) ProtoMessage() {}
 
 func (x *InventoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[4]
+	mi := &file_hawser_v1_sync_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +489,7 @@ func (x *InventoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryRequest.ProtoReflect.Descriptor instead.
 func (*InventoryRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{4}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *InventoryRequest) GetClusters() []string {
@@ -444,23 +516,18 @@ type Inventory struct {
 	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,4,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Id of the event that asked.
+	// Id of the event that requested it.
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What the source said of its hub when it last finished a comparison; absent
+	// Hub position that the source reported when it last finished a comparison; absent
 	// when it never did. Only on the first page.
-	LastPosition *HubPosition `protobuf:"bytes,6,opt,name=last_position,json=lastPosition,proto3" json:"last_position,omitempty"`
-	// Nobody asked for it. A source that has asked for a page is told which of the clusters on which the source has works had no
-	// agent for five minutes, first a minute after the subscription began, and when that changes.
-	TellsAbsent bool `protobuf:"varint,7,opt,name=tells_absent,json=tellsAbsent,proto3" json:"tells_absent,omitempty"`
-	// All of them, by name; with a next_page_token more follow in the next event.
-	Absent        []*AbsentCluster `protobuf:"bytes,8,rep,name=absent,proto3" json:"absent,omitempty"`
+	LastPosition  *HubPosition `protobuf:"bytes,6,opt,name=last_position,json=lastPosition,proto3" json:"last_position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Inventory) Reset() {
 	*x = Inventory{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[5]
+	mi := &file_hawser_v1_sync_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +539,7 @@ func (x *Inventory) String() string {
 func (*Inventory) ProtoMessage() {}
 
 func (x *Inventory) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[5]
+	mi := &file_hawser_v1_sync_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +552,7 @@ func (x *Inventory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inventory.ProtoReflect.Descriptor instead.
 func (*Inventory) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{5}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Inventory) GetClusters() []*ClusterDigest {
@@ -530,50 +597,35 @@ func (x *Inventory) GetLastPosition() *HubPosition {
 	return nil
 }
 
-func (x *Inventory) GetTellsAbsent() bool {
-	if x != nil {
-		return x.TellsAbsent
-	}
-	return false
-}
-
-func (x *Inventory) GetAbsent() []*AbsentCluster {
-	if x != nil {
-		return x.Absent
-	}
-	return nil
-}
-
-// AbsentCluster is a cluster of which no agent is connected.
-type AbsentCluster struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Since when; what was before the broker was started does not count.
-	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
-	// None ever came.
-	Never bool `protobuf:"varint,3,opt,name=never,proto3" json:"never,omitempty"`
-	// Why, and what to do, as far as the broker knows: one was refused lately, or
-	// the certificate of the last one has ended. Else empty.
-	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+// DisconnectedClusters is the payload of dev.hawser.sync.v1.disconnected_clusters, broker to
+// source: clusters with works of the source whose agents are disconnected for five minutes.
+// The broker sends them to a source that has requested an inventory: first a minute after the
+// subscription began, and then at each change.
+type DisconnectedClusters struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All of them, by name.
+	Clusters []*DisconnectedCluster `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// The next event has more of them.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AbsentCluster) Reset() {
-	*x = AbsentCluster{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+func (x *DisconnectedClusters) Reset() {
+	*x = DisconnectedClusters{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AbsentCluster) String() string {
+func (x *DisconnectedClusters) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AbsentCluster) ProtoMessage() {}
+func (*DisconnectedClusters) ProtoMessage() {}
 
-func (x *AbsentCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[6]
+func (x *DisconnectedClusters) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,41 +636,99 @@ func (x *AbsentCluster) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AbsentCluster.ProtoReflect.Descriptor instead.
-func (*AbsentCluster) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{6}
+// Deprecated: Use DisconnectedClusters.ProtoReflect.Descriptor instead.
+func (*DisconnectedClusters) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *AbsentCluster) GetCluster() string {
+func (x *DisconnectedClusters) GetClusters() []*DisconnectedCluster {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *DisconnectedClusters) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// DisconnectedCluster is a cluster without a connected agent.
+type DisconnectedCluster struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Time of the disconnect; not before the start of the broker.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// No agent has ever connected.
+	NeverConnected bool `protobuf:"varint,3,opt,name=never_connected,json=neverConnected,proto3" json:"never_connected,omitempty"`
+	// Cause and remedy, if the broker knows them: an agent was rejected recently, or
+	// the certificate of the last one has expired. Else empty.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisconnectedCluster) Reset() {
+	*x = DisconnectedCluster{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisconnectedCluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisconnectedCluster) ProtoMessage() {}
+
+func (x *DisconnectedCluster) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisconnectedCluster.ProtoReflect.Descriptor instead.
+func (*DisconnectedCluster) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DisconnectedCluster) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *AbsentCluster) GetSince() *timestamppb.Timestamp {
+func (x *DisconnectedCluster) GetSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Since
 	}
 	return nil
 }
 
-func (x *AbsentCluster) GetNever() bool {
+func (x *DisconnectedCluster) GetNeverConnected() bool {
 	if x != nil {
-		return x.Never
+		return x.NeverConnected
 	}
 	return false
 }
 
-func (x *AbsentCluster) GetWhy() string {
+func (x *DisconnectedCluster) GetReason() string {
 	if x != nil {
-		return x.Why
+		return x.Reason
 	}
 	return ""
 }
 
-// HubPosition says which hub a source serves, and how far that hub's history
-// had come.
+// HubPosition identifies a hub and a position in its history.
 type HubPosition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UID of the hub's kube-system namespace.
@@ -631,7 +741,7 @@ type HubPosition struct {
 
 func (x *HubPosition) Reset() {
 	*x = HubPosition{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	mi := &file_hawser_v1_sync_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +753,7 @@ func (x *HubPosition) String() string {
 func (*HubPosition) ProtoMessage() {}
 
 func (x *HubPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[7]
+	mi := &file_hawser_v1_sync_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +766,7 @@ func (x *HubPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HubPosition.ProtoReflect.Descriptor instead.
 func (*HubPosition) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{7}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HubPosition) GetUid() string {
@@ -673,13 +783,13 @@ func (x *HubPosition) GetResourceVersion() string {
 	return ""
 }
 
-// Compared is the payload of dev.hawser.sync.v1.compared, source to broker:
-// everything the source owns on these clusters is as it wants it, but for the
-// deletions it withholds.
-type Compared struct {
+// SyncReport is the payload of dev.hawser.sync.v1.sync_report, source to broker:
+// the source has synced these clusters. The store holds exactly its works, except for
+// the deletions that it withholds.
+type SyncReport struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Clusters []*ClusterComparison   `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
-	// Set when the whole comparison is finished and nothing is withheld.
+	Clusters []*ClusterSyncReport   `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Set when the whole comparison is finished and no deletion is withheld.
 	Position *HubPosition `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	// The source serves every cluster and has finished with all of them.
 	AllClusters   bool `protobuf:"varint,3,opt,name=all_clusters,json=allClusters,proto3" json:"all_clusters,omitempty"`
@@ -687,21 +797,21 @@ type Compared struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Compared) Reset() {
-	*x = Compared{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+func (x *SyncReport) Reset() {
+	*x = SyncReport{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Compared) String() string {
+func (x *SyncReport) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Compared) ProtoMessage() {}
+func (*SyncReport) ProtoMessage() {}
 
-func (x *Compared) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[8]
+func (x *SyncReport) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,60 +822,60 @@ func (x *Compared) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Compared.ProtoReflect.Descriptor instead.
-func (*Compared) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{8}
+// Deprecated: Use SyncReport.ProtoReflect.Descriptor instead.
+func (*SyncReport) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *Compared) GetClusters() []*ClusterComparison {
+func (x *SyncReport) GetClusters() []*ClusterSyncReport {
 	if x != nil {
 		return x.Clusters
 	}
 	return nil
 }
 
-func (x *Compared) GetPosition() *HubPosition {
+func (x *SyncReport) GetPosition() *HubPosition {
 	if x != nil {
 		return x.Position
 	}
 	return nil
 }
 
-func (x *Compared) GetAllClusters() bool {
+func (x *SyncReport) GetAllClusters() bool {
 	if x != nil {
 		return x.AllClusters
 	}
 	return false
 }
 
-// ClusterComparison is the outcome for one cluster.
-type ClusterComparison struct {
+// ClusterSyncReport is the result for one cluster.
+type ClusterSyncReport struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Records that the hub lacks and that the source does not dare to delete; a
-	// cluster that has some does not count as compared.
+	// Records that are missing on the hub and whose deletion the source withholds. A
+	// cluster with withheld deletions does not count as synced.
 	Withheld []*WithheldDeletion `protobuf:"bytes,2,rep,name=withheld,proto3" json:"withheld,omitempty"`
-	// Why, one sentence for a person; only with withheld.
+	// Reason, one sentence for the operator; only with withheld.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ClusterComparison) Reset() {
-	*x = ClusterComparison{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+func (x *ClusterSyncReport) Reset() {
+	*x = ClusterSyncReport{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ClusterComparison) String() string {
+func (x *ClusterSyncReport) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ClusterComparison) ProtoMessage() {}
+func (*ClusterSyncReport) ProtoMessage() {}
 
-func (x *ClusterComparison) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[9]
+func (x *ClusterSyncReport) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,26 +886,26 @@ func (x *ClusterComparison) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ClusterComparison.ProtoReflect.Descriptor instead.
-func (*ClusterComparison) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{9}
+// Deprecated: Use ClusterSyncReport.ProtoReflect.Descriptor instead.
+func (*ClusterSyncReport) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *ClusterComparison) GetCluster() string {
+func (x *ClusterSyncReport) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *ClusterComparison) GetWithheld() []*WithheldDeletion {
+func (x *ClusterSyncReport) GetWithheld() []*WithheldDeletion {
 	if x != nil {
 		return x.Withheld
 	}
 	return nil
 }
 
-func (x *ClusterComparison) GetReason() string {
+func (x *ClusterSyncReport) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
@@ -815,7 +925,7 @@ type WithheldDeletion struct {
 
 func (x *WithheldDeletion) Reset() {
 	*x = WithheldDeletion{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[10]
+	mi := &file_hawser_v1_sync_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +937,7 @@ func (x *WithheldDeletion) String() string {
 func (*WithheldDeletion) ProtoMessage() {}
 
 func (x *WithheldDeletion) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[10]
+	mi := &file_hawser_v1_sync_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +950,7 @@ func (x *WithheldDeletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithheldDeletion.ProtoReflect.Descriptor instead.
 func (*WithheldDeletion) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{10}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WithheldDeletion) GetResourceId() string {
@@ -864,7 +974,7 @@ func (x *WithheldDeletion) GetRevision() uint64 {
 	return 0
 }
 
-// ClusterDigest is what a source owns on one cluster.
+// ClusterDigest is the digest of the works of a source on one cluster.
 type ClusterDigest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -875,7 +985,7 @@ type ClusterDigest struct {
 
 func (x *ClusterDigest) Reset() {
 	*x = ClusterDigest{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[11]
+	mi := &file_hawser_v1_sync_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +997,7 @@ func (x *ClusterDigest) String() string {
 func (*ClusterDigest) ProtoMessage() {}
 
 func (x *ClusterDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[11]
+	mi := &file_hawser_v1_sync_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1010,7 @@ func (x *ClusterDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterDigest.ProtoReflect.Descriptor instead.
 func (*ClusterDigest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{11}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClusterDigest) GetCluster() string {
@@ -917,7 +1027,7 @@ func (x *ClusterDigest) GetDigest() *Digest {
 	return nil
 }
 
-// InventoryRecord is one record of the source that asked.
+// InventoryRecord is one record of the source that requested the inventory.
 type InventoryRecord struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Cluster    string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -934,7 +1044,7 @@ type InventoryRecord struct {
 
 func (x *InventoryRecord) Reset() {
 	*x = InventoryRecord{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	mi := &file_hawser_v1_sync_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1056,7 @@ func (x *InventoryRecord) String() string {
 func (*InventoryRecord) ProtoMessage() {}
 
 func (x *InventoryRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[12]
+	mi := &file_hawser_v1_sync_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1069,7 @@ func (x *InventoryRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InventoryRecord.ProtoReflect.Descriptor instead.
 func (*InventoryRecord) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{12}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InventoryRecord) GetCluster() string {
@@ -1011,34 +1121,34 @@ func (x *InventoryRecord) GetTombstone() bool {
 	return false
 }
 
-// Unexplained is the payload of dev.hawser.sync.v1.unexplained, agent to broker:
-// what is on the cluster and no work explains. It replaces the one before on the
-// subscription; empty when there is nothing.
-type Unexplained struct {
+// OrphanReport is the payload of dev.hawser.sync.v1.orphan_report, agent to broker:
+// unowned and shared AppliedManifestWorks of the cluster. It replaces the previous one on the
+// subscription; empty when there are none.
+type OrphanReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 100.
-	Records []*UnexplainedRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	// How many there are besides.
+	Records []*OrphanRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// Number of further ones.
 	More          uint64 `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Unexplained) Reset() {
-	*x = Unexplained{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[13]
+func (x *OrphanReport) Reset() {
+	*x = OrphanReport{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Unexplained) String() string {
+func (x *OrphanReport) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Unexplained) ProtoMessage() {}
+func (*OrphanReport) ProtoMessage() {}
 
-func (x *Unexplained) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[13]
+func (x *OrphanReport) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,57 +1159,56 @@ func (x *Unexplained) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Unexplained.ProtoReflect.Descriptor instead.
-func (*Unexplained) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{13}
+// Deprecated: Use OrphanReport.ProtoReflect.Descriptor instead.
+func (*OrphanReport) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *Unexplained) GetRecords() []*UnexplainedRecord {
+func (x *OrphanReport) GetRecords() []*OrphanRecord {
 	if x != nil {
 		return x.Records
 	}
 	return nil
 }
 
-func (x *Unexplained) GetMore() uint64 {
+func (x *OrphanReport) GetMore() uint64 {
 	if x != nil {
 		return x.More
 	}
 	return 0
 }
 
-// UnexplainedRecord is one AppliedManifestWork.
-type UnexplainedRecord struct {
+// OrphanRecord is one AppliedManifestWork.
+type OrphanRecord struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Uid     string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Created *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created,proto3" json:"created,omitempty"`
-	// On its list.
+	// Number of its applied resources.
 	Objects uint64 `protobuf:"varint,4,opt,name=objects,proto3" json:"objects,omitempty"`
-	// It is another hub's and has objects that works of this one have too; else it
-	// is nobody's.
+	// It belongs to another hub and has objects of works of this hub. False: it is unowned.
 	Shared bool `protobuf:"varint,5,opt,name=shared,proto3" json:"shared,omitempty"`
-	// What became of a resolve that could not be carried out, one sentence.
+	// Result of a resolve_orphan that could not be carried out, one sentence.
 	Outcome       string `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *UnexplainedRecord) Reset() {
-	*x = UnexplainedRecord{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[14]
+func (x *OrphanRecord) Reset() {
+	*x = OrphanRecord{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *UnexplainedRecord) String() string {
+func (x *OrphanRecord) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*UnexplainedRecord) ProtoMessage() {}
+func (*OrphanRecord) ProtoMessage() {}
 
-func (x *UnexplainedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[14]
+func (x *OrphanRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,80 +1219,80 @@ func (x *UnexplainedRecord) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use UnexplainedRecord.ProtoReflect.Descriptor instead.
-func (*UnexplainedRecord) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{14}
+// Deprecated: Use OrphanRecord.ProtoReflect.Descriptor instead.
+func (*OrphanRecord) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *UnexplainedRecord) GetUid() string {
+func (x *OrphanRecord) GetUid() string {
 	if x != nil {
 		return x.Uid
 	}
 	return ""
 }
 
-func (x *UnexplainedRecord) GetName() string {
+func (x *OrphanRecord) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *UnexplainedRecord) GetCreated() *timestamppb.Timestamp {
+func (x *OrphanRecord) GetCreated() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Created
 	}
 	return nil
 }
 
-func (x *UnexplainedRecord) GetObjects() uint64 {
+func (x *OrphanRecord) GetObjects() uint64 {
 	if x != nil {
 		return x.Objects
 	}
 	return 0
 }
 
-func (x *UnexplainedRecord) GetShared() bool {
+func (x *OrphanRecord) GetShared() bool {
 	if x != nil {
 		return x.Shared
 	}
 	return false
 }
 
-func (x *UnexplainedRecord) GetOutcome() string {
+func (x *OrphanRecord) GetOutcome() string {
 	if x != nil {
 		return x.Outcome
 	}
 	return ""
 }
 
-// Resolve is the payload of dev.hawser.sync.v1.resolve, broker to agent: an
-// operator wants an AppliedManifestWork that is nobody's removed or adopted.
-type Resolve struct {
+// ResolveOrphan is the payload of dev.hawser.sync.v1.resolve_orphan, broker to agent: an
+// operator has an unowned AppliedManifestWork removed or adopted.
+type ResolveOrphan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Uid   string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Let the work of its name have it, instead of removing it and its objects.
+	// The work of the same name adopts it. False: the agent removes it and its objects.
 	Adopt         bool `protobuf:"varint,3,opt,name=adopt,proto3" json:"adopt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Resolve) Reset() {
-	*x = Resolve{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[15]
+func (x *ResolveOrphan) Reset() {
+	*x = ResolveOrphan{}
+	mi := &file_hawser_v1_sync_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Resolve) String() string {
+func (x *ResolveOrphan) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Resolve) ProtoMessage() {}
+func (*ResolveOrphan) ProtoMessage() {}
 
-func (x *Resolve) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[15]
+func (x *ResolveOrphan) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_sync_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,46 +1303,45 @@ func (x *Resolve) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Resolve.ProtoReflect.Descriptor instead.
-func (*Resolve) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{15}
+// Deprecated: Use ResolveOrphan.ProtoReflect.Descriptor instead.
+func (*ResolveOrphan) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *Resolve) GetUid() string {
+func (x *ResolveOrphan) GetUid() string {
 	if x != nil {
 		return x.Uid
 	}
 	return ""
 }
 
-func (x *Resolve) GetName() string {
+func (x *ResolveOrphan) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *Resolve) GetAdopt() bool {
+func (x *ResolveOrphan) GetAdopt() bool {
 	if x != nil {
 		return x.Adopt
 	}
 	return false
 }
 
-// ErrorDetail travels in the details of a gRPC status.
+// ErrorDetail is part of the details of a gRPC status.
 type ErrorDetail struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	NextStep NextStep               `protobuf:"varint,1,opt,name=next_step,json=nextStep,proto3,enum=hawser.v1.NextStep" json:"next_step,omitempty"`
 	// Only with NEXT_STEP_BACK_OFF.
 	Delay *durationpb.Duration `protobuf:"bytes,2,opt,name=delay,proto3" json:"delay,omitempty"`
-	// The context attribute the error is about, without "ce-"; may be empty.
+	// The context attribute that the error is about, without "ce-"; may be empty.
 	Attribute string `protobuf:"bytes,3,opt,name=attribute,proto3" json:"attribute,omitempty"`
-	// What a person should do, one sentence.
+	// Advice for the operator, one sentence.
 	Hint string `protobuf:"bytes,4,opt,name=hint,proto3" json:"hint,omitempty"`
-	// It is about what comes for the same cluster, and about nothing else that the
-	// party sends.
+	// The error applies only to events for the same cluster.
 	ClusterOnly bool `protobuf:"varint,5,opt,name=cluster_only,json=clusterOnly,proto3" json:"cluster_only,omitempty"`
-	// The broker has no room on its disk, whoever asks, until a person makes some.
+	// The broker's disk is full. It rejects every client until an operator frees space.
 	Full          bool `protobuf:"varint,6,opt,name=full,proto3" json:"full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1241,7 +1349,7 @@ type ErrorDetail struct {
 
 func (x *ErrorDetail) Reset() {
 	*x = ErrorDetail{}
-	mi := &file_hawser_v1_sync_proto_msgTypes[16]
+	mi := &file_hawser_v1_sync_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1361,7 @@ func (x *ErrorDetail) String() string {
 func (*ErrorDetail) ProtoMessage() {}
 
 func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_sync_proto_msgTypes[16]
+	mi := &file_hawser_v1_sync_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1374,7 @@ func (x *ErrorDetail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorDetail.ProtoReflect.Descriptor instead.
 func (*ErrorDetail) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{16}
+	return file_hawser_v1_sync_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ErrorDetail) GetNextStep() NextStep {
@@ -1315,31 +1423,33 @@ var File_hawser_v1_sync_proto protoreflect.FileDescriptor
 
 const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\n" +
-	"\x14hawser/v1/sync.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"N\n" +
-	"\x06Cursor\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\tR\x04term\x12\x1a\n" +
+	"\x14hawser/v1/sync.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"a\n" +
+	"\x06Cursor\x12\x19\n" +
+	"\bstore_id\x18\x01 \x01(\tR\astoreId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\"0\n" +
 	"\x06Digest\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x10\n" +
-	"\x03sum\x18\x02 \x01(\fR\x03sum\"\x96\x02\n" +
+	"\x03sum\x18\x02 \x01(\fR\x03sum\"\xb2\x02\n" +
 	"\n" +
 	"Checkpoint\x12)\n" +
 	"\x06cursor\x18\x01 \x01(\v2\x11.hawser.v1.CursorR\x06cursor\x12)\n" +
 	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\x12.\n" +
-	"\x13highest_sequence_id\x18\x03 \x01(\tR\x11highestSequenceId\x12)\n" +
-	"\x10compared_sources\x18\x04 \x03(\tR\x0fcomparedSources\x12\x16\n" +
-	"\x06listed\x18\x05 \x01(\bR\x06listed\x12\x18\n" +
-	"\aorphans\x18\x06 \x03(\tR\aorphans\x12%\n" +
-	"\x0eanswered_lists\x18\a \x01(\x04R\ransweredLists\"w\n" +
+	"\x13highest_sequence_id\x18\x03 \x01(\tR\x11highestSequenceId\x12%\n" +
+	"\x0esynced_sources\x18\x04 \x03(\tR\rsyncedSources\x12#\n" +
+	"\rlist_answered\x18\x05 \x01(\bR\flistAnswered\x12\x18\n" +
+	"\aorphans\x18\x06 \x03(\tR\aorphans\x128\n" +
+	"\x18answered_status_requests\x18\a \x01(\x04R\x16answeredStatusRequests\"[\n" +
 	"\x03Ack\x12)\n" +
 	"\x06cursor\x18\x01 \x01(\v2\x11.hawser.v1.CursorR\x06cursor\x12)\n" +
-	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\x12\x1a\n" +
-	"\bfarewell\x18\x03 \x01(\bR\bfarewell\"M\n" +
+	"\x06digest\x18\x02 \x01(\v2\x11.hawser.v1.DigestR\x06digest\"6\n" +
+	"\tKeepalive\x12)\n" +
+	"\x06digest\x18\x01 \x01(\v2\x11.hawser.v1.DigestR\x06digest\"\t\n" +
+	"\aGoodbye\"M\n" +
 	"\x10InventoryRequest\x12\x1a\n" +
 	"\bclusters\x18\x01 \x03(\tR\bclusters\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xec\x02\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x97\x02\n" +
 	"\tInventory\x124\n" +
 	"\bclusters\x18\x01 \x03(\v2\x18.hawser.v1.ClusterDigestR\bclusters\x124\n" +
 	"\arecords\x18\x02 \x03(\v2\x1a.hawser.v1.InventoryRecordR\arecords\x12\x1a\n" +
@@ -1347,22 +1457,24 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x04 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12;\n" +
-	"\rlast_position\x18\x06 \x01(\v2\x16.hawser.v1.HubPositionR\flastPosition\x12!\n" +
-	"\ftells_absent\x18\a \x01(\bR\vtellsAbsent\x120\n" +
-	"\x06absent\x18\b \x03(\v2\x18.hawser.v1.AbsentClusterR\x06absent\"\x83\x01\n" +
-	"\rAbsentCluster\x12\x18\n" +
+	"\rlast_position\x18\x06 \x01(\v2\x16.hawser.v1.HubPositionR\flastPosition\"f\n" +
+	"\x14DisconnectedClusters\x12:\n" +
+	"\bclusters\x18\x01 \x03(\v2\x1e.hawser.v1.DisconnectedClusterR\bclusters\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xa2\x01\n" +
+	"\x13DisconnectedCluster\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
-	"\x05never\x18\x03 \x01(\bR\x05never\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"J\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12'\n" +
+	"\x0fnever_connected\x18\x03 \x01(\bR\x0eneverConnected\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"J\n" +
 	"\vHubPosition\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12)\n" +
-	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\x9b\x01\n" +
-	"\bCompared\x128\n" +
-	"\bclusters\x18\x01 \x03(\v2\x1c.hawser.v1.ClusterComparisonR\bclusters\x122\n" +
+	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\x9d\x01\n" +
+	"\n" +
+	"SyncReport\x128\n" +
+	"\bclusters\x18\x01 \x03(\v2\x1c.hawser.v1.ClusterSyncReportR\bclusters\x122\n" +
 	"\bposition\x18\x02 \x01(\v2\x16.hawser.v1.HubPositionR\bposition\x12!\n" +
 	"\fall_clusters\x18\x03 \x01(\bR\vallClusters\"~\n" +
-	"\x11ClusterComparison\x12\x18\n" +
+	"\x11ClusterSyncReport\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x127\n" +
 	"\bwithheld\x18\x02 \x03(\v2\x1b.hawser.v1.WithheldDeletionR\bwithheld\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"c\n" +
@@ -1382,18 +1494,18 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x10\n" +
 	"\x03tag\x18\x05 \x01(\fR\x03tag\x12\x1a\n" +
 	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x1c\n" +
-	"\ttombstone\x18\a \x01(\bR\ttombstone\"Y\n" +
-	"\vUnexplained\x126\n" +
-	"\arecords\x18\x01 \x03(\v2\x1c.hawser.v1.UnexplainedRecordR\arecords\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\x04R\x04more\"\xbb\x01\n" +
-	"\x11UnexplainedRecord\x12\x10\n" +
+	"\ttombstone\x18\a \x01(\bR\ttombstone\"U\n" +
+	"\fOrphanReport\x121\n" +
+	"\arecords\x18\x01 \x03(\v2\x17.hawser.v1.OrphanRecordR\arecords\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\x04R\x04more\"\xb6\x01\n" +
+	"\fOrphanRecord\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x124\n" +
 	"\acreated\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x18\n" +
 	"\aobjects\x18\x04 \x01(\x04R\aobjects\x12\x16\n" +
 	"\x06shared\x18\x05 \x01(\bR\x06shared\x12\x18\n" +
-	"\aoutcome\x18\x06 \x01(\tR\aoutcome\"E\n" +
-	"\aResolve\x12\x10\n" +
+	"\aoutcome\x18\x06 \x01(\tR\aoutcome\"K\n" +
+	"\rResolveOrphan\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"\xd9\x01\n" +
@@ -1424,52 +1536,56 @@ func file_hawser_v1_sync_proto_rawDescGZIP() []byte {
 }
 
 var file_hawser_v1_sync_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_hawser_v1_sync_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_hawser_v1_sync_proto_goTypes = []any{
 	(NextStep)(0),                 // 0: hawser.v1.NextStep
 	(*Cursor)(nil),                // 1: hawser.v1.Cursor
 	(*Digest)(nil),                // 2: hawser.v1.Digest
 	(*Checkpoint)(nil),            // 3: hawser.v1.Checkpoint
 	(*Ack)(nil),                   // 4: hawser.v1.Ack
-	(*InventoryRequest)(nil),      // 5: hawser.v1.InventoryRequest
-	(*Inventory)(nil),             // 6: hawser.v1.Inventory
-	(*AbsentCluster)(nil),         // 7: hawser.v1.AbsentCluster
-	(*HubPosition)(nil),           // 8: hawser.v1.HubPosition
-	(*Compared)(nil),              // 9: hawser.v1.Compared
-	(*ClusterComparison)(nil),     // 10: hawser.v1.ClusterComparison
-	(*WithheldDeletion)(nil),      // 11: hawser.v1.WithheldDeletion
-	(*ClusterDigest)(nil),         // 12: hawser.v1.ClusterDigest
-	(*InventoryRecord)(nil),       // 13: hawser.v1.InventoryRecord
-	(*Unexplained)(nil),           // 14: hawser.v1.Unexplained
-	(*UnexplainedRecord)(nil),     // 15: hawser.v1.UnexplainedRecord
-	(*Resolve)(nil),               // 16: hawser.v1.Resolve
-	(*ErrorDetail)(nil),           // 17: hawser.v1.ErrorDetail
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*Keepalive)(nil),             // 5: hawser.v1.Keepalive
+	(*Goodbye)(nil),               // 6: hawser.v1.Goodbye
+	(*InventoryRequest)(nil),      // 7: hawser.v1.InventoryRequest
+	(*Inventory)(nil),             // 8: hawser.v1.Inventory
+	(*DisconnectedClusters)(nil),  // 9: hawser.v1.DisconnectedClusters
+	(*DisconnectedCluster)(nil),   // 10: hawser.v1.DisconnectedCluster
+	(*HubPosition)(nil),           // 11: hawser.v1.HubPosition
+	(*SyncReport)(nil),            // 12: hawser.v1.SyncReport
+	(*ClusterSyncReport)(nil),     // 13: hawser.v1.ClusterSyncReport
+	(*WithheldDeletion)(nil),      // 14: hawser.v1.WithheldDeletion
+	(*ClusterDigest)(nil),         // 15: hawser.v1.ClusterDigest
+	(*InventoryRecord)(nil),       // 16: hawser.v1.InventoryRecord
+	(*OrphanReport)(nil),          // 17: hawser.v1.OrphanReport
+	(*OrphanRecord)(nil),          // 18: hawser.v1.OrphanRecord
+	(*ResolveOrphan)(nil),         // 19: hawser.v1.ResolveOrphan
+	(*ErrorDetail)(nil),           // 20: hawser.v1.ErrorDetail
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
 }
 var file_hawser_v1_sync_proto_depIdxs = []int32{
 	1,  // 0: hawser.v1.Checkpoint.cursor:type_name -> hawser.v1.Cursor
 	2,  // 1: hawser.v1.Checkpoint.digest:type_name -> hawser.v1.Digest
 	1,  // 2: hawser.v1.Ack.cursor:type_name -> hawser.v1.Cursor
 	2,  // 3: hawser.v1.Ack.digest:type_name -> hawser.v1.Digest
-	12, // 4: hawser.v1.Inventory.clusters:type_name -> hawser.v1.ClusterDigest
-	13, // 5: hawser.v1.Inventory.records:type_name -> hawser.v1.InventoryRecord
-	8,  // 6: hawser.v1.Inventory.last_position:type_name -> hawser.v1.HubPosition
-	7,  // 7: hawser.v1.Inventory.absent:type_name -> hawser.v1.AbsentCluster
-	18, // 8: hawser.v1.AbsentCluster.since:type_name -> google.protobuf.Timestamp
-	10, // 9: hawser.v1.Compared.clusters:type_name -> hawser.v1.ClusterComparison
-	8,  // 10: hawser.v1.Compared.position:type_name -> hawser.v1.HubPosition
-	11, // 11: hawser.v1.ClusterComparison.withheld:type_name -> hawser.v1.WithheldDeletion
-	2,  // 12: hawser.v1.ClusterDigest.digest:type_name -> hawser.v1.Digest
-	15, // 13: hawser.v1.Unexplained.records:type_name -> hawser.v1.UnexplainedRecord
-	18, // 14: hawser.v1.UnexplainedRecord.created:type_name -> google.protobuf.Timestamp
-	0,  // 15: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
-	19, // 16: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	2,  // 4: hawser.v1.Keepalive.digest:type_name -> hawser.v1.Digest
+	15, // 5: hawser.v1.Inventory.clusters:type_name -> hawser.v1.ClusterDigest
+	16, // 6: hawser.v1.Inventory.records:type_name -> hawser.v1.InventoryRecord
+	11, // 7: hawser.v1.Inventory.last_position:type_name -> hawser.v1.HubPosition
+	10, // 8: hawser.v1.DisconnectedClusters.clusters:type_name -> hawser.v1.DisconnectedCluster
+	21, // 9: hawser.v1.DisconnectedCluster.since:type_name -> google.protobuf.Timestamp
+	13, // 10: hawser.v1.SyncReport.clusters:type_name -> hawser.v1.ClusterSyncReport
+	11, // 11: hawser.v1.SyncReport.position:type_name -> hawser.v1.HubPosition
+	14, // 12: hawser.v1.ClusterSyncReport.withheld:type_name -> hawser.v1.WithheldDeletion
+	2,  // 13: hawser.v1.ClusterDigest.digest:type_name -> hawser.v1.Digest
+	18, // 14: hawser.v1.OrphanReport.records:type_name -> hawser.v1.OrphanRecord
+	21, // 15: hawser.v1.OrphanRecord.created:type_name -> google.protobuf.Timestamp
+	0,  // 16: hawser.v1.ErrorDetail.next_step:type_name -> hawser.v1.NextStep
+	22, // 17: hawser.v1.ErrorDetail.delay:type_name -> google.protobuf.Duration
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_sync_proto_init() }
@@ -1483,7 +1599,7 @@ func file_hawser_v1_sync_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_sync_proto_rawDesc), len(file_hawser_v1_sync_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

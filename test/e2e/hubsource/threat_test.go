@@ -134,7 +134,7 @@ func (l *liar) Publish(_ context.Context, _ transport.Peer, event []byte, _ stri
 	switch e.Type() {
 	case codec.TypeRegistrationObjects:
 		m, err := codec.ParseRegistrationObjects(e)
-		l.listed = l.listed || m.GetListed()
+		l.listed = l.listed || m.GetSnapshotComplete()
 		return transport.Receipt{}, err
 	case codec.TypeRegistrationAnswer:
 		m, err := codec.ParseRegistrationAnswer(e)
@@ -235,7 +235,7 @@ func (l *liar) send(name string, x lie) *hawserv1.RegistrationAnswer {
 	l.mu.Lock()
 	l.answers[name] = answer
 	l.mu.Unlock()
-	l.out <- &hawserv1.RegistrationRequest{Id: name, What: &hawserv1.RegistrationRequest_Ask{Ask: &hawserv1.RegistrationAsk{
+	l.out <- &hawserv1.RegistrationRequest{Id: name, Request: &hawserv1.RegistrationRequest_AgentRequest{AgentRequest: &hawserv1.AgentRequest{
 		Event: raw, Cluster: x.cluster, User: x.user, Groups: x.groups, Bootstrap: x.bootstrap,
 	}}}
 	select {
@@ -334,7 +334,7 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 		return nil
 	})
 	// Renewals of a cluster that is not accepted make no Lease.
-	l.out <- &hawserv1.RegistrationRequest{What: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{
+	l.out <- &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{
 		Renewals: []*hawserv1.LeaseRenewal{{Cluster: "waits"}, {Cluster: "kube-system"}},
 	}}}
 	after := h.has()

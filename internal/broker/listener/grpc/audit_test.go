@@ -36,7 +36,7 @@ func TestSeen(t *testing.T) {
 		return transport.Receipt{}, &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop, Message: "not your cluster"}
 	}
 	b := testkit.StartBroker(t, testkit.Options{})
-	f, ca := limited(t, denies, func(c *grpc.Config) { c.Audit, c.Registry, c.Inspector = stream, registry, b.Broker })
+	f, ca := limited(t, denies, func(c *grpc.Config) { c.Audit, c.Registry, c.AdminHandler = stream, registry, b.Broker })
 	call := func(cert x509.Certificate, from *testkit.CA) {
 		cert.Subject = pkix.Name{CommonName: "system:open-cluster-management:cluster1"}
 		cc := dial(t, f.addr, ca.Showing(from.Sign(cert)))
@@ -50,14 +50,14 @@ func TestSeen(t *testing.T) {
 	agent := dial(t, f.addr, ca.Client(agent1))
 	for _, err := range []error{
 		checkHealth(t.Context(), dial(t, f.addr, ca.Anonymous()), "")[0].err,
-		backup(t.Context(), hawserv1.NewInspectionServiceClient(agent)),
+		backup(t.Context(), hawserv1.NewAdminServiceClient(agent)),
 		publishEverything(t.Context(), agent, "other")[0].err,
 	} {
 		if code := status.Code(err); code != codes.Unauthenticated && code != codes.PermissionDenied {
 			t.Errorf("not refused: %v", err)
 		}
 	}
-	ops := hawserv1.NewInspectionServiceClient(dial(t, f.addr, ca.Client(operator)))
+	ops := hawserv1.NewAdminServiceClient(dial(t, f.addr, ca.Client(operator)))
 	if _, err := ops.Allow(t.Context(), &hawserv1.AllowRequest{Subject: "agent/x"}); status.Code(err) != codes.NotFound {
 		t.Error(err)
 	}
@@ -125,7 +125,7 @@ func TestSeen(t *testing.T) {
 }
 
 // backup asks for one and returns its error.
-func backup(ctx context.Context, c hawserv1.InspectionServiceClient) error {
+func backup(ctx context.Context, c hawserv1.AdminServiceClient) error {
 	s, err := c.Backup(ctx, &hawserv1.BackupRequest{})
 	if err == nil {
 		_, err = s.Recv()

@@ -88,61 +88,61 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      reflectV1,
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": reflectV1Alpha,
 
-	authz.ListClusters: listed("list clusters", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
+	authz.ListClusters: listed("list clusters", func(ctx context.Context, c adminClient) (ggrpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
 		return c.ListClusters(ctx, &hawserv1.ListClustersRequest{})
 	}),
-	authz.ListWorks: listed("list works", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
+	authz.ListWorks: listed("list works", func(ctx context.Context, c adminClient) (ggrpc.ServerStreamingClient[hawserv1.ListWorksResponse], error) {
 		return c.ListWorks(ctx, &hawserv1.ListWorksRequest{})
 	}),
-	authz.ListOrphans: listed("list orphans", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListOrphansResponse], error) {
-		return c.ListOrphans(ctx, &hawserv1.ListOrphansRequest{})
+	authz.ListDiscrepancies: listed("list discrepancies", func(ctx context.Context, c adminClient) (ggrpc.ServerStreamingClient[hawserv1.ListDiscrepanciesResponse], error) {
+		return c.ListDiscrepancies(ctx, &hawserv1.ListDiscrepanciesRequest{})
 	}),
-	authz.ListLimits: listed("list limits", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListLimitsResponse], error) {
-		return c.ListLimits(ctx, &hawserv1.ListLimitsRequest{})
+	authz.ListQuotas: listed("list quotas", func(ctx context.Context, c adminClient) (ggrpc.ServerStreamingClient[hawserv1.ListQuotasResponse], error) {
+		return c.ListQuotas(ctx, &hawserv1.ListQuotasRequest{})
 	}),
-	authz.Backup: listed("backup", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.BackupResponse], error) {
+	authz.Backup: listed("backup", func(ctx context.Context, c adminClient) (ggrpc.ServerStreamingClient[hawserv1.BackupResponse], error) {
 		return c.Backup(ctx, &hawserv1.BackupRequest{})
 	}),
-	authz.ListDenials: listed("list denials", func(ctx context.Context, c inspector) (ggrpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
+	authz.ListDenials: listed("list denials", func(ctx context.Context, c adminClient) (ggrpc.ServerStreamingClient[hawserv1.ListDenialsResponse], error) {
 		return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	}),
-	authz.Deny: requestedCall("deny", func(ctx context.Context, c inspector) error {
+	authz.Deny: requestedCall("deny", func(ctx context.Context, c adminClient) error {
 		_, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: "agent/nobody"})
 		return err
 	}),
-	authz.Allow: requestedCall("allow", func(ctx context.Context, c inspector) error {
+	authz.Allow: requestedCall("allow", func(ctx context.Context, c adminClient) error {
 		_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/nobody"})
 		return err
 	}),
-	authz.ForgetWork: requestedCall("forget work", func(ctx context.Context, c inspector) error {
-		_, err := c.ForgetWork(ctx, &hawserv1.ForgetWorkRequest{Cluster: "me", ResourceId: "nothing"})
+	authz.ForceDeleteWork: requestedCall("force-delete work", func(ctx context.Context, c adminClient) error {
+		_, err := c.ForceDeleteWork(ctx, &hawserv1.ForceDeleteWorkRequest{Cluster: "me", ResourceId: "nothing"})
 		return err
 	}),
-	authz.ForgetCluster: requestedCall("forget cluster", func(ctx context.Context, c inspector) error {
-		_, err := c.ForgetCluster(ctx, &hawserv1.ForgetClusterRequest{Cluster: "nowhere"})
+	authz.UnbindCluster: requestedCall("unbind cluster", func(ctx context.Context, c adminClient) error {
+		_, err := c.UnbindCluster(ctx, &hawserv1.UnbindClusterRequest{Cluster: "nowhere"})
 		return err
 	}),
-	authz.Adopt: requestedCall("adopt", func(ctx context.Context, c inspector) error {
-		_, err := c.Adopt(ctx, &hawserv1.AdoptRequest{Cluster: "me", ResourceId: "nothing", Source: "me"})
+	authz.TransferWork: requestedCall("transfer work", func(ctx context.Context, c adminClient) error {
+		_, err := c.TransferWork(ctx, &hawserv1.TransferWorkRequest{Cluster: "me", ResourceId: "nothing", Source: "me"})
 		return err
 	}),
-	authz.Approve: requestedCall("approve", func(ctx context.Context, c inspector) error {
+	authz.Approve: requestedCall("approve", func(ctx context.Context, c adminClient) error {
 		_, err := c.Approve(ctx, &hawserv1.ApproveRequest{Source: "me", Cluster: "me"})
 		return err
 	}),
-	authz.Resolve: requestedCall("resolve", func(ctx context.Context, c inspector) error {
-		_, err := c.Resolve(ctx, &hawserv1.ResolveRequest{Cluster: "me"}) // without a uid
+	authz.ResolveOrphan: requestedCall("resolve orphan", func(ctx context.Context, c adminClient) error {
+		_, err := c.ResolveOrphan(ctx, &hawserv1.ResolveOrphanRequest{Cluster: "me"}) // without a uid
 		return err
 	}),
 }
 
-type inspector = hawserv1.InspectionServiceClient
+type adminClient = hawserv1.AdminServiceClient
 
-// requestedCall probes a unary call of the inspection service. That there is nothing to
+// requestedCall probes a unary call of the admin service. That there is nothing to
 // do it with is an answer for those who may ask.
-func requestedCall(what string, call func(context.Context, inspector) error) func(context.Context, *ggrpc.ClientConn, string) []attempt {
+func requestedCall(what string, call func(context.Context, adminClient) error) func(context.Context, *ggrpc.ClientConn, string) []attempt {
 	return func(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
-		err := call(ctx, hawserv1.NewInspectionServiceClient(cc))
+		err := call(ctx, hawserv1.NewAdminServiceClient(cc))
 		if code := status.Code(err); code == codes.NotFound || code == codes.InvalidArgument {
 			err = nil
 		}
@@ -151,8 +151,8 @@ func requestedCall(what string, call func(context.Context, inspector) error) fun
 }
 
 // listed probes a streaming call of it.
-func listed[T any](what string, call func(context.Context, inspector) (ggrpc.ServerStreamingClient[T], error)) func(context.Context, *ggrpc.ClientConn, string) []attempt {
-	return requestedCall(what, func(ctx context.Context, c inspector) error {
+func listed[T any](what string, call func(context.Context, adminClient) (ggrpc.ServerStreamingClient[T], error)) func(context.Context, *ggrpc.ClientConn, string) []attempt {
+	return requestedCall(what, func(ctx context.Context, c adminClient) error {
 		s, err := call(ctx, c)
 		for err == nil {
 			_, err = s.Recv()
@@ -202,17 +202,17 @@ var decisions = map[string][]string{
 	"reflection":                     {"agent", "source", "operator", "viewer", "bootstrap"},
 	"list clusters":                  {"operator", "viewer"},
 	"list works":                     {"operator", "viewer"},
-	"list orphans":                   {"operator", "viewer"},
+	"list discrepancies":             {"operator", "viewer"},
 	"list denials":                   {"operator", "viewer"},
 	"deny":                           {"operator"},
 	"allow":                          {"operator"},
-	"list limits":                    {"operator", "viewer"},
+	"list quotas":                    {"operator", "viewer"},
 	"backup":                         {"operator"},
-	"forget work":                    {"operator"},
-	"forget cluster":                 {"operator"},
-	"adopt":                          {"operator"},
+	"force-delete work":              {"operator"},
+	"unbind cluster":                 {"operator"},
+	"transfer work":                  {"operator"},
 	"approve":                        {"operator"},
-	"resolve":                        {"operator"},
+	"resolve orphan":                 {"operator"},
 }
 
 // addRegistration adds those of the data types of registration. Who joins asks for a cluster that is
@@ -505,7 +505,7 @@ func TestViewer_IsShownNoPayload(t *testing.T) {
 		}
 		return found
 	}
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(hawserv1.InspectionService_ServiceDesc.ServiceName))
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(hawserv1.AdminService_ServiceDesc.ServiceName))
 	if err != nil {
 		t.Fatal(err)
 	}

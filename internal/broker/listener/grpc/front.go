@@ -64,8 +64,8 @@ type Config struct {
 	listener.Config
 
 	Server transport.Server
-	// Inspector answers the inspection service; nil: it is not served.
-	Inspector Inspector
+	// AdminHandler answers the admin service; nil: it is not served.
+	AdminHandler AdminHandler
 
 	// PublishTimeout is how long a call may take that is one request and one
 	// answer, from its headers on; a caller may give it less.
@@ -113,8 +113,8 @@ func (f *Front) server() *ggrpc.Server {
 	s := ggrpc.NewServer(f.options()...)
 	s.RegisterService(&serviceDesc, f)
 	grpc_health_v1.RegisterHealthServer(s, f.health)
-	if f.cfg.Inspector != nil {
-		hawserv1.RegisterInspectionServiceServer(s, inspection{to: f.cfg.Inspector})
+	if f.cfg.AdminHandler != nil {
+		hawserv1.RegisterAdminServiceServer(s, adminService{to: f.cfg.AdminHandler})
 	}
 	reflection.Register(s)
 	return s
@@ -256,9 +256,9 @@ func (f *Front) audit(ctx context.Context, method string, req any, err error) {
 	}
 }
 
-// inspectionMethods begins the methods of the inspection service, of which those
+// inspectionMethods begins the methods of the admin service, of which those
 // that are not lists change something.
-var inspectionMethods = "/" + hawserv1.InspectionService_ServiceDesc.ServiceName + "/"
+var inspectionMethods = "/" + hawserv1.AdminService_ServiceDesc.ServiceName + "/"
 
 // panicked is the answer to a call that panicked.
 func (f *Front) panicked(_ context.Context, p any) error {

@@ -212,8 +212,8 @@ func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	return s.data.Subscribed(dt, cluster)
 }
 
-// ForgetCluster implements [store.Store].
-func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
+// UnbindCluster implements [store.Store].
+func (s *Store) UnbindCluster(ctx context.Context, cluster string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

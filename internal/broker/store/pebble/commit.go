@@ -52,8 +52,8 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	})
 }
 
-// ForgetCluster implements [store.Store].
-func (s *Store) ForgetCluster(ctx context.Context, cluster string) error {
+// UnbindCluster implements [store.Store].
+func (s *Store) UnbindCluster(ctx context.Context, cluster string) error {
 	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
 		for p := range s.subscribed {
 			if p.Cluster == cluster {

@@ -21,7 +21,7 @@ func Draw(t *rapid.T, clusters []string, revision func(store.Key) uint64) store.
 	o := store.Op{
 		Kind: rapid.SampledFrom([]store.OpKind{
 			store.PutSpec, store.PutSpec, store.PutSpec, store.PutSpec, store.PutStatus, store.PutStatus,
-			store.CollectTombstone, store.Forget, store.Drop, store.Adopt, store.TakeOver,
+			store.CollectTombstone, store.Forget, store.Drop, store.Transfer, store.TakeOver,
 		}).Draw(t, "kind"),
 		Key: store.Key{
 			DataType: codec.ManifestBundles, Cluster: pick("cluster", clusters...), ResourceID: pick("id", "u1", "u2", "u3", "u4"),
@@ -46,7 +46,7 @@ func Draw(t *rapid.T, clusters []string, revision func(store.Key) uint64) store.
 		}
 	case store.TakeOver:
 		o.IfRevision = revision(o.Key)
-	case store.CollectTombstone, store.Drop, store.Adopt:
+	case store.CollectTombstone, store.Drop, store.Transfer:
 	}
 	return o
 }

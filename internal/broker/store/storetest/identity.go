@@ -150,7 +150,7 @@ func testSubscribed(t *testing.T, site Site) {
 	b.close()
 	b = open(t, site)
 	diff(t, "reopened", []answer{{"uid9", true}, {"uid2", true}, {"uid3", true}, {}}, requested())
-	if err := b.ForgetCluster(b.context(), "c1"); err != nil {
+	if err := b.UnbindCluster(b.context(), "c1"); err != nil {
 		t.Fatal(err)
 	}
 	diff(t, "forgotten", []answer{{}, {}, {"uid3", true}, {}}, requested())

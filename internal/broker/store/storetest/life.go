@@ -86,7 +86,7 @@ func testClose(t *testing.T, site Site) {
 		"changes":             changes,
 		"scan":                b.Scan(ctx, store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil }),
 		"mark subscribed":     b.MarkSubscribed(ctx, codec.ManifestBundles, "c1", ""),
-		"forget cluster":      b.ForgetCluster(ctx, "c1"),
+		"forget cluster":      b.UnbindCluster(ctx, "c1"),
 		"since":               b.Since(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(store.Meta) error { return nil }),
 		"tombstones":          b.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil }),
 		"graves":              confirmedTombstones,
@@ -255,10 +255,10 @@ func testRandom(t *testing.T, newSite func() Site) {
 				b.bookmark()
 				l.MarkSubscribed(codec.ManifestBundles, "c1", "")
 			case 1:
-				if err := b.ForgetCluster(b.context(), "c1"); err != nil {
+				if err := b.UnbindCluster(b.context(), "c1"); err != nil {
 					rt.Fatal(err)
 				}
-				l.ForgetCluster("c1")
+				l.UnbindCluster("c1")
 			case 2:
 				b.close()
 				b = open(t, site)

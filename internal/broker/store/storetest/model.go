@@ -165,8 +165,8 @@ func (l *Model) MarkSubscribed(dt codec.DataType, cluster, uid string) {
 	}
 }
 
-// ForgetCluster as in [store.Store].
-func (l *Model) ForgetCluster(cluster string) {
+// UnbindCluster as in [store.Store].
+func (l *Model) UnbindCluster(cluster string) {
 	for k := range l.subscribed {
 		if k.cluster == cluster {
 			delete(l.subscribed, k)

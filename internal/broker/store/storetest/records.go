@@ -156,7 +156,7 @@ func testScan(t *testing.T, site Site) {
 	diff(t, "another type", []string{"c1/u1 s1"}, ids(store.Scope{DataType: otherType}))
 	diff(t, "an unknown cluster", []string{}, ids(store.Scope{DataType: codec.ManifestBundles, Cluster: "c3"}))
 	diff(t, "an unknown owner", []string{}, ids(store.Scope{DataType: codec.ManifestBundles, Owner: "s"}))
-	b.accept(store.Op{Kind: store.Adopt, Key: in("c1", "u2"), Owner: "s1"}, store.Op{Kind: store.Drop, Key: in("c1", "u1")})
+	b.accept(store.Op{Kind: store.Transfer, Key: in("c1", "u2"), Owner: "s1"}, store.Op{Kind: store.Drop, Key: in("c1", "u1")})
 	diff(t, "both, after a change of owner", []string{"c1/u2 s1"}, ids(store.Scope{DataType: codec.ManifestBundles, Cluster: "c1", Owner: "s1"}))
 	diff(t, "the former owner", []string{"c1/u10 s1-a"}, ids(store.Scope{DataType: codec.ManifestBundles, Cluster: "c1", Owner: "s1-a"}))
 }

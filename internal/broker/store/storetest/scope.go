@@ -139,7 +139,7 @@ func testUnanswered(t *testing.T, site Site) {
 	diff(t, "what was said later counts", 0, waiting())
 	b.accept(spec(u2, 2), deletion(u2, 2))
 	diff(t, "a deletion is counted as a tombstone", 0, waiting())
-	b.accept(store.Op{Kind: store.Adopt, Key: u1, Owner: "s2"})
+	b.accept(store.Op{Kind: store.Transfer, Key: u1, Owner: "s2"})
 	diff(t, "another owner is nothing new", 0, waiting())
 }
 
@@ -166,7 +166,7 @@ func testClusters(t *testing.T, site Site) {
 	diff(t, "born again", []string{"c1", "c2", "c3"}, known())
 	b.accept(store.Op{Kind: store.Drop, Key: in("c3", "u1")}, store.Op{Kind: store.Drop, Key: in("c2", "u1")})
 	diff(t, "no record is left", []string{"c1"}, known())
-	if err := b.ForgetCluster(t.Context(), "c1"); err != nil {
+	if err := b.UnbindCluster(t.Context(), "c1"); err != nil {
 		t.Fatal(err)
 	}
 	diff(t, "forgotten", 0, len(known()))
@@ -223,7 +223,7 @@ func testSince(t *testing.T, site Site) {
 	b.accept(reportDeleted(u2, 1, 5)) // 12
 	specs("without a grave", "u3 u1", 0)
 	statuses("with a grave", "s1", "u1 u2", 0)
-	b.accept(store.Op{Kind: store.Adopt, Key: u3, Owner: "s1"}) // 13 and 14
+	b.accept(store.Op{Kind: store.Transfer, Key: u3, Owner: "s1"}) // 13 and 14
 	specs("adopted", "u1 u3", 0)
 	statuses("adopted", "s1", "u1 u2 u3", 0)
 	statuses("adopted, the former owner", "s2", "", 0)
@@ -336,7 +336,7 @@ func testTombstones(t *testing.T, site Site) {
 	b.accept(again, store.Op{Kind: store.Drop, Key: waiting})
 	diff(t, "one lives again, one was dropped", 0, len(b.tombstones("c1")))
 	diff(t, "another cluster", "u1", ids(b.tombstones("c2")))
-	b.accept(store.Op{Kind: store.Adopt, Key: in("c2", "u1"), Owner: "s2"})
+	b.accept(store.Op{Kind: store.Transfer, Key: in("c2", "u1"), Owner: "s2"})
 	diff(t, "adopted", "u1", ids(b.tombstones("c2")))
 }
 
@@ -360,7 +360,7 @@ func testConfirmedTombstones(t *testing.T, site Site) {
 	diff(t, "reopened", []store.Key{u2, u1, u3}, b.confirmedTombstones("s1", b.Head().Revision, 10))
 	b.accept(
 		store.Op{Kind: store.CollectTombstone, Key: u2, Owner: "s1"}, spec(u1, 1),
-		store.Op{Kind: store.Adopt, Key: u3, Owner: "s2"},
+		store.Op{Kind: store.Transfer, Key: u3, Owner: "s2"},
 	)
 	diff(t, "acked, born again and adopted", 0, len(b.confirmedTombstones("s1", 1<<63, 10)))
 	diff(t, "of the adopter", []store.Key{u3}, b.confirmedTombstones("s2", 1<<63, 10))
@@ -392,7 +392,7 @@ func testDigests(t *testing.T, site Site) {
 	diff(t, "reopened", want, now("s1"))
 	b.accept(reportDeleted(u1, 1, 1))
 	diff(t, "a cluster with a grave only", want[1:], now("s1"))
-	b.accept(store.Op{Kind: store.Adopt, Key: u2, Owner: "s1"})
+	b.accept(store.Op{Kind: store.Transfer, Key: u2, Owner: "s1"})
 	diff(t, "adopted", []codec.ClusterDigest{on("c1", spec(u2, 1)), want[1]}, now("s1"))
 	diff(t, "nothing is left", 0, len(now("s2")))
 	diff(t, "another type", 0, len(b.Digests(otherType, "s1")))

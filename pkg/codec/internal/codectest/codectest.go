@@ -92,9 +92,13 @@ func payload(t *testing.T, p *cloudeventsv1.CloudEvent) string {
 	message := map[string]proto.Message{
 		"checkpoint":        &hawserv1.Checkpoint{},
 		"ack":               &hawserv1.Ack{},
+		"keepalive":         &hawserv1.Keepalive{},
+		"goodbye":           &hawserv1.Goodbye{},
 		"inventory_request": &hawserv1.InventoryRequest{},
 		"inventory":         &hawserv1.Inventory{},
-		"compared":          &hawserv1.Compared{},
+		"sync_report":       &hawserv1.SyncReport{},
+
+		"disconnected_clusters": &hawserv1.DisconnectedClusters{},
 	}[name]
 	if err := proto.Unmarshal(p.GetBinaryData(), message); err != nil {
 		t.Fatal(err)

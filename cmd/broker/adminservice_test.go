@@ -48,9 +48,9 @@ func (p *process) subscribeAs(uid string) error {
 	return err
 }
 
-// TestForgetCluster: a cluster that was replaced is let in under the old name
+// TestUnbindCluster: a cluster that was replaced is let in under the old name
 // once an operator says so, and not before.
-func TestForgetCluster(t *testing.T) {
+func TestUnbindCluster(t *testing.T) {
 	p := launch(t, "--insecure", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", filepath.Join(t.TempDir(), "store"))
 	defer p.end()
 	if err := p.subscribeAs("old"); err != nil {
@@ -64,7 +64,7 @@ func TestForgetCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = hawserv1.NewInspectionServiceClient(cc).ForgetCluster(t.Context(), &hawserv1.ForgetClusterRequest{Cluster: "c1"})
+	_, err = hawserv1.NewAdminServiceClient(cc).UnbindCluster(t.Context(), &hawserv1.UnbindClusterRequest{Cluster: "c1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := hawserv1.NewInspectionServiceClient(cc).Backup(t.Context(), &hawserv1.BackupRequest{})
+	s, err := hawserv1.NewAdminServiceClient(cc).Backup(t.Context(), &hawserv1.BackupRequest{})
 	var file string
 	for err == nil {
 		var m *hawserv1.BackupResponse

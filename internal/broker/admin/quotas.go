@@ -11,9 +11,9 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListLimits sends a page of what each source, and then each cluster may have, and has.
-func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, send func(*hawserv1.ListLimitsResponse) error) error {
-	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListLimitsResponse]) error {
+// ListQuotas sends a page of what each source, and then each cluster may have, and has.
+func (a *Admin) ListQuotas(ctx context.Context, r *hawserv1.ListQuotasRequest, send func(*hawserv1.ListQuotasResponse) error) error {
+	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListQuotasResponse]) error {
 		for phase, of := range []quota.Scope{quota.Source, quota.Cluster} {
 			for _, row := range a.used(p, phase, of) {
 				p.add(position{phase: phase, scope: store.Scope{Cluster: row.Name}}, a.limitsOf(of, row))
@@ -29,7 +29,7 @@ func (a *Admin) ListLimits(ctx context.Context, r *hawserv1.ListLimitsRequest, s
 
 // used are the rows of a phase that the part has room for; sources that are configured or
 // connected are shown before they have anything.
-func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.Scope) []quota.Row {
+func (a *Admin) used(p *part[hawserv1.ListQuotasResponse], phase int, of quota.Scope) []quota.Row {
 	if phase < p.after.phase {
 		return nil
 	}
@@ -49,13 +49,13 @@ func (a *Admin) used(p *part[hawserv1.ListLimitsResponse], phase int, of quota.S
 	return rows[:min(free, len(rows))]
 }
 
-func (a *Admin) limitsOf(of quota.Scope, row quota.Row) *hawserv1.ListLimitsResponse {
+func (a *Admin) limitsOf(of quota.Scope, row quota.Row) *hawserv1.ListQuotasResponse {
 	terms := a.cfg.Quotas.Of(row.Name)
 	most := terms.Quota.Source
-	l := &hawserv1.ListLimitsResponse{Source: row.Name, Reach: reachOf(terms.Reach)}
+	l := &hawserv1.ListQuotasResponse{Source: row.Name, AllowedClusters: reachOf(terms.Reach)}
 	if of == quota.Cluster {
 		most = terms.Quota.Cluster
-		l = &hawserv1.ListLimitsResponse{Cluster: row.Name, StatusBytes: uint64(row.Statuses), MaxStatusBytes: uint64(most.Bytes)}
+		l = &hawserv1.ListQuotasResponse{Cluster: row.Name, StatusBytes: uint64(row.Statuses), MaxStatusBytes: uint64(most.Bytes)}
 	}
 	l.Works, l.MaxWorks = uint64(row.Works), uint64(most.Works)
 	l.Bytes, l.MaxBytes = uint64(row.Bytes), uint64(most.Bytes)

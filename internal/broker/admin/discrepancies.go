@@ -16,10 +16,10 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListOrphans sends a page of what does not fit together, by cluster: first of works, then
+// ListDiscrepancies sends a page of what does not fit together, by cluster: first of works, then
 // of AppliedManifestWorks.
-func (a *Admin) ListOrphans(ctx context.Context, r *hawserv1.ListOrphansRequest, send func(*hawserv1.ListOrphansResponse) error) error {
-	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListOrphansResponse]) error {
+func (a *Admin) ListDiscrepancies(ctx context.Context, r *hawserv1.ListDiscrepanciesRequest, send func(*hawserv1.ListDiscrepanciesResponse) error) error {
+	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListDiscrepanciesResponse]) error {
 		agents := a.agents.Agents(r.GetCluster())
 		for _, at := range behind(a.orphanScopes(r.GetCluster(), agents), p.after) {
 			if p.full() {
@@ -63,19 +63,19 @@ func (a *Admin) orphanScopes(cluster string, agents []delivery.Agent) (all []pos
 }
 
 // explain is what is sent of a finding.
-func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1.ListOrphansResponse, error) {
-	o := &hawserv1.ListOrphansResponse{
+func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1.ListDiscrepanciesResponse, error) {
+	o := &hawserv1.ListDiscrepanciesResponse{
 		Cluster: f.Scope.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
 	}
 	switch f.Cause {
 	case syncstate.Orphan:
-		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_NO_RECORD
+		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_ORPHAN
 		o.Detail = "the agent holds it, the broker knows nothing of it"
 		if f.Omitted > 0 {
 			o.Detail = fmt.Sprintf("and %d more, which are counted and not named", f.Omitted)
 		}
 	case syncstate.Ahead:
-		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_AHEAD
+		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_AHEAD
 		o.Detail = "the agent holds a newer version, its source has to publish it again"
 		switch r, err := a.cfg.Store.Get(ctx, store.Key{DataType: f.Scope.DataType, Cluster: f.Scope.Cluster, ResourceID: f.ResourceID}); {
 		case errors.Is(err, store.ErrNotFound):
@@ -85,16 +85,16 @@ func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1
 			o.Name, o.Source, o.Revision = r.Name, r.Owner, r.SpecRevision
 		}
 	case syncstate.Withheld:
-		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_WITHHELD
+		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD
 	case syncstate.Quarantined:
-		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_STRANGER
+		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED
 		o.Detail = "cluster " + f.Detail + " comes under this name, which is another cluster's"
 	}
 	return o, nil
 }
 
 // addApplied adds the AppliedManifestWorks of a cluster that no work explains.
-func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, agents []delivery.Agent) {
+func (a *Admin) addApplied(p *part[hawserv1.ListDiscrepanciesResponse], at position, agents []delivery.Agent) {
 	reported := map[string]bool{} // several agents of one cluster see the same
 	for _, s := range agents {
 		if s.Scope.Cluster != at.scope.Cluster {
@@ -107,23 +107,23 @@ func (a *Admin) addApplied(p *part[hawserv1.ListOrphansResponse], at position, a
 			}
 		}
 		if s.Applied.More > 0 {
-			p.add(at, &hawserv1.ListOrphansResponse{
-				Cluster: s.Scope.Cluster, Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER,
+			p.add(at, &hawserv1.ListDiscrepanciesResponse{
+				Cluster: s.Scope.Cluster, Cause: hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED,
 				Detail: fmt.Sprintf("and %d more AppliedManifestWorks, which are counted and not named", s.Applied.More),
 			})
 		}
 	}
 }
 
-func appliedOf(cluster string, r codec.OrphanRecord, now time.Time) *hawserv1.ListOrphansResponse {
-	o := &hawserv1.ListOrphansResponse{Cluster: cluster, Cause: hawserv1.OrphanCause_ORPHAN_CAUSE_NO_OWNER, ResourceId: r.UID, Name: r.Name}
+func appliedOf(cluster string, r codec.OrphanRecord, now time.Time) *hawserv1.ListDiscrepanciesResponse {
+	o := &hawserv1.ListDiscrepanciesResponse{Cluster: cluster, Cause: hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED, ResourceId: r.UID, Name: r.Name}
 	age := "an unknown age"
 	if !r.Created.IsZero() {
 		age = now.Sub(r.Created).Truncate(time.Second).String()
 	}
 	o.Detail = fmt.Sprintf("AppliedManifestWork with %d objects, %s old, and no work", r.Objects, age)
 	if r.Shared {
-		o.Cause = hawserv1.OrphanCause_ORPHAN_CAUSE_SHARED
+		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_SHARED
 		o.Detail = fmt.Sprintf("AppliedManifestWork of another hub with %d objects, %s old", r.Objects, age)
 	}
 	if r.Outcome != "" {
@@ -132,15 +132,15 @@ func appliedOf(cluster string, r codec.OrphanRecord, now time.Time) *hawserv1.Li
 	return o
 }
 
-// Resolve has the agent of a cluster remove or adopt what no work explains. What became of it
+// ResolveOrphan has the agent of a cluster remove or adopt what no work explains. What became of it
 // the agent tells by what it lists next.
-func (a *Admin) Resolve(_ context.Context, by identity.Identity, r *hawserv1.ResolveRequest) (*hawserv1.ResolveResponse, error) {
+func (a *Admin) ResolveOrphan(_ context.Context, by identity.Identity, r *hawserv1.ResolveOrphanRequest) (*hawserv1.ResolveOrphanResponse, error) {
 	if err := required("cluster", r.GetCluster(), "uid", r.GetUid()); err != nil {
 		return nil, err
 	}
-	name, err := a.agents.Resolve(r.GetCluster(), r.GetUid(), r.GetAdopt())
+	name, err := a.agents.ResolveOrphan(r.GetCluster(), r.GetUid(), r.GetAdopt())
 	if err == nil {
 		a.cfg.Log.Info("an operator resolves an AppliedManifestWork without an owner", "operator", by.Name, "cluster", r.GetCluster(), "uid", r.GetUid(), "name", name, "adopt", r.GetAdopt())
 	}
-	return &hawserv1.ResolveResponse{Name: name}, err
+	return &hawserv1.ResolveOrphanResponse{Name: name}, err
 }

@@ -2,7 +2,7 @@
 // versions:
 // 	protoc-gen-go v1.36.11
 // 	protoc        (unknown)
-// source: hawser/v1/inspection.proto
+// source: hawser/v1/admin.proto
 
 package hawserv1
 
@@ -23,27 +23,27 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ClusterState is how a cluster is, in one word.
+// ClusterState is the state of a cluster in one word.
 type ClusterState int32
 
 const (
 	ClusterState_CLUSTER_STATE_UNSPECIFIED ClusterState = 0
 	// The agent holds exactly the works of the store, and none of them fails.
 	ClusterState_CLUSTER_STATE_IN_SYNC ClusterState = 1
-	// Something was changed that the agent has not acknowledged.
-	ClusterState_CLUSTER_STATE_BEHIND ClusterState = 2
-	// The agent holds something else, also after it listed it; see ListOrphans.
-	ClusterState_CLUSTER_STATE_DIFFERS ClusterState = 3
+	// The agent has not acknowledged the last change.
+	ClusterState_CLUSTER_STATE_SYNCING ClusterState = 2
+	// The agent holds other works than the store, also after it listed them; see ListDiscrepancies.
+	ClusterState_CLUSTER_STATE_OUT_OF_SYNC ClusterState = 3
 	// Works are not applied, or not available.
 	ClusterState_CLUSTER_STATE_FAILING ClusterState = 4
-	// An agent is connected that has proved nothing yet, as those of Open Cluster Management never do.
-	ClusterState_CLUSTER_STATE_UNKNOWN ClusterState = 5
+	// A connected agent has proved nothing yet. Agents of Open Cluster Management never do.
+	ClusterState_CLUSTER_STATE_UNVERIFIED ClusterState = 5
 	// No agent is connected.
-	ClusterState_CLUSTER_STATE_OFFLINE ClusterState = 6
-	// No agent is connected, and one was refused in the last 15 minutes.
-	ClusterState_CLUSTER_STATE_REFUSED ClusterState = 7
-	// No agent ever came.
-	ClusterState_CLUSTER_STATE_NEVER_SEEN ClusterState = 8
+	ClusterState_CLUSTER_STATE_DISCONNECTED ClusterState = 6
+	// No agent is connected, and one was rejected in the last 15 minutes.
+	ClusterState_CLUSTER_STATE_REJECTED ClusterState = 7
+	// No agent has ever connected.
+	ClusterState_CLUSTER_STATE_NEVER_CONNECTED ClusterState = 8
 )
 
 // Enum value maps for ClusterState.
@@ -51,24 +51,24 @@ var (
 	ClusterState_name = map[int32]string{
 		0: "CLUSTER_STATE_UNSPECIFIED",
 		1: "CLUSTER_STATE_IN_SYNC",
-		2: "CLUSTER_STATE_BEHIND",
-		3: "CLUSTER_STATE_DIFFERS",
+		2: "CLUSTER_STATE_SYNCING",
+		3: "CLUSTER_STATE_OUT_OF_SYNC",
 		4: "CLUSTER_STATE_FAILING",
-		5: "CLUSTER_STATE_UNKNOWN",
-		6: "CLUSTER_STATE_OFFLINE",
-		7: "CLUSTER_STATE_REFUSED",
-		8: "CLUSTER_STATE_NEVER_SEEN",
+		5: "CLUSTER_STATE_UNVERIFIED",
+		6: "CLUSTER_STATE_DISCONNECTED",
+		7: "CLUSTER_STATE_REJECTED",
+		8: "CLUSTER_STATE_NEVER_CONNECTED",
 	}
 	ClusterState_value = map[string]int32{
-		"CLUSTER_STATE_UNSPECIFIED": 0,
-		"CLUSTER_STATE_IN_SYNC":     1,
-		"CLUSTER_STATE_BEHIND":      2,
-		"CLUSTER_STATE_DIFFERS":     3,
-		"CLUSTER_STATE_FAILING":     4,
-		"CLUSTER_STATE_UNKNOWN":     5,
-		"CLUSTER_STATE_OFFLINE":     6,
-		"CLUSTER_STATE_REFUSED":     7,
-		"CLUSTER_STATE_NEVER_SEEN":  8,
+		"CLUSTER_STATE_UNSPECIFIED":     0,
+		"CLUSTER_STATE_IN_SYNC":         1,
+		"CLUSTER_STATE_SYNCING":         2,
+		"CLUSTER_STATE_OUT_OF_SYNC":     3,
+		"CLUSTER_STATE_FAILING":         4,
+		"CLUSTER_STATE_UNVERIFIED":      5,
+		"CLUSTER_STATE_DISCONNECTED":    6,
+		"CLUSTER_STATE_REJECTED":        7,
+		"CLUSTER_STATE_NEVER_CONNECTED": 8,
 	}
 )
 
@@ -83,11 +83,11 @@ func (x ClusterState) String() string {
 }
 
 func (ClusterState) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[0].Descriptor()
+	return file_hawser_v1_admin_proto_enumTypes[0].Descriptor()
 }
 
 func (ClusterState) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[0]
+	return &file_hawser_v1_admin_proto_enumTypes[0]
 }
 
 func (x ClusterState) Number() protoreflect.EnumNumber {
@@ -96,21 +96,21 @@ func (x ClusterState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClusterState.Descriptor instead.
 func (ClusterState) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{0}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
-// SyncState says what the last acknowledgement of an agent proved.
+// SyncState is the result of the last acknowledgement of an agent.
 type SyncState int32
 
 const (
-	// Nothing was acknowledged on an open subscription.
+	// No open subscription has acknowledged anything.
 	SyncState_SYNC_STATE_UNSPECIFIED SyncState = 0
 	// The agent holds exactly the works of the store.
 	SyncState_SYNC_STATE_IN_SYNC SyncState = 1
-	// Something was changed since the last acknowledgement.
-	SyncState_SYNC_STATE_BEHIND SyncState = 2
-	// The agent holds something else, also after it listed it; see ListOrphans.
-	SyncState_SYNC_STATE_DIFFERS SyncState = 3
+	// The store has changed since the last acknowledgement.
+	SyncState_SYNC_STATE_SYNCING SyncState = 2
+	// The agent holds other works than the store, also after it listed them; see ListDiscrepancies.
+	SyncState_SYNC_STATE_OUT_OF_SYNC SyncState = 3
 )
 
 // Enum value maps for SyncState.
@@ -118,14 +118,14 @@ var (
 	SyncState_name = map[int32]string{
 		0: "SYNC_STATE_UNSPECIFIED",
 		1: "SYNC_STATE_IN_SYNC",
-		2: "SYNC_STATE_BEHIND",
-		3: "SYNC_STATE_DIFFERS",
+		2: "SYNC_STATE_SYNCING",
+		3: "SYNC_STATE_OUT_OF_SYNC",
 	}
 	SyncState_value = map[string]int32{
 		"SYNC_STATE_UNSPECIFIED": 0,
 		"SYNC_STATE_IN_SYNC":     1,
-		"SYNC_STATE_BEHIND":      2,
-		"SYNC_STATE_DIFFERS":     3,
+		"SYNC_STATE_SYNCING":     2,
+		"SYNC_STATE_OUT_OF_SYNC": 3,
 	}
 )
 
@@ -140,11 +140,11 @@ func (x SyncState) String() string {
 }
 
 func (SyncState) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[1].Descriptor()
+	return file_hawser_v1_admin_proto_enumTypes[1].Descriptor()
 }
 
 func (SyncState) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[1]
+	return &file_hawser_v1_admin_proto_enumTypes[1]
 }
 
 func (x SyncState) Number() protoreflect.EnumNumber {
@@ -153,21 +153,21 @@ func (x SyncState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SyncState.Descriptor instead.
 func (SyncState) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{1}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
-// WorkHealth is what the status of a work says, in one word.
+// WorkHealth is the result of the last status of a work.
 type WorkHealth int32
 
 const (
 	WorkHealth_WORK_HEALTH_UNSPECIFIED WorkHealth = 0
-	// All is applied and available.
+	// Every manifest is applied and available.
 	WorkHealth_WORK_HEALTH_AVAILABLE WorkHealth = 1
-	// All is applied; whether it is available is not said.
+	// Every manifest is applied; the status does not report availability.
 	WorkHealth_WORK_HEALTH_APPLIED WorkHealth = 2
-	// All is applied, and something is not available.
+	// Every manifest is applied, and at least one is not available.
 	WorkHealth_WORK_HEALTH_NOT_AVAILABLE WorkHealth = 3
-	// Something is not applied.
+	// At least one manifest is not applied.
 	WorkHealth_WORK_HEALTH_NOT_APPLIED WorkHealth = 4
 )
 
@@ -200,11 +200,11 @@ func (x WorkHealth) String() string {
 }
 
 func (WorkHealth) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[2].Descriptor()
+	return file_hawser_v1_admin_proto_enumTypes[2].Descriptor()
 }
 
 func (WorkHealth) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[2]
+	return &file_hawser_v1_admin_proto_enumTypes[2]
 }
 
 func (x WorkHealth) Number() protoreflect.EnumNumber {
@@ -213,7 +213,7 @@ func (x WorkHealth) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkHealth.Descriptor instead.
 func (WorkHealth) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{2}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 // WorkState is the state of a record.
@@ -222,10 +222,10 @@ type WorkState int32
 const (
 	WorkState_WORK_STATE_UNSPECIFIED WorkState = 0
 	WorkState_WORK_STATE_LIVE        WorkState = 1
-	// Deleted at its source, not yet confirmed by the cluster.
-	WorkState_WORK_STATE_TOMBSTONE WorkState = 2
-	// Confirmed; kept until the source knows.
-	WorkState_WORK_STATE_GRAVE WorkState = 3
+	// A tombstone: the source deleted it, and the cluster has not confirmed that.
+	WorkState_WORK_STATE_DELETING WorkState = 2
+	// A confirmed tombstone: kept until the source has seen the confirmation.
+	WorkState_WORK_STATE_DELETED WorkState = 3
 )
 
 // Enum value maps for WorkState.
@@ -233,14 +233,14 @@ var (
 	WorkState_name = map[int32]string{
 		0: "WORK_STATE_UNSPECIFIED",
 		1: "WORK_STATE_LIVE",
-		2: "WORK_STATE_TOMBSTONE",
-		3: "WORK_STATE_GRAVE",
+		2: "WORK_STATE_DELETING",
+		3: "WORK_STATE_DELETED",
 	}
 	WorkState_value = map[string]int32{
 		"WORK_STATE_UNSPECIFIED": 0,
 		"WORK_STATE_LIVE":        1,
-		"WORK_STATE_TOMBSTONE":   2,
-		"WORK_STATE_GRAVE":       3,
+		"WORK_STATE_DELETING":    2,
+		"WORK_STATE_DELETED":     3,
 	}
 )
 
@@ -255,11 +255,11 @@ func (x WorkState) String() string {
 }
 
 func (WorkState) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[3].Descriptor()
+	return file_hawser_v1_admin_proto_enumTypes[3].Descriptor()
 }
 
 func (WorkState) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[3]
+	return &file_hawser_v1_admin_proto_enumTypes[3]
 }
 
 func (x WorkState) Number() protoreflect.EnumNumber {
@@ -268,76 +268,75 @@ func (x WorkState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkState.Descriptor instead.
 func (WorkState) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{3}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
-// OrphanCause says what does not fit together.
-type OrphanCause int32
+// DiscrepancyCause is the kind of a discrepancy.
+type DiscrepancyCause int32
 
 const (
-	OrphanCause_ORPHAN_CAUSE_UNSPECIFIED OrphanCause = 0
-	// An agent holds the work, and no record explains it.
-	OrphanCause_ORPHAN_CAUSE_NO_RECORD OrphanCause = 1
+	DiscrepancyCause_DISCREPANCY_CAUSE_UNSPECIFIED DiscrepancyCause = 0
+	// An agent holds the work, and the store has no record of it.
+	DiscrepancyCause_DISCREPANCY_CAUSE_ORPHAN DiscrepancyCause = 1
 	// An agent holds a newer version than the store.
-	OrphanCause_ORPHAN_CAUSE_AHEAD OrphanCause = 2
-	// The store holds the work, its source lacks it and does not dare to delete it.
-	OrphanCause_ORPHAN_CAUSE_WITHHELD OrphanCause = 3
-	// An agent of another cluster comes under a name that is taken.
-	OrphanCause_ORPHAN_CAUSE_STRANGER OrphanCause = 4
-	// An AppliedManifestWork has no work and does not say whose it is; resource_id is
-	// its uid.
-	OrphanCause_ORPHAN_CAUSE_NO_OWNER OrphanCause = 5
-	// An AppliedManifestWork of another hub has objects of this one's works.
-	OrphanCause_ORPHAN_CAUSE_SHARED OrphanCause = 6
+	DiscrepancyCause_DISCREPANCY_CAUSE_AHEAD DiscrepancyCause = 2
+	// The store holds the work, and its source withholds its deletion.
+	DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD DiscrepancyCause = 3
+	// An agent of another cluster uses a cluster name that is bound to a different uid.
+	DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED DiscrepancyCause = 4
+	// An AppliedManifestWork has no work and names no source; resource_id is its uid.
+	DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED DiscrepancyCause = 5
+	// An AppliedManifestWork of another hub has objects of works of this hub.
+	DiscrepancyCause_DISCREPANCY_CAUSE_SHARED DiscrepancyCause = 6
 )
 
-// Enum value maps for OrphanCause.
+// Enum value maps for DiscrepancyCause.
 var (
-	OrphanCause_name = map[int32]string{
-		0: "ORPHAN_CAUSE_UNSPECIFIED",
-		1: "ORPHAN_CAUSE_NO_RECORD",
-		2: "ORPHAN_CAUSE_AHEAD",
-		3: "ORPHAN_CAUSE_WITHHELD",
-		4: "ORPHAN_CAUSE_STRANGER",
-		5: "ORPHAN_CAUSE_NO_OWNER",
-		6: "ORPHAN_CAUSE_SHARED",
+	DiscrepancyCause_name = map[int32]string{
+		0: "DISCREPANCY_CAUSE_UNSPECIFIED",
+		1: "DISCREPANCY_CAUSE_ORPHAN",
+		2: "DISCREPANCY_CAUSE_AHEAD",
+		3: "DISCREPANCY_CAUSE_WITHHELD",
+		4: "DISCREPANCY_CAUSE_QUARANTINED",
+		5: "DISCREPANCY_CAUSE_UNOWNED",
+		6: "DISCREPANCY_CAUSE_SHARED",
 	}
-	OrphanCause_value = map[string]int32{
-		"ORPHAN_CAUSE_UNSPECIFIED": 0,
-		"ORPHAN_CAUSE_NO_RECORD":   1,
-		"ORPHAN_CAUSE_AHEAD":       2,
-		"ORPHAN_CAUSE_WITHHELD":    3,
-		"ORPHAN_CAUSE_STRANGER":    4,
-		"ORPHAN_CAUSE_NO_OWNER":    5,
-		"ORPHAN_CAUSE_SHARED":      6,
+	DiscrepancyCause_value = map[string]int32{
+		"DISCREPANCY_CAUSE_UNSPECIFIED": 0,
+		"DISCREPANCY_CAUSE_ORPHAN":      1,
+		"DISCREPANCY_CAUSE_AHEAD":       2,
+		"DISCREPANCY_CAUSE_WITHHELD":    3,
+		"DISCREPANCY_CAUSE_QUARANTINED": 4,
+		"DISCREPANCY_CAUSE_UNOWNED":     5,
+		"DISCREPANCY_CAUSE_SHARED":      6,
 	}
 )
 
-func (x OrphanCause) Enum() *OrphanCause {
-	p := new(OrphanCause)
+func (x DiscrepancyCause) Enum() *DiscrepancyCause {
+	p := new(DiscrepancyCause)
 	*p = x
 	return p
 }
 
-func (x OrphanCause) String() string {
+func (x DiscrepancyCause) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (OrphanCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_hawser_v1_inspection_proto_enumTypes[4].Descriptor()
+func (DiscrepancyCause) Descriptor() protoreflect.EnumDescriptor {
+	return file_hawser_v1_admin_proto_enumTypes[4].Descriptor()
 }
 
-func (OrphanCause) Type() protoreflect.EnumType {
-	return &file_hawser_v1_inspection_proto_enumTypes[4]
+func (DiscrepancyCause) Type() protoreflect.EnumType {
+	return &file_hawser_v1_admin_proto_enumTypes[4]
 }
 
-func (x OrphanCause) Number() protoreflect.EnumNumber {
+func (x DiscrepancyCause) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use OrphanCause.Descriptor instead.
-func (OrphanCause) EnumDescriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{4}
+// Deprecated: Use DiscrepancyCause.Descriptor instead.
+func (DiscrepancyCause) EnumDescriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 type ListClustersRequest struct {
@@ -351,7 +350,7 @@ type ListClustersRequest struct {
 
 func (x *ListClustersRequest) Reset() {
 	*x = ListClustersRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[0]
+	mi := &file_hawser_v1_admin_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -363,7 +362,7 @@ func (x *ListClustersRequest) String() string {
 func (*ListClustersRequest) ProtoMessage() {}
 
 func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[0]
+	mi := &file_hawser_v1_admin_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -376,7 +375,7 @@ func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListClustersRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{0}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *ListClustersRequest) GetCluster() string {
@@ -397,48 +396,49 @@ type ListClustersResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Cluster  string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	DataType string                 `protobuf:"bytes,2,opt,name=data_type,json=dataType,proto3" json:"data_type,omitempty"`
-	// UID of the kube-system namespace that an agent gave; empty when none did.
+	// UID of the kube-system namespace that an agent reported; empty when no agent reported one.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	// An agent of this cluster subscribed at some time.
-	Known bool `protobuf:"varint,4,opt,name=known,proto3" json:"known,omitempty"`
-	// Subscriptions of its agents that are open now.
+	// An agent of this cluster has subscribed at least once.
+	EverConnected bool `protobuf:"varint,4,opt,name=ever_connected,json=everConnected,proto3" json:"ever_connected,omitempty"`
+	// Open subscriptions of its agents.
 	Subscriptions uint32 `protobuf:"varint,5,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`
-	// Since when the oldest of them is open; absent when there is none.
-	Since      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	Live       uint64                 `protobuf:"varint,7,opt,name=live,proto3" json:"live,omitempty"`
-	Tombstones uint64                 `protobuf:"varint,8,opt,name=tombstones,proto3" json:"tombstones,omitempty"`
-	// Works that still have to be sent. Where no agent is connected: works of whose present version
-	// the cluster has said nothing, deletions among them.
+	// Time since which the oldest of them is open; absent when there is none.
+	ConnectedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=connected_at,json=connectedAt,proto3" json:"connected_at,omitempty"`
+	Live        uint64                 `protobuf:"varint,7,opt,name=live,proto3" json:"live,omitempty"`
+	Tombstones  uint64                 `protobuf:"varint,8,opt,name=tombstones,proto3" json:"tombstones,omitempty"`
+	// Works that still have to be sent. If no agent is connected: works, deletions among them, of
+	// whose present version the cluster has reported nothing.
 	Pending uint64 `protobuf:"varint,9,opt,name=pending,proto3" json:"pending,omitempty"`
 	// Revision of the last change of a spec.
 	Revision uint64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Up to which the agent has confirmed that it holds everything; 0 unknown.
+	// Up to this revision the agent has confirmed that it holds everything; 0 if unknown.
 	AckedRevision uint64    `protobuf:"varint,11,opt,name=acked_revision,json=ackedRevision,proto3" json:"acked_revision,omitempty"`
 	Sync          SyncState `protobuf:"varint,12,opt,name=sync,proto3,enum=hawser.v1.SyncState" json:"sync,omitempty"`
-	// Sources that finished comparing what they own on this cluster.
-	ComparedSources []string `protobuf:"bytes,13,rep,name=compared_sources,json=comparedSources,proto3" json:"compared_sources,omitempty"`
-	NextPageToken   string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Over what its agents are connected now: "grpc", "mqtt".
+	// Sources that have synced this cluster.
+	SyncedSources []string `protobuf:"bytes,13,rep,name=synced_sources,json=syncedSources,proto3" json:"synced_sources,omitempty"`
+	NextPageToken string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Transports of its connected agents: "grpc", "mqtt".
 	Transports []string     `protobuf:"bytes,15,rep,name=transports,proto3" json:"transports,omitempty"`
 	State      ClusterState `protobuf:"varint,16,opt,name=state,proto3,enum=hawser.v1.ClusterState" json:"state,omitempty"`
-	// Works of which the last status says that they are not applied, or not available.
+	// Works whose last status reports that they are not applied, or not available.
 	Failing uint64 `protobuf:"varint,17,opt,name=failing,proto3" json:"failing,omitempty"`
-	// When an agent was connected last; absent while one is, and where nobody was since broker_since.
+	// Time at which an agent was last connected. Absent while one is connected, and if none was
+	// since broker_since.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// Since when the broker runs. Of what was before, it does not know what follows.
+	// Time at which the broker started. It does not know the following values from before.
 	BrokerSince *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=broker_since,json=brokerSince,proto3" json:"broker_since,omitempty"`
-	// Of the agent that came last.
-	Address         string                 `protobuf:"bytes,20,opt,name=address,proto3" json:"address,omitempty"`
-	AgentVersion    string                 `protobuf:"bytes,21,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
-	LastTransport   string                 `protobuf:"bytes,22,opt,name=last_transport,json=lastTransport,proto3" json:"last_transport,omitempty"`
-	CertificateEnds *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=certificate_ends,json=certificateEnds,proto3" json:"certificate_ends,omitempty"`
-	// How long the last checkpoint that an agent acknowledged was under way: there, onto its disk,
-	// and back.
+	// Of the agent that connected last.
+	Address             string                 `protobuf:"bytes,20,opt,name=address,proto3" json:"address,omitempty"`
+	AgentVersion        string                 `protobuf:"bytes,21,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
+	LastTransport       string                 `protobuf:"bytes,22,opt,name=last_transport,json=lastTransport,proto3" json:"last_transport,omitempty"`
+	CertificateNotAfter *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=certificate_not_after,json=certificateNotAfter,proto3" json:"certificate_not_after,omitempty"`
+	// Round-trip time of the last checkpoint that an agent acknowledged: to the agent, onto its
+	// disk, and back.
 	RoundTrip *durationpb.Duration `protobuf:"bytes,24,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
-	// When an agent was refused last, and why.
-	RefusedAt *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=refused_at,json=refusedAt,proto3" json:"refused_at,omitempty"`
-	Refusal   string                 `protobuf:"bytes,26,opt,name=refusal,proto3" json:"refusal,omitempty"`
-	// What the hub says of it; absent where the broker serves no registration.
+	// Time and reason of the last rejection of an agent.
+	RejectedAt      *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=rejected_at,json=rejectedAt,proto3" json:"rejected_at,omitempty"`
+	RejectionReason string                 `protobuf:"bytes,26,opt,name=rejection_reason,json=rejectionReason,proto3" json:"rejection_reason,omitempty"`
+	// State of its ManagedCluster; absent if the broker serves no registration.
 	Registration  *ClusterRegistration `protobuf:"bytes,27,opt,name=registration,proto3" json:"registration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -446,7 +446,7 @@ type ListClustersResponse struct {
 
 func (x *ListClustersResponse) Reset() {
 	*x = ListClustersResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[1]
+	mi := &file_hawser_v1_admin_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +458,7 @@ func (x *ListClustersResponse) String() string {
 func (*ListClustersResponse) ProtoMessage() {}
 
 func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[1]
+	mi := &file_hawser_v1_admin_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +471,7 @@ func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListClustersResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{1}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *ListClustersResponse) GetCluster() string {
@@ -495,9 +495,9 @@ func (x *ListClustersResponse) GetUid() string {
 	return ""
 }
 
-func (x *ListClustersResponse) GetKnown() bool {
+func (x *ListClustersResponse) GetEverConnected() bool {
 	if x != nil {
-		return x.Known
+		return x.EverConnected
 	}
 	return false
 }
@@ -509,9 +509,9 @@ func (x *ListClustersResponse) GetSubscriptions() uint32 {
 	return 0
 }
 
-func (x *ListClustersResponse) GetSince() *timestamppb.Timestamp {
+func (x *ListClustersResponse) GetConnectedAt() *timestamppb.Timestamp {
 	if x != nil {
-		return x.Since
+		return x.ConnectedAt
 	}
 	return nil
 }
@@ -558,9 +558,9 @@ func (x *ListClustersResponse) GetSync() SyncState {
 	return SyncState_SYNC_STATE_UNSPECIFIED
 }
 
-func (x *ListClustersResponse) GetComparedSources() []string {
+func (x *ListClustersResponse) GetSyncedSources() []string {
 	if x != nil {
-		return x.ComparedSources
+		return x.SyncedSources
 	}
 	return nil
 }
@@ -628,9 +628,9 @@ func (x *ListClustersResponse) GetLastTransport() string {
 	return ""
 }
 
-func (x *ListClustersResponse) GetCertificateEnds() *timestamppb.Timestamp {
+func (x *ListClustersResponse) GetCertificateNotAfter() *timestamppb.Timestamp {
 	if x != nil {
-		return x.CertificateEnds
+		return x.CertificateNotAfter
 	}
 	return nil
 }
@@ -642,16 +642,16 @@ func (x *ListClustersResponse) GetRoundTrip() *durationpb.Duration {
 	return nil
 }
 
-func (x *ListClustersResponse) GetRefusedAt() *timestamppb.Timestamp {
+func (x *ListClustersResponse) GetRejectedAt() *timestamppb.Timestamp {
 	if x != nil {
-		return x.RefusedAt
+		return x.RejectedAt
 	}
 	return nil
 }
 
-func (x *ListClustersResponse) GetRefusal() string {
+func (x *ListClustersResponse) GetRejectionReason() string {
 	if x != nil {
-		return x.Refusal
+		return x.RejectionReason
 	}
 	return ""
 }
@@ -663,7 +663,7 @@ func (x *ListClustersResponse) GetRegistration() *ClusterRegistration {
 	return nil
 }
 
-// ClusterRegistration is what the hub says of a ManagedCluster.
+// ClusterRegistration is the state of a ManagedCluster on the hub.
 type ClusterRegistration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The hub has accepted it (spec.hubAcceptsClient).
@@ -672,9 +672,9 @@ type ClusterRegistration struct {
 	Joined bool `protobuf:"varint,2,opt,name=joined,proto3" json:"joined,omitempty"`
 	// Status of the condition ManagedClusterConditionAvailable: True, False, Unknown, or empty.
 	Available string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
-	// The hub has no ManagedCluster of this name. False while the hub has not said which it has.
-	Absent bool `protobuf:"varint,4,opt,name=absent,proto3" json:"absent,omitempty"`
-	// Since when Available is as it is (RFC 3339), and what the condition says of it.
+	// The hub has no ManagedCluster of this name. False until the hub has sent all of them.
+	NotOnHub bool `protobuf:"varint,4,opt,name=not_on_hub,json=notOnHub,proto3" json:"not_on_hub,omitempty"`
+	// Transition time of the condition Available (RFC 3339), and its message.
 	AvailableSince   string `protobuf:"bytes,5,opt,name=available_since,json=availableSince,proto3" json:"available_since,omitempty"`
 	AvailableMessage string `protobuf:"bytes,6,opt,name=available_message,json=availableMessage,proto3" json:"available_message,omitempty"`
 	unknownFields    protoimpl.UnknownFields
@@ -683,7 +683,7 @@ type ClusterRegistration struct {
 
 func (x *ClusterRegistration) Reset() {
 	*x = ClusterRegistration{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[2]
+	mi := &file_hawser_v1_admin_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +695,7 @@ func (x *ClusterRegistration) String() string {
 func (*ClusterRegistration) ProtoMessage() {}
 
 func (x *ClusterRegistration) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[2]
+	mi := &file_hawser_v1_admin_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +708,7 @@ func (x *ClusterRegistration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRegistration.ProtoReflect.Descriptor instead.
 func (*ClusterRegistration) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{2}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ClusterRegistration) GetAccepted() bool {
@@ -732,9 +732,9 @@ func (x *ClusterRegistration) GetAvailable() string {
 	return ""
 }
 
-func (x *ClusterRegistration) GetAbsent() bool {
+func (x *ClusterRegistration) GetNotOnHub() bool {
 	if x != nil {
-		return x.Absent
+		return x.NotOnHub
 	}
 	return false
 }
@@ -766,7 +766,7 @@ type ListWorksRequest struct {
 
 func (x *ListWorksRequest) Reset() {
 	*x = ListWorksRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[3]
+	mi := &file_hawser_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +778,7 @@ func (x *ListWorksRequest) String() string {
 func (*ListWorksRequest) ProtoMessage() {}
 
 func (x *ListWorksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[3]
+	mi := &file_hawser_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +791,7 @@ func (x *ListWorksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorksRequest.ProtoReflect.Descriptor instead.
 func (*ListWorksRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{3}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListWorksRequest) GetCluster() string {
@@ -824,17 +824,17 @@ type ListWorksResponse struct {
 	State      WorkState              `protobuf:"varint,5,opt,name=state,proto3,enum=hawser.v1.WorkState" json:"state,omitempty"`
 	Version    int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	Revision   uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Version that the last status is about; 0 with no status.
+	// Version that the last status is about; 0 without a status.
 	ReportedVersion int64 `protobuf:"varint,8,opt,name=reported_version,json=reportedVersion,proto3" json:"reported_version,omitempty"`
 	Reported        bool  `protobuf:"varint,9,opt,name=reported,proto3" json:"reported,omitempty"`
-	// When the source deleted it; only tombstones and graves.
+	// Time at which the source deleted it; only of deleted works.
 	DeletedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
-	// A newer work of the same name waits until this one is gone.
-	WaitingResourceId string `protobuf:"bytes,11,opt,name=waiting_resource_id,json=waitingResourceId,proto3" json:"waiting_resource_id,omitempty"`
-	NextPageToken     string `protobuf:"bytes,12,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// What the last status says; unspecified without one, and of what is gone.
+	// Resource id of a newer work of the same name, queued until this one is gone.
+	QueuedResourceId string `protobuf:"bytes,11,opt,name=queued_resource_id,json=queuedResourceId,proto3" json:"queued_resource_id,omitempty"`
+	NextPageToken    string `protobuf:"bytes,12,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Result of the last status. Unspecified without one, and for a deleted work.
 	Health WorkHealth `protobuf:"varint,13,opt,name=health,proto3,enum=hawser.v1.WorkHealth" json:"health,omitempty"`
-	// Why not, or what keeps the objects of what is being deleted; at most 1024 bytes.
+	// Reason of a bad health, or the objects that block a deletion; at most 1024 bytes.
 	Message       string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -842,7 +842,7 @@ type ListWorksResponse struct {
 
 func (x *ListWorksResponse) Reset() {
 	*x = ListWorksResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[4]
+	mi := &file_hawser_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +854,7 @@ func (x *ListWorksResponse) String() string {
 func (*ListWorksResponse) ProtoMessage() {}
 
 func (x *ListWorksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[4]
+	mi := &file_hawser_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +867,7 @@ func (x *ListWorksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorksResponse.ProtoReflect.Descriptor instead.
 func (*ListWorksResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{4}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListWorksResponse) GetCluster() string {
@@ -940,9 +940,9 @@ func (x *ListWorksResponse) GetDeletedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *ListWorksResponse) GetWaitingResourceId() string {
+func (x *ListWorksResponse) GetQueuedResourceId() string {
 	if x != nil {
-		return x.WaitingResourceId
+		return x.QueuedResourceId
 	}
 	return ""
 }
@@ -968,7 +968,7 @@ func (x *ListWorksResponse) GetMessage() string {
 	return ""
 }
 
-type ListOrphansRequest struct {
+type ListDiscrepanciesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All when empty.
 	Cluster       string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -977,21 +977,21 @@ type ListOrphansRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListOrphansRequest) Reset() {
-	*x = ListOrphansRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[5]
+func (x *ListDiscrepanciesRequest) Reset() {
+	*x = ListDiscrepanciesRequest{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListOrphansRequest) String() string {
+func (x *ListDiscrepanciesRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListOrphansRequest) ProtoMessage() {}
+func (*ListDiscrepanciesRequest) ProtoMessage() {}
 
-func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[5]
+func (x *ListDiscrepanciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,55 +1002,55 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
-func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{5}
+// Deprecated: Use ListDiscrepanciesRequest.ProtoReflect.Descriptor instead.
+func (*ListDiscrepanciesRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *ListOrphansRequest) GetCluster() string {
+func (x *ListDiscrepanciesRequest) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *ListOrphansRequest) GetPageToken() string {
+func (x *ListDiscrepanciesRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
 	}
 	return ""
 }
 
-type ListOrphansResponse struct {
+type ListDiscrepanciesResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Cluster    string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Cause      OrphanCause            `protobuf:"varint,2,opt,name=cause,proto3,enum=hawser.v1.OrphanCause" json:"cause,omitempty"`
+	Cause      DiscrepancyCause       `protobuf:"varint,2,opt,name=cause,proto3,enum=hawser.v1.DiscrepancyCause" json:"cause,omitempty"`
 	ResourceId string                 `protobuf:"bytes,3,opt,name=resource_id,json=resourceId,proto3" json:"resource_id,omitempty"`
 	Name       string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	Source     string                 `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
 	Revision   uint64                 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// One sentence for a person.
+	// One sentence for the operator.
 	Detail        string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
 	NextPageToken string `protobuf:"bytes,8,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListOrphansResponse) Reset() {
-	*x = ListOrphansResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+func (x *ListDiscrepanciesResponse) Reset() {
+	*x = ListDiscrepanciesResponse{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListOrphansResponse) String() string {
+func (x *ListDiscrepanciesResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListOrphansResponse) ProtoMessage() {}
+func (*ListDiscrepanciesResponse) ProtoMessage() {}
 
-func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[6]
+func (x *ListDiscrepanciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,89 +1061,89 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
-func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{6}
+// Deprecated: Use ListDiscrepanciesResponse.ProtoReflect.Descriptor instead.
+func (*ListDiscrepanciesResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *ListOrphansResponse) GetCluster() string {
+func (x *ListDiscrepanciesResponse) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *ListOrphansResponse) GetCause() OrphanCause {
+func (x *ListDiscrepanciesResponse) GetCause() DiscrepancyCause {
 	if x != nil {
 		return x.Cause
 	}
-	return OrphanCause_ORPHAN_CAUSE_UNSPECIFIED
+	return DiscrepancyCause_DISCREPANCY_CAUSE_UNSPECIFIED
 }
 
-func (x *ListOrphansResponse) GetResourceId() string {
+func (x *ListDiscrepanciesResponse) GetResourceId() string {
 	if x != nil {
 		return x.ResourceId
 	}
 	return ""
 }
 
-func (x *ListOrphansResponse) GetName() string {
+func (x *ListDiscrepanciesResponse) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *ListOrphansResponse) GetSource() string {
+func (x *ListDiscrepanciesResponse) GetSource() string {
 	if x != nil {
 		return x.Source
 	}
 	return ""
 }
 
-func (x *ListOrphansResponse) GetRevision() uint64 {
+func (x *ListDiscrepanciesResponse) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-func (x *ListOrphansResponse) GetDetail() string {
+func (x *ListDiscrepanciesResponse) GetDetail() string {
 	if x != nil {
 		return x.Detail
 	}
 	return ""
 }
 
-func (x *ListOrphansResponse) GetNextPageToken() string {
+func (x *ListDiscrepanciesResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
 	return ""
 }
 
-type ListLimitsRequest struct {
+type ListQuotasRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	PageToken     string                 `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListLimitsRequest) Reset() {
-	*x = ListLimitsRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+func (x *ListQuotasRequest) Reset() {
+	*x = ListQuotasRequest{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListLimitsRequest) String() string {
+func (x *ListQuotasRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListLimitsRequest) ProtoMessage() {}
+func (*ListQuotasRequest) ProtoMessage() {}
 
-func (x *ListLimitsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[7]
+func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,60 +1154,61 @@ func (x *ListLimitsRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListLimitsRequest.ProtoReflect.Descriptor instead.
-func (*ListLimitsRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{7}
+// Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
+func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *ListLimitsRequest) GetPageToken() string {
+func (x *ListQuotasRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
 	}
 	return ""
 }
 
-// ListLimitsResponse is about the source or the cluster that it names.
-type ListLimitsResponse struct {
+// ListQuotasResponse is the quota and the usage of the source or the cluster that it names.
+type ListQuotasResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Source  string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	Cluster string                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Those that live, and those whose deletion is not confirmed.
+	// Live works, and tombstones that are not confirmed.
 	Works    uint64 `protobuf:"varint,3,opt,name=works,proto3" json:"works,omitempty"`
 	MaxWorks uint64 `protobuf:"varint,4,opt,name=max_works,json=maxWorks,proto3" json:"max_works,omitempty"`
-	// Of their specs.
+	// Bytes of their specs.
 	Bytes    uint64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	MaxBytes uint64 `protobuf:"varint,6,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
-	// Of statuses; only of a cluster.
+	// Bytes of statuses; only of a cluster.
 	StatusBytes    uint64 `protobuf:"varint,7,opt,name=status_bytes,json=statusBytes,proto3" json:"status_bytes,omitempty"`
 	MaxStatusBytes uint64 `protobuf:"varint,8,opt,name=max_status_bytes,json=maxStatusBytes,proto3" json:"max_status_bytes,omitempty"`
-	// On which a source has works.
+	// Clusters on which a source has works.
 	Clusters    uint64 `protobuf:"varint,9,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	MaxClusters uint64 `protobuf:"varint,10,opt,name=max_clusters,json=maxClusters,proto3" json:"max_clusters,omitempty"`
-	// Works, and what is kept of deleted ones.
+	// Works, and confirmed tombstones.
 	Records    uint64 `protobuf:"varint,11,opt,name=records,proto3" json:"records,omitempty"`
 	MaxRecords uint64 `protobuf:"varint,12,opt,name=max_records,json=maxRecords,proto3" json:"max_records,omitempty"`
-	// Where a source may have works: names, and prefixes with a "*" behind; everywhere when empty.
-	Reach         []string `protobuf:"bytes,13,rep,name=reach,proto3" json:"reach,omitempty"`
-	NextPageToken string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Clusters on which a source may have works: names, and prefixes that end with "*". All clusters
+	// when empty.
+	AllowedClusters []string `protobuf:"bytes,13,rep,name=allowed_clusters,json=allowedClusters,proto3" json:"allowed_clusters,omitempty"`
+	NextPageToken   string   `protobuf:"bytes,14,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
-func (x *ListLimitsResponse) Reset() {
-	*x = ListLimitsResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
+func (x *ListQuotasResponse) Reset() {
+	*x = ListQuotasResponse{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListLimitsResponse) String() string {
+func (x *ListQuotasResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListLimitsResponse) ProtoMessage() {}
+func (*ListQuotasResponse) ProtoMessage() {}
 
-func (x *ListLimitsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[8]
+func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,110 +1219,110 @@ func (x *ListLimitsResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListLimitsResponse.ProtoReflect.Descriptor instead.
-func (*ListLimitsResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{8}
+// Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
+func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ListLimitsResponse) GetSource() string {
+func (x *ListQuotasResponse) GetSource() string {
 	if x != nil {
 		return x.Source
 	}
 	return ""
 }
 
-func (x *ListLimitsResponse) GetCluster() string {
+func (x *ListQuotasResponse) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *ListLimitsResponse) GetWorks() uint64 {
+func (x *ListQuotasResponse) GetWorks() uint64 {
 	if x != nil {
 		return x.Works
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetMaxWorks() uint64 {
+func (x *ListQuotasResponse) GetMaxWorks() uint64 {
 	if x != nil {
 		return x.MaxWorks
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetBytes() uint64 {
+func (x *ListQuotasResponse) GetBytes() uint64 {
 	if x != nil {
 		return x.Bytes
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetMaxBytes() uint64 {
+func (x *ListQuotasResponse) GetMaxBytes() uint64 {
 	if x != nil {
 		return x.MaxBytes
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetStatusBytes() uint64 {
+func (x *ListQuotasResponse) GetStatusBytes() uint64 {
 	if x != nil {
 		return x.StatusBytes
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetMaxStatusBytes() uint64 {
+func (x *ListQuotasResponse) GetMaxStatusBytes() uint64 {
 	if x != nil {
 		return x.MaxStatusBytes
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetClusters() uint64 {
+func (x *ListQuotasResponse) GetClusters() uint64 {
 	if x != nil {
 		return x.Clusters
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetMaxClusters() uint64 {
+func (x *ListQuotasResponse) GetMaxClusters() uint64 {
 	if x != nil {
 		return x.MaxClusters
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetRecords() uint64 {
+func (x *ListQuotasResponse) GetRecords() uint64 {
 	if x != nil {
 		return x.Records
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetMaxRecords() uint64 {
+func (x *ListQuotasResponse) GetMaxRecords() uint64 {
 	if x != nil {
 		return x.MaxRecords
 	}
 	return 0
 }
 
-func (x *ListLimitsResponse) GetReach() []string {
+func (x *ListQuotasResponse) GetAllowedClusters() []string {
 	if x != nil {
-		return x.Reach
+		return x.AllowedClusters
 	}
 	return nil
 }
 
-func (x *ListLimitsResponse) GetNextPageToken() string {
+func (x *ListQuotasResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
 	return ""
 }
 
-type ForgetWorkRequest struct {
+type ForceDeleteWorkRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	ResourceId    string                 `protobuf:"bytes,2,opt,name=resource_id,json=resourceId,proto3" json:"resource_id,omitempty"`
@@ -1329,21 +1330,21 @@ type ForgetWorkRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ForgetWorkRequest) Reset() {
-	*x = ForgetWorkRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
+func (x *ForceDeleteWorkRequest) Reset() {
+	*x = ForceDeleteWorkRequest{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ForgetWorkRequest) String() string {
+func (x *ForceDeleteWorkRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ForgetWorkRequest) ProtoMessage() {}
+func (*ForceDeleteWorkRequest) ProtoMessage() {}
 
-func (x *ForgetWorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[9]
+func (x *ForceDeleteWorkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,46 +1355,46 @@ func (x *ForgetWorkRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ForgetWorkRequest.ProtoReflect.Descriptor instead.
-func (*ForgetWorkRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{9}
+// Deprecated: Use ForceDeleteWorkRequest.ProtoReflect.Descriptor instead.
+func (*ForceDeleteWorkRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *ForgetWorkRequest) GetCluster() string {
+func (x *ForceDeleteWorkRequest) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *ForgetWorkRequest) GetResourceId() string {
+func (x *ForceDeleteWorkRequest) GetResourceId() string {
 	if x != nil {
 		return x.ResourceId
 	}
 	return ""
 }
 
-type ForgetWorkResponse struct {
+type ForceDeleteWorkResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ForgetWorkResponse) Reset() {
-	*x = ForgetWorkResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
+func (x *ForceDeleteWorkResponse) Reset() {
+	*x = ForceDeleteWorkResponse{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ForgetWorkResponse) String() string {
+func (x *ForceDeleteWorkResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ForgetWorkResponse) ProtoMessage() {}
+func (*ForceDeleteWorkResponse) ProtoMessage() {}
 
-func (x *ForgetWorkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[10]
+func (x *ForceDeleteWorkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,35 +1405,35 @@ func (x *ForgetWorkResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ForgetWorkResponse.ProtoReflect.Descriptor instead.
-func (*ForgetWorkResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{10}
+// Deprecated: Use ForceDeleteWorkResponse.ProtoReflect.Descriptor instead.
+func (*ForceDeleteWorkResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
-type ForgetClusterRequest struct {
+type UnbindClusterRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Give all its records up as well.
+	// Force-delete all works of the cluster as well.
 	Works         bool `protobuf:"varint,2,opt,name=works,proto3" json:"works,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ForgetClusterRequest) Reset() {
-	*x = ForgetClusterRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
+func (x *UnbindClusterRequest) Reset() {
+	*x = UnbindClusterRequest{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ForgetClusterRequest) String() string {
+func (x *UnbindClusterRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ForgetClusterRequest) ProtoMessage() {}
+func (*UnbindClusterRequest) ProtoMessage() {}
 
-func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[11]
+func (x *UnbindClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,48 +1444,48 @@ func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ForgetClusterRequest.ProtoReflect.Descriptor instead.
-func (*ForgetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{11}
+// Deprecated: Use UnbindClusterRequest.ProtoReflect.Descriptor instead.
+func (*UnbindClusterRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *ForgetClusterRequest) GetCluster() string {
+func (x *UnbindClusterRequest) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *ForgetClusterRequest) GetWorks() bool {
+func (x *UnbindClusterRequest) GetWorks() bool {
 	if x != nil {
 		return x.Works
 	}
 	return false
 }
 
-type ForgetClusterResponse struct {
+type UnbindClusterResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Records given up.
+	// Number of force-deleted works.
 	Works         uint64 `protobuf:"varint,1,opt,name=works,proto3" json:"works,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ForgetClusterResponse) Reset() {
-	*x = ForgetClusterResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
+func (x *UnbindClusterResponse) Reset() {
+	*x = UnbindClusterResponse{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ForgetClusterResponse) String() string {
+func (x *UnbindClusterResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ForgetClusterResponse) ProtoMessage() {}
+func (*UnbindClusterResponse) ProtoMessage() {}
 
-func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[12]
+func (x *UnbindClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,19 +1496,19 @@ func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ForgetClusterResponse.ProtoReflect.Descriptor instead.
-func (*ForgetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{12}
+// Deprecated: Use UnbindClusterResponse.ProtoReflect.Descriptor instead.
+func (*UnbindClusterResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *ForgetClusterResponse) GetWorks() uint64 {
+func (x *UnbindClusterResponse) GetWorks() uint64 {
 	if x != nil {
 		return x.Works
 	}
 	return 0
 }
 
-type AdoptRequest struct {
+type TransferWorkRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Cluster    string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	ResourceId string                 `protobuf:"bytes,2,opt,name=resource_id,json=resourceId,proto3" json:"resource_id,omitempty"`
@@ -1517,21 +1518,21 @@ type AdoptRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AdoptRequest) Reset() {
-	*x = AdoptRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
+func (x *TransferWorkRequest) Reset() {
+	*x = TransferWorkRequest{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AdoptRequest) String() string {
+func (x *TransferWorkRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AdoptRequest) ProtoMessage() {}
+func (*TransferWorkRequest) ProtoMessage() {}
 
-func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[13]
+func (x *TransferWorkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,53 +1543,53 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
-func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{13}
+// Deprecated: Use TransferWorkRequest.ProtoReflect.Descriptor instead.
+func (*TransferWorkRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *AdoptRequest) GetCluster() string {
+func (x *TransferWorkRequest) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *AdoptRequest) GetResourceId() string {
+func (x *TransferWorkRequest) GetResourceId() string {
 	if x != nil {
 		return x.ResourceId
 	}
 	return ""
 }
 
-func (x *AdoptRequest) GetSource() string {
+func (x *TransferWorkRequest) GetSource() string {
 	if x != nil {
 		return x.Source
 	}
 	return ""
 }
 
-type AdoptResponse struct {
+type TransferWorkResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AdoptResponse) Reset() {
-	*x = AdoptResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+func (x *TransferWorkResponse) Reset() {
+	*x = TransferWorkResponse{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AdoptResponse) String() string {
+func (x *TransferWorkResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AdoptResponse) ProtoMessage() {}
+func (*TransferWorkResponse) ProtoMessage() {}
 
-func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[14]
+func (x *TransferWorkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,17 +1600,17 @@ func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
-func (*AdoptResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{14}
+// Deprecated: Use TransferWorkResponse.ProtoReflect.Descriptor instead.
+func (*TransferWorkResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type ApproveRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Source  string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	Cluster string                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Which of the withheld works to delete; refused if one is not withheld at
-	// this revision any more.
+	// Withheld deletions to carry out. The request is rejected if one of them is no longer withheld
+	// at this revision.
 	Works         []*WithheldDeletion `protobuf:"bytes,3,rep,name=works,proto3" json:"works,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1617,7 +1618,7 @@ type ApproveRequest struct {
 
 func (x *ApproveRequest) Reset() {
 	*x = ApproveRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1630,7 @@ func (x *ApproveRequest) String() string {
 func (*ApproveRequest) ProtoMessage() {}
 
 func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[15]
+	mi := &file_hawser_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1643,7 @@ func (x *ApproveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveRequest.ProtoReflect.Descriptor instead.
 func (*ApproveRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{15}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ApproveRequest) GetSource() string {
@@ -1674,7 +1675,7 @@ type ApproveResponse struct {
 
 func (x *ApproveResponse) Reset() {
 	*x = ApproveResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1687,7 @@ func (x *ApproveResponse) String() string {
 func (*ApproveResponse) ProtoMessage() {}
 
 func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[16]
+	mi := &file_hawser_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,35 +1700,35 @@ func (x *ApproveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveResponse.ProtoReflect.Descriptor instead.
 func (*ApproveResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{16}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
-type ResolveRequest struct {
+type ResolveOrphanRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// Of the AppliedManifestWork, as ListOrphans has it.
+	// UID of the AppliedManifestWork, as in ListDiscrepancies.
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Let the work of its name have it, instead of removing it and its objects.
+	// The work of the same name adopts it. False: the agent removes it and its objects.
 	Adopt         bool `protobuf:"varint,3,opt,name=adopt,proto3" json:"adopt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ResolveRequest) Reset() {
-	*x = ResolveRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+func (x *ResolveOrphanRequest) Reset() {
+	*x = ResolveOrphanRequest{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ResolveRequest) String() string {
+func (x *ResolveOrphanRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ResolveRequest) ProtoMessage() {}
+func (*ResolveOrphanRequest) ProtoMessage() {}
 
-func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[17]
+func (x *ResolveOrphanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,33 +1739,33 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
-func (*ResolveRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{17}
+// Deprecated: Use ResolveOrphanRequest.ProtoReflect.Descriptor instead.
+func (*ResolveOrphanRequest) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *ResolveRequest) GetCluster() string {
+func (x *ResolveOrphanRequest) GetCluster() string {
 	if x != nil {
 		return x.Cluster
 	}
 	return ""
 }
 
-func (x *ResolveRequest) GetUid() string {
+func (x *ResolveOrphanRequest) GetUid() string {
 	if x != nil {
 		return x.Uid
 	}
 	return ""
 }
 
-func (x *ResolveRequest) GetAdopt() bool {
+func (x *ResolveOrphanRequest) GetAdopt() bool {
 	if x != nil {
 		return x.Adopt
 	}
 	return false
 }
 
-type ResolveResponse struct {
+type ResolveOrphanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the AppliedManifestWork.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1772,21 +1773,21 @@ type ResolveResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ResolveResponse) Reset() {
-	*x = ResolveResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+func (x *ResolveOrphanResponse) Reset() {
+	*x = ResolveOrphanResponse{}
+	mi := &file_hawser_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ResolveResponse) String() string {
+func (x *ResolveOrphanResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ResolveResponse) ProtoMessage() {}
+func (*ResolveOrphanResponse) ProtoMessage() {}
 
-func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[18]
+func (x *ResolveOrphanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,12 +1798,12 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
-func (*ResolveResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{18}
+// Deprecated: Use ResolveOrphanResponse.ProtoReflect.Descriptor instead.
+func (*ResolveOrphanResponse) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *ResolveResponse) GetName() string {
+func (x *ResolveOrphanResponse) GetName() string {
 	if x != nil {
 		return x.Name
 	}
@@ -1813,7 +1814,7 @@ type DenyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "ROLE/NAME", or the serial number of a certificate in hexadecimal digits.
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
-	// For who looks at it later; at most 256 bytes.
+	// A note for other operators; at most 256 bytes.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1821,7 +1822,7 @@ type DenyRequest struct {
 
 func (x *DenyRequest) Reset() {
 	*x = DenyRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	mi := &file_hawser_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1834,7 @@ func (x *DenyRequest) String() string {
 func (*DenyRequest) ProtoMessage() {}
 
 func (x *DenyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[19]
+	mi := &file_hawser_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +1847,7 @@ func (x *DenyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyRequest.ProtoReflect.Descriptor instead.
 func (*DenyRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{19}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DenyRequest) GetSubject() string {
@@ -1871,7 +1872,7 @@ type DenyResponse struct {
 
 func (x *DenyResponse) Reset() {
 	*x = DenyResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	mi := &file_hawser_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1884,7 @@ func (x *DenyResponse) String() string {
 func (*DenyResponse) ProtoMessage() {}
 
 func (x *DenyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[20]
+	mi := &file_hawser_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +1897,7 @@ func (x *DenyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyResponse.ProtoReflect.Descriptor instead.
 func (*DenyResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{20}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 type AllowRequest struct {
@@ -1909,7 +1910,7 @@ type AllowRequest struct {
 
 func (x *AllowRequest) Reset() {
 	*x = AllowRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	mi := &file_hawser_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +1922,7 @@ func (x *AllowRequest) String() string {
 func (*AllowRequest) ProtoMessage() {}
 
 func (x *AllowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[21]
+	mi := &file_hawser_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +1935,7 @@ func (x *AllowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowRequest.ProtoReflect.Descriptor instead.
 func (*AllowRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{21}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AllowRequest) GetSubject() string {
@@ -1952,7 +1953,7 @@ type AllowResponse struct {
 
 func (x *AllowResponse) Reset() {
 	*x = AllowResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
+	mi := &file_hawser_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +1965,7 @@ func (x *AllowResponse) String() string {
 func (*AllowResponse) ProtoMessage() {}
 
 func (x *AllowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[22]
+	mi := &file_hawser_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +1978,7 @@ func (x *AllowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllowResponse.ProtoReflect.Descriptor instead.
 func (*AllowResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{22}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 type ListDenialsRequest struct {
@@ -1988,7 +1989,7 @@ type ListDenialsRequest struct {
 
 func (x *ListDenialsRequest) Reset() {
 	*x = ListDenialsRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
+	mi := &file_hawser_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2001,7 @@ func (x *ListDenialsRequest) String() string {
 func (*ListDenialsRequest) ProtoMessage() {}
 
 func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[23]
+	mi := &file_hawser_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2014,7 @@ func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsRequest.ProtoReflect.Descriptor instead.
 func (*ListDenialsRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{23}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 type ListDenialsResponse struct {
@@ -2029,7 +2030,7 @@ type ListDenialsResponse struct {
 
 func (x *ListDenialsResponse) Reset() {
 	*x = ListDenialsResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
+	mi := &file_hawser_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2042,7 @@ func (x *ListDenialsResponse) String() string {
 func (*ListDenialsResponse) ProtoMessage() {}
 
 func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[24]
+	mi := &file_hawser_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2055,7 @@ func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsResponse.ProtoReflect.Descriptor instead.
 func (*ListDenialsResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{24}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListDenialsResponse) GetSubject() string {
@@ -2093,7 +2094,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
+	mi := &file_hawser_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2106,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[25]
+	mi := &file_hawser_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,12 +2119,12 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{25}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type BackupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path of the file in the copy; set in its first message only.
+	// Path of the file in the copy; set only in the first message of a file.
 	Path          string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2132,7 +2133,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_hawser_v1_inspection_proto_msgTypes[26]
+	mi := &file_hawser_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2145,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_inspection_proto_msgTypes[26]
+	mi := &file_hawser_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2158,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_inspection_proto_rawDescGZIP(), []int{26}
+	return file_hawser_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BackupResponse) GetPath() string {
@@ -2174,22 +2175,22 @@ func (x *BackupResponse) GetData() []byte {
 	return nil
 }
 
-var File_hawser_v1_inspection_proto protoreflect.FileDescriptor
+var File_hawser_v1_admin_proto protoreflect.FileDescriptor
 
-const file_hawser_v1_inspection_proto_rawDesc = "" +
+const file_hawser_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1ahawser/v1/inspection.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14hawser/v1/sync.proto\"N\n" +
+	"\x15hawser/v1/admin.proto\x12\thawser.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14hawser/v1/sync.proto\"N\n" +
 	"\x13ListClustersRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\xbc\b\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xf2\b\n" +
 	"\x14ListClustersResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1b\n" +
 	"\tdata_type\x18\x02 \x01(\tR\bdataType\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x14\n" +
-	"\x05known\x18\x04 \x01(\bR\x05known\x12$\n" +
-	"\rsubscriptions\x18\x05 \x01(\rR\rsubscriptions\x120\n" +
-	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12%\n" +
+	"\x0eever_connected\x18\x04 \x01(\bR\reverConnected\x12$\n" +
+	"\rsubscriptions\x18\x05 \x01(\rR\rsubscriptions\x12=\n" +
+	"\fconnected_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vconnectedAt\x12\x12\n" +
 	"\x04live\x18\a \x01(\x04R\x04live\x12\x1e\n" +
 	"\n" +
 	"tombstones\x18\b \x01(\x04R\n" +
@@ -2198,8 +2199,8 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\brevision\x18\n" +
 	" \x01(\x04R\brevision\x12%\n" +
 	"\x0eacked_revision\x18\v \x01(\x04R\rackedRevision\x12(\n" +
-	"\x04sync\x18\f \x01(\x0e2\x14.hawser.v1.SyncStateR\x04sync\x12)\n" +
-	"\x10compared_sources\x18\r \x03(\tR\x0fcomparedSources\x12&\n" +
+	"\x04sync\x18\f \x01(\x0e2\x14.hawser.v1.SyncStateR\x04sync\x12%\n" +
+	"\x0esynced_sources\x18\r \x03(\tR\rsyncedSources\x12&\n" +
 	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\x12\x1e\n" +
 	"\n" +
 	"transports\x18\x0f \x03(\tR\n" +
@@ -2210,26 +2211,27 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\fbroker_since\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\vbrokerSince\x12\x18\n" +
 	"\aaddress\x18\x14 \x01(\tR\aaddress\x12#\n" +
 	"\ragent_version\x18\x15 \x01(\tR\fagentVersion\x12%\n" +
-	"\x0elast_transport\x18\x16 \x01(\tR\rlastTransport\x12E\n" +
-	"\x10certificate_ends\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x0fcertificateEnds\x128\n" +
+	"\x0elast_transport\x18\x16 \x01(\tR\rlastTransport\x12N\n" +
+	"\x15certificate_not_after\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\x13certificateNotAfter\x128\n" +
 	"\n" +
-	"round_trip\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x129\n" +
-	"\n" +
-	"refused_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\trefusedAt\x12\x18\n" +
-	"\arefusal\x18\x1a \x01(\tR\arefusal\x12B\n" +
-	"\fregistration\x18\x1b \x01(\v2\x1e.hawser.v1.ClusterRegistrationR\fregistration\"\xd5\x01\n" +
+	"round_trip\x18\x18 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12;\n" +
+	"\vrejected_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"rejectedAt\x12)\n" +
+	"\x10rejection_reason\x18\x1a \x01(\tR\x0frejectionReason\x12B\n" +
+	"\fregistration\x18\x1b \x01(\v2\x1e.hawser.v1.ClusterRegistrationR\fregistration\"\xdb\x01\n" +
 	"\x13ClusterRegistration\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
 	"\x06joined\x18\x02 \x01(\bR\x06joined\x12\x1c\n" +
-	"\tavailable\x18\x03 \x01(\tR\tavailable\x12\x16\n" +
-	"\x06absent\x18\x04 \x01(\bR\x06absent\x12'\n" +
+	"\tavailable\x18\x03 \x01(\tR\tavailable\x12\x1c\n" +
+	"\n" +
+	"not_on_hub\x18\x04 \x01(\bR\bnotOnHub\x12'\n" +
 	"\x0favailable_since\x18\x05 \x01(\tR\x0eavailableSince\x12+\n" +
 	"\x11available_message\x18\x06 \x01(\tR\x10availableMessage\"c\n" +
 	"\x10ListWorksRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\xff\x03\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"\xfd\x03\n" +
 	"\x11ListWorksResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1f\n" +
 	"\vresource_id\x18\x02 \x01(\tR\n" +
@@ -2243,18 +2245,18 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\breported\x18\t \x01(\bR\breported\x129\n" +
 	"\n" +
 	"deleted_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12.\n" +
-	"\x13waiting_resource_id\x18\v \x01(\tR\x11waitingResourceId\x12&\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12,\n" +
+	"\x12queued_resource_id\x18\v \x01(\tR\x10queuedResourceId\x12&\n" +
 	"\x0fnext_page_token\x18\f \x01(\tR\rnextPageToken\x12-\n" +
 	"\x06health\x18\r \x01(\x0e2\x15.hawser.v1.WorkHealthR\x06health\x12\x18\n" +
-	"\amessage\x18\x0e \x01(\tR\amessage\"M\n" +
-	"\x12ListOrphansRequest\x12\x18\n" +
+	"\amessage\x18\x0e \x01(\tR\amessage\"S\n" +
+	"\x18ListDiscrepanciesRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x86\x02\n" +
-	"\x13ListOrphansResponse\x12\x18\n" +
-	"\acluster\x18\x01 \x01(\tR\acluster\x12,\n" +
-	"\x05cause\x18\x02 \x01(\x0e2\x16.hawser.v1.OrphanCauseR\x05cause\x12\x1f\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\x91\x02\n" +
+	"\x19ListDiscrepanciesResponse\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x121\n" +
+	"\x05cause\x18\x02 \x01(\x0e2\x1b.hawser.v1.DiscrepancyCauseR\x05cause\x12\x1f\n" +
 	"\vresource_id\x18\x03 \x01(\tR\n" +
 	"resourceId\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
@@ -2262,10 +2264,10 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06detail\x18\a \x01(\tR\x06detail\x12&\n" +
 	"\x0fnext_page_token\x18\b \x01(\tR\rnextPageToken\"2\n" +
-	"\x11ListLimitsRequest\x12\x1d\n" +
+	"\x11ListQuotasRequest\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x01 \x01(\tR\tpageToken\"\xb1\x03\n" +
-	"\x12ListLimitsResponse\x12\x16\n" +
+	"page_token\x18\x01 \x01(\tR\tpageToken\"\xc6\x03\n" +
+	"\x12ListQuotasResponse\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x14\n" +
 	"\x05works\x18\x03 \x01(\x04R\x05works\x12\x1b\n" +
@@ -2279,35 +2281,35 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	" \x01(\x04R\vmaxClusters\x12\x18\n" +
 	"\arecords\x18\v \x01(\x04R\arecords\x12\x1f\n" +
 	"\vmax_records\x18\f \x01(\x04R\n" +
-	"maxRecords\x12\x14\n" +
-	"\x05reach\x18\r \x03(\tR\x05reach\x12&\n" +
-	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\"N\n" +
-	"\x11ForgetWorkRequest\x12\x18\n" +
+	"maxRecords\x12)\n" +
+	"\x10allowed_clusters\x18\r \x03(\tR\x0fallowedClusters\x12&\n" +
+	"\x0fnext_page_token\x18\x0e \x01(\tR\rnextPageToken\"S\n" +
+	"\x16ForceDeleteWorkRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1f\n" +
 	"\vresource_id\x18\x02 \x01(\tR\n" +
-	"resourceId\"\x14\n" +
-	"\x12ForgetWorkResponse\"F\n" +
-	"\x14ForgetClusterRequest\x12\x18\n" +
+	"resourceId\"\x19\n" +
+	"\x17ForceDeleteWorkResponse\"F\n" +
+	"\x14UnbindClusterRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05works\x18\x02 \x01(\bR\x05works\"-\n" +
-	"\x15ForgetClusterResponse\x12\x14\n" +
-	"\x05works\x18\x01 \x01(\x04R\x05works\"a\n" +
-	"\fAdoptRequest\x12\x18\n" +
+	"\x15UnbindClusterResponse\x12\x14\n" +
+	"\x05works\x18\x01 \x01(\x04R\x05works\"h\n" +
+	"\x13TransferWorkRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1f\n" +
 	"\vresource_id\x18\x02 \x01(\tR\n" +
 	"resourceId\x12\x16\n" +
-	"\x06source\x18\x03 \x01(\tR\x06source\"\x0f\n" +
-	"\rAdoptResponse\"u\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"\x16\n" +
+	"\x14TransferWorkResponse\"u\n" +
 	"\x0eApproveRequest\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x121\n" +
 	"\x05works\x18\x03 \x03(\v2\x1b.hawser.v1.WithheldDeletionR\x05works\"\x11\n" +
-	"\x0fApproveResponse\"R\n" +
-	"\x0eResolveRequest\x12\x18\n" +
+	"\x0fApproveResponse\"X\n" +
+	"\x14ResolveOrphanRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x14\n" +
-	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"%\n" +
-	"\x0fResolveResponse\x12\x12\n" +
+	"\x05adopt\x18\x03 \x01(\bR\x05adopt\"+\n" +
+	"\x15ResolveOrphanResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
 	"\vDenyRequest\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
@@ -2325,152 +2327,151 @@ const file_hawser_v1_inspection_proto_rawDesc = "" +
 	"\rBackupRequest\"8\n" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data*\x87\x02\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data*\x9a\x02\n" +
 	"\fClusterState\x12\x1d\n" +
 	"\x19CLUSTER_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
-	"\x15CLUSTER_STATE_IN_SYNC\x10\x01\x12\x18\n" +
-	"\x14CLUSTER_STATE_BEHIND\x10\x02\x12\x19\n" +
-	"\x15CLUSTER_STATE_DIFFERS\x10\x03\x12\x19\n" +
-	"\x15CLUSTER_STATE_FAILING\x10\x04\x12\x19\n" +
-	"\x15CLUSTER_STATE_UNKNOWN\x10\x05\x12\x19\n" +
-	"\x15CLUSTER_STATE_OFFLINE\x10\x06\x12\x19\n" +
-	"\x15CLUSTER_STATE_REFUSED\x10\a\x12\x1c\n" +
-	"\x18CLUSTER_STATE_NEVER_SEEN\x10\b*n\n" +
+	"\x15CLUSTER_STATE_IN_SYNC\x10\x01\x12\x19\n" +
+	"\x15CLUSTER_STATE_SYNCING\x10\x02\x12\x1d\n" +
+	"\x19CLUSTER_STATE_OUT_OF_SYNC\x10\x03\x12\x19\n" +
+	"\x15CLUSTER_STATE_FAILING\x10\x04\x12\x1c\n" +
+	"\x18CLUSTER_STATE_UNVERIFIED\x10\x05\x12\x1e\n" +
+	"\x1aCLUSTER_STATE_DISCONNECTED\x10\x06\x12\x1a\n" +
+	"\x16CLUSTER_STATE_REJECTED\x10\a\x12!\n" +
+	"\x1dCLUSTER_STATE_NEVER_CONNECTED\x10\b*s\n" +
 	"\tSyncState\x12\x1a\n" +
 	"\x16SYNC_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
-	"\x12SYNC_STATE_IN_SYNC\x10\x01\x12\x15\n" +
-	"\x11SYNC_STATE_BEHIND\x10\x02\x12\x16\n" +
-	"\x12SYNC_STATE_DIFFERS\x10\x03*\x99\x01\n" +
+	"\x12SYNC_STATE_IN_SYNC\x10\x01\x12\x16\n" +
+	"\x12SYNC_STATE_SYNCING\x10\x02\x12\x1a\n" +
+	"\x16SYNC_STATE_OUT_OF_SYNC\x10\x03*\x99\x01\n" +
 	"\n" +
 	"WorkHealth\x12\x1b\n" +
 	"\x17WORK_HEALTH_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15WORK_HEALTH_AVAILABLE\x10\x01\x12\x17\n" +
 	"\x13WORK_HEALTH_APPLIED\x10\x02\x12\x1d\n" +
 	"\x19WORK_HEALTH_NOT_AVAILABLE\x10\x03\x12\x1b\n" +
-	"\x17WORK_HEALTH_NOT_APPLIED\x10\x04*l\n" +
+	"\x17WORK_HEALTH_NOT_APPLIED\x10\x04*m\n" +
 	"\tWorkState\x12\x1a\n" +
 	"\x16WORK_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
-	"\x0fWORK_STATE_LIVE\x10\x01\x12\x18\n" +
-	"\x14WORK_STATE_TOMBSTONE\x10\x02\x12\x14\n" +
-	"\x10WORK_STATE_GRAVE\x10\x03*\xc9\x01\n" +
-	"\vOrphanCause\x12\x1c\n" +
-	"\x18ORPHAN_CAUSE_UNSPECIFIED\x10\x00\x12\x1a\n" +
-	"\x16ORPHAN_CAUSE_NO_RECORD\x10\x01\x12\x16\n" +
-	"\x12ORPHAN_CAUSE_AHEAD\x10\x02\x12\x19\n" +
-	"\x15ORPHAN_CAUSE_WITHHELD\x10\x03\x12\x19\n" +
-	"\x15ORPHAN_CAUSE_STRANGER\x10\x04\x12\x19\n" +
-	"\x15ORPHAN_CAUSE_NO_OWNER\x10\x05\x12\x17\n" +
-	"\x13ORPHAN_CAUSE_SHARED\x10\x062\xb2\a\n" +
-	"\x11InspectionService\x12Q\n" +
+	"\x0fWORK_STATE_LIVE\x10\x01\x12\x17\n" +
+	"\x13WORK_STATE_DELETING\x10\x02\x12\x16\n" +
+	"\x12WORK_STATE_DELETED\x10\x03*\xf0\x01\n" +
+	"\x10DiscrepancyCause\x12!\n" +
+	"\x1dDISCREPANCY_CAUSE_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18DISCREPANCY_CAUSE_ORPHAN\x10\x01\x12\x1b\n" +
+	"\x17DISCREPANCY_CAUSE_AHEAD\x10\x02\x12\x1e\n" +
+	"\x1aDISCREPANCY_CAUSE_WITHHELD\x10\x03\x12!\n" +
+	"\x1dDISCREPANCY_CAUSE_QUARANTINED\x10\x04\x12\x1d\n" +
+	"\x19DISCREPANCY_CAUSE_UNOWNED\x10\x05\x12\x1c\n" +
+	"\x18DISCREPANCY_CAUSE_SHARED\x10\x062\xf5\a\n" +
+	"\fAdminService\x12Q\n" +
 	"\fListClusters\x12\x1e.hawser.v1.ListClustersRequest\x1a\x1f.hawser.v1.ListClustersResponse0\x01\x12H\n" +
-	"\tListWorks\x12\x1b.hawser.v1.ListWorksRequest\x1a\x1c.hawser.v1.ListWorksResponse0\x01\x12N\n" +
-	"\vListOrphans\x12\x1d.hawser.v1.ListOrphansRequest\x1a\x1e.hawser.v1.ListOrphansResponse0\x01\x12K\n" +
+	"\tListWorks\x12\x1b.hawser.v1.ListWorksRequest\x1a\x1c.hawser.v1.ListWorksResponse0\x01\x12`\n" +
+	"\x11ListDiscrepancies\x12#.hawser.v1.ListDiscrepanciesRequest\x1a$.hawser.v1.ListDiscrepanciesResponse0\x01\x12K\n" +
 	"\n" +
-	"ListLimits\x12\x1c.hawser.v1.ListLimitsRequest\x1a\x1d.hawser.v1.ListLimitsResponse0\x01\x12I\n" +
-	"\n" +
-	"ForgetWork\x12\x1c.hawser.v1.ForgetWorkRequest\x1a\x1d.hawser.v1.ForgetWorkResponse\x12R\n" +
-	"\rForgetCluster\x12\x1f.hawser.v1.ForgetClusterRequest\x1a .hawser.v1.ForgetClusterResponse\x12:\n" +
-	"\x05Adopt\x12\x17.hawser.v1.AdoptRequest\x1a\x18.hawser.v1.AdoptResponse\x12@\n" +
-	"\aApprove\x12\x19.hawser.v1.ApproveRequest\x1a\x1a.hawser.v1.ApproveResponse\x12@\n" +
-	"\aResolve\x12\x19.hawser.v1.ResolveRequest\x1a\x1a.hawser.v1.ResolveResponse\x127\n" +
+	"ListQuotas\x12\x1c.hawser.v1.ListQuotasRequest\x1a\x1d.hawser.v1.ListQuotasResponse0\x01\x12X\n" +
+	"\x0fForceDeleteWork\x12!.hawser.v1.ForceDeleteWorkRequest\x1a\".hawser.v1.ForceDeleteWorkResponse\x12R\n" +
+	"\rUnbindCluster\x12\x1f.hawser.v1.UnbindClusterRequest\x1a .hawser.v1.UnbindClusterResponse\x12O\n" +
+	"\fTransferWork\x12\x1e.hawser.v1.TransferWorkRequest\x1a\x1f.hawser.v1.TransferWorkResponse\x12@\n" +
+	"\aApprove\x12\x19.hawser.v1.ApproveRequest\x1a\x1a.hawser.v1.ApproveResponse\x12R\n" +
+	"\rResolveOrphan\x12\x1f.hawser.v1.ResolveOrphanRequest\x1a .hawser.v1.ResolveOrphanResponse\x127\n" +
 	"\x04Deny\x12\x16.hawser.v1.DenyRequest\x1a\x17.hawser.v1.DenyResponse\x12:\n" +
 	"\x05Allow\x12\x17.hawser.v1.AllowRequest\x1a\x18.hawser.v1.AllowResponse\x12N\n" +
 	"\vListDenials\x12\x1d.hawser.v1.ListDenialsRequest\x1a\x1e.hawser.v1.ListDenialsResponse0\x01\x12?\n" +
 	"\x06Backup\x12\x18.hawser.v1.BackupRequest\x1a\x19.hawser.v1.BackupResponse0\x01B6Z4github.com/hawser-io/hawser/proto/hawser/v1;hawserv1b\x06proto3"
 
 var (
-	file_hawser_v1_inspection_proto_rawDescOnce sync.Once
-	file_hawser_v1_inspection_proto_rawDescData []byte
+	file_hawser_v1_admin_proto_rawDescOnce sync.Once
+	file_hawser_v1_admin_proto_rawDescData []byte
 )
 
-func file_hawser_v1_inspection_proto_rawDescGZIP() []byte {
-	file_hawser_v1_inspection_proto_rawDescOnce.Do(func() {
-		file_hawser_v1_inspection_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_hawser_v1_inspection_proto_rawDesc), len(file_hawser_v1_inspection_proto_rawDesc)))
+func file_hawser_v1_admin_proto_rawDescGZIP() []byte {
+	file_hawser_v1_admin_proto_rawDescOnce.Do(func() {
+		file_hawser_v1_admin_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_hawser_v1_admin_proto_rawDesc), len(file_hawser_v1_admin_proto_rawDesc)))
 	})
-	return file_hawser_v1_inspection_proto_rawDescData
+	return file_hawser_v1_admin_proto_rawDescData
 }
 
-var file_hawser_v1_inspection_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_hawser_v1_inspection_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
-var file_hawser_v1_inspection_proto_goTypes = []any{
-	(ClusterState)(0),             // 0: hawser.v1.ClusterState
-	(SyncState)(0),                // 1: hawser.v1.SyncState
-	(WorkHealth)(0),               // 2: hawser.v1.WorkHealth
-	(WorkState)(0),                // 3: hawser.v1.WorkState
-	(OrphanCause)(0),              // 4: hawser.v1.OrphanCause
-	(*ListClustersRequest)(nil),   // 5: hawser.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),  // 6: hawser.v1.ListClustersResponse
-	(*ClusterRegistration)(nil),   // 7: hawser.v1.ClusterRegistration
-	(*ListWorksRequest)(nil),      // 8: hawser.v1.ListWorksRequest
-	(*ListWorksResponse)(nil),     // 9: hawser.v1.ListWorksResponse
-	(*ListOrphansRequest)(nil),    // 10: hawser.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),   // 11: hawser.v1.ListOrphansResponse
-	(*ListLimitsRequest)(nil),     // 12: hawser.v1.ListLimitsRequest
-	(*ListLimitsResponse)(nil),    // 13: hawser.v1.ListLimitsResponse
-	(*ForgetWorkRequest)(nil),     // 14: hawser.v1.ForgetWorkRequest
-	(*ForgetWorkResponse)(nil),    // 15: hawser.v1.ForgetWorkResponse
-	(*ForgetClusterRequest)(nil),  // 16: hawser.v1.ForgetClusterRequest
-	(*ForgetClusterResponse)(nil), // 17: hawser.v1.ForgetClusterResponse
-	(*AdoptRequest)(nil),          // 18: hawser.v1.AdoptRequest
-	(*AdoptResponse)(nil),         // 19: hawser.v1.AdoptResponse
-	(*ApproveRequest)(nil),        // 20: hawser.v1.ApproveRequest
-	(*ApproveResponse)(nil),       // 21: hawser.v1.ApproveResponse
-	(*ResolveRequest)(nil),        // 22: hawser.v1.ResolveRequest
-	(*ResolveResponse)(nil),       // 23: hawser.v1.ResolveResponse
-	(*DenyRequest)(nil),           // 24: hawser.v1.DenyRequest
-	(*DenyResponse)(nil),          // 25: hawser.v1.DenyResponse
-	(*AllowRequest)(nil),          // 26: hawser.v1.AllowRequest
-	(*AllowResponse)(nil),         // 27: hawser.v1.AllowResponse
-	(*ListDenialsRequest)(nil),    // 28: hawser.v1.ListDenialsRequest
-	(*ListDenialsResponse)(nil),   // 29: hawser.v1.ListDenialsResponse
-	(*BackupRequest)(nil),         // 30: hawser.v1.BackupRequest
-	(*BackupResponse)(nil),        // 31: hawser.v1.BackupResponse
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 33: google.protobuf.Duration
-	(*WithheldDeletion)(nil),      // 34: hawser.v1.WithheldDeletion
+var file_hawser_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_hawser_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_hawser_v1_admin_proto_goTypes = []any{
+	(ClusterState)(0),                 // 0: hawser.v1.ClusterState
+	(SyncState)(0),                    // 1: hawser.v1.SyncState
+	(WorkHealth)(0),                   // 2: hawser.v1.WorkHealth
+	(WorkState)(0),                    // 3: hawser.v1.WorkState
+	(DiscrepancyCause)(0),             // 4: hawser.v1.DiscrepancyCause
+	(*ListClustersRequest)(nil),       // 5: hawser.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),      // 6: hawser.v1.ListClustersResponse
+	(*ClusterRegistration)(nil),       // 7: hawser.v1.ClusterRegistration
+	(*ListWorksRequest)(nil),          // 8: hawser.v1.ListWorksRequest
+	(*ListWorksResponse)(nil),         // 9: hawser.v1.ListWorksResponse
+	(*ListDiscrepanciesRequest)(nil),  // 10: hawser.v1.ListDiscrepanciesRequest
+	(*ListDiscrepanciesResponse)(nil), // 11: hawser.v1.ListDiscrepanciesResponse
+	(*ListQuotasRequest)(nil),         // 12: hawser.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),        // 13: hawser.v1.ListQuotasResponse
+	(*ForceDeleteWorkRequest)(nil),    // 14: hawser.v1.ForceDeleteWorkRequest
+	(*ForceDeleteWorkResponse)(nil),   // 15: hawser.v1.ForceDeleteWorkResponse
+	(*UnbindClusterRequest)(nil),      // 16: hawser.v1.UnbindClusterRequest
+	(*UnbindClusterResponse)(nil),     // 17: hawser.v1.UnbindClusterResponse
+	(*TransferWorkRequest)(nil),       // 18: hawser.v1.TransferWorkRequest
+	(*TransferWorkResponse)(nil),      // 19: hawser.v1.TransferWorkResponse
+	(*ApproveRequest)(nil),            // 20: hawser.v1.ApproveRequest
+	(*ApproveResponse)(nil),           // 21: hawser.v1.ApproveResponse
+	(*ResolveOrphanRequest)(nil),      // 22: hawser.v1.ResolveOrphanRequest
+	(*ResolveOrphanResponse)(nil),     // 23: hawser.v1.ResolveOrphanResponse
+	(*DenyRequest)(nil),               // 24: hawser.v1.DenyRequest
+	(*DenyResponse)(nil),              // 25: hawser.v1.DenyResponse
+	(*AllowRequest)(nil),              // 26: hawser.v1.AllowRequest
+	(*AllowResponse)(nil),             // 27: hawser.v1.AllowResponse
+	(*ListDenialsRequest)(nil),        // 28: hawser.v1.ListDenialsRequest
+	(*ListDenialsResponse)(nil),       // 29: hawser.v1.ListDenialsResponse
+	(*BackupRequest)(nil),             // 30: hawser.v1.BackupRequest
+	(*BackupResponse)(nil),            // 31: hawser.v1.BackupResponse
+	(*timestamppb.Timestamp)(nil),     // 32: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 33: google.protobuf.Duration
+	(*WithheldDeletion)(nil),          // 34: hawser.v1.WithheldDeletion
 }
-var file_hawser_v1_inspection_proto_depIdxs = []int32{
-	32, // 0: hawser.v1.ListClustersResponse.since:type_name -> google.protobuf.Timestamp
+var file_hawser_v1_admin_proto_depIdxs = []int32{
+	32, // 0: hawser.v1.ListClustersResponse.connected_at:type_name -> google.protobuf.Timestamp
 	1,  // 1: hawser.v1.ListClustersResponse.sync:type_name -> hawser.v1.SyncState
 	0,  // 2: hawser.v1.ListClustersResponse.state:type_name -> hawser.v1.ClusterState
 	32, // 3: hawser.v1.ListClustersResponse.last_seen:type_name -> google.protobuf.Timestamp
 	32, // 4: hawser.v1.ListClustersResponse.broker_since:type_name -> google.protobuf.Timestamp
-	32, // 5: hawser.v1.ListClustersResponse.certificate_ends:type_name -> google.protobuf.Timestamp
+	32, // 5: hawser.v1.ListClustersResponse.certificate_not_after:type_name -> google.protobuf.Timestamp
 	33, // 6: hawser.v1.ListClustersResponse.round_trip:type_name -> google.protobuf.Duration
-	32, // 7: hawser.v1.ListClustersResponse.refused_at:type_name -> google.protobuf.Timestamp
+	32, // 7: hawser.v1.ListClustersResponse.rejected_at:type_name -> google.protobuf.Timestamp
 	7,  // 8: hawser.v1.ListClustersResponse.registration:type_name -> hawser.v1.ClusterRegistration
 	3,  // 9: hawser.v1.ListWorksResponse.state:type_name -> hawser.v1.WorkState
 	32, // 10: hawser.v1.ListWorksResponse.deleted_at:type_name -> google.protobuf.Timestamp
 	2,  // 11: hawser.v1.ListWorksResponse.health:type_name -> hawser.v1.WorkHealth
-	4,  // 12: hawser.v1.ListOrphansResponse.cause:type_name -> hawser.v1.OrphanCause
+	4,  // 12: hawser.v1.ListDiscrepanciesResponse.cause:type_name -> hawser.v1.DiscrepancyCause
 	34, // 13: hawser.v1.ApproveRequest.works:type_name -> hawser.v1.WithheldDeletion
 	32, // 14: hawser.v1.ListDenialsResponse.at:type_name -> google.protobuf.Timestamp
-	5,  // 15: hawser.v1.InspectionService.ListClusters:input_type -> hawser.v1.ListClustersRequest
-	8,  // 16: hawser.v1.InspectionService.ListWorks:input_type -> hawser.v1.ListWorksRequest
-	10, // 17: hawser.v1.InspectionService.ListOrphans:input_type -> hawser.v1.ListOrphansRequest
-	12, // 18: hawser.v1.InspectionService.ListLimits:input_type -> hawser.v1.ListLimitsRequest
-	14, // 19: hawser.v1.InspectionService.ForgetWork:input_type -> hawser.v1.ForgetWorkRequest
-	16, // 20: hawser.v1.InspectionService.ForgetCluster:input_type -> hawser.v1.ForgetClusterRequest
-	18, // 21: hawser.v1.InspectionService.Adopt:input_type -> hawser.v1.AdoptRequest
-	20, // 22: hawser.v1.InspectionService.Approve:input_type -> hawser.v1.ApproveRequest
-	22, // 23: hawser.v1.InspectionService.Resolve:input_type -> hawser.v1.ResolveRequest
-	24, // 24: hawser.v1.InspectionService.Deny:input_type -> hawser.v1.DenyRequest
-	26, // 25: hawser.v1.InspectionService.Allow:input_type -> hawser.v1.AllowRequest
-	28, // 26: hawser.v1.InspectionService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
-	30, // 27: hawser.v1.InspectionService.Backup:input_type -> hawser.v1.BackupRequest
-	6,  // 28: hawser.v1.InspectionService.ListClusters:output_type -> hawser.v1.ListClustersResponse
-	9,  // 29: hawser.v1.InspectionService.ListWorks:output_type -> hawser.v1.ListWorksResponse
-	11, // 30: hawser.v1.InspectionService.ListOrphans:output_type -> hawser.v1.ListOrphansResponse
-	13, // 31: hawser.v1.InspectionService.ListLimits:output_type -> hawser.v1.ListLimitsResponse
-	15, // 32: hawser.v1.InspectionService.ForgetWork:output_type -> hawser.v1.ForgetWorkResponse
-	17, // 33: hawser.v1.InspectionService.ForgetCluster:output_type -> hawser.v1.ForgetClusterResponse
-	19, // 34: hawser.v1.InspectionService.Adopt:output_type -> hawser.v1.AdoptResponse
-	21, // 35: hawser.v1.InspectionService.Approve:output_type -> hawser.v1.ApproveResponse
-	23, // 36: hawser.v1.InspectionService.Resolve:output_type -> hawser.v1.ResolveResponse
-	25, // 37: hawser.v1.InspectionService.Deny:output_type -> hawser.v1.DenyResponse
-	27, // 38: hawser.v1.InspectionService.Allow:output_type -> hawser.v1.AllowResponse
-	29, // 39: hawser.v1.InspectionService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
-	31, // 40: hawser.v1.InspectionService.Backup:output_type -> hawser.v1.BackupResponse
+	5,  // 15: hawser.v1.AdminService.ListClusters:input_type -> hawser.v1.ListClustersRequest
+	8,  // 16: hawser.v1.AdminService.ListWorks:input_type -> hawser.v1.ListWorksRequest
+	10, // 17: hawser.v1.AdminService.ListDiscrepancies:input_type -> hawser.v1.ListDiscrepanciesRequest
+	12, // 18: hawser.v1.AdminService.ListQuotas:input_type -> hawser.v1.ListQuotasRequest
+	14, // 19: hawser.v1.AdminService.ForceDeleteWork:input_type -> hawser.v1.ForceDeleteWorkRequest
+	16, // 20: hawser.v1.AdminService.UnbindCluster:input_type -> hawser.v1.UnbindClusterRequest
+	18, // 21: hawser.v1.AdminService.TransferWork:input_type -> hawser.v1.TransferWorkRequest
+	20, // 22: hawser.v1.AdminService.Approve:input_type -> hawser.v1.ApproveRequest
+	22, // 23: hawser.v1.AdminService.ResolveOrphan:input_type -> hawser.v1.ResolveOrphanRequest
+	24, // 24: hawser.v1.AdminService.Deny:input_type -> hawser.v1.DenyRequest
+	26, // 25: hawser.v1.AdminService.Allow:input_type -> hawser.v1.AllowRequest
+	28, // 26: hawser.v1.AdminService.ListDenials:input_type -> hawser.v1.ListDenialsRequest
+	30, // 27: hawser.v1.AdminService.Backup:input_type -> hawser.v1.BackupRequest
+	6,  // 28: hawser.v1.AdminService.ListClusters:output_type -> hawser.v1.ListClustersResponse
+	9,  // 29: hawser.v1.AdminService.ListWorks:output_type -> hawser.v1.ListWorksResponse
+	11, // 30: hawser.v1.AdminService.ListDiscrepancies:output_type -> hawser.v1.ListDiscrepanciesResponse
+	13, // 31: hawser.v1.AdminService.ListQuotas:output_type -> hawser.v1.ListQuotasResponse
+	15, // 32: hawser.v1.AdminService.ForceDeleteWork:output_type -> hawser.v1.ForceDeleteWorkResponse
+	17, // 33: hawser.v1.AdminService.UnbindCluster:output_type -> hawser.v1.UnbindClusterResponse
+	19, // 34: hawser.v1.AdminService.TransferWork:output_type -> hawser.v1.TransferWorkResponse
+	21, // 35: hawser.v1.AdminService.Approve:output_type -> hawser.v1.ApproveResponse
+	23, // 36: hawser.v1.AdminService.ResolveOrphan:output_type -> hawser.v1.ResolveOrphanResponse
+	25, // 37: hawser.v1.AdminService.Deny:output_type -> hawser.v1.DenyResponse
+	27, // 38: hawser.v1.AdminService.Allow:output_type -> hawser.v1.AllowResponse
+	29, // 39: hawser.v1.AdminService.ListDenials:output_type -> hawser.v1.ListDenialsResponse
+	31, // 40: hawser.v1.AdminService.Backup:output_type -> hawser.v1.BackupResponse
 	28, // [28:41] is the sub-list for method output_type
 	15, // [15:28] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
@@ -2478,9 +2479,9 @@ var file_hawser_v1_inspection_proto_depIdxs = []int32{
 	0,  // [0:15] is the sub-list for field type_name
 }
 
-func init() { file_hawser_v1_inspection_proto_init() }
-func file_hawser_v1_inspection_proto_init() {
-	if File_hawser_v1_inspection_proto != nil {
+func init() { file_hawser_v1_admin_proto_init() }
+func file_hawser_v1_admin_proto_init() {
+	if File_hawser_v1_admin_proto != nil {
 		return
 	}
 	file_hawser_v1_sync_proto_init()
@@ -2488,18 +2489,18 @@ func file_hawser_v1_inspection_proto_init() {
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_inspection_proto_rawDesc), len(file_hawser_v1_inspection_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_admin_proto_rawDesc), len(file_hawser_v1_admin_proto_rawDesc)),
 			NumEnums:      5,
 			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_hawser_v1_inspection_proto_goTypes,
-		DependencyIndexes: file_hawser_v1_inspection_proto_depIdxs,
-		EnumInfos:         file_hawser_v1_inspection_proto_enumTypes,
-		MessageInfos:      file_hawser_v1_inspection_proto_msgTypes,
+		GoTypes:           file_hawser_v1_admin_proto_goTypes,
+		DependencyIndexes: file_hawser_v1_admin_proto_depIdxs,
+		EnumInfos:         file_hawser_v1_admin_proto_enumTypes,
+		MessageInfos:      file_hawser_v1_admin_proto_msgTypes,
 	}.Build()
-	File_hawser_v1_inspection_proto = out.File
-	file_hawser_v1_inspection_proto_goTypes = nil
-	file_hawser_v1_inspection_proto_depIdxs = nil
+	File_hawser_v1_admin_proto = out.File
+	file_hawser_v1_admin_proto_goTypes = nil
+	file_hawser_v1_admin_proto_depIdxs = nil
 }
