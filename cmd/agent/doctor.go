@@ -101,7 +101,7 @@ const uidPatience = 3 * time.Second
 
 // hello says which cluster this is, as the agent does.
 func (c *config) hello(ctx context.Context) transport.Hello {
-	hello := transport.Hello{Protocol: 1}
+	hello := transport.Hello{Protocol: transport.Protocol}
 	r, err := c.cluster()
 	if err != nil {
 		return hello

@@ -36,7 +36,7 @@ func (p *process) subscribeAs(uid string) error {
 	accepted := false
 	s := transport.Subscription{
 		Filter: transport.Filter{Cluster: "c1", DataType: codec.ManifestBundles},
-		Hello:  transport.Hello{Protocol: 1, ClusterUID: uid},
+		Hello:  transport.Hello{Protocol: transport.Protocol, ClusterUID: uid},
 	}
 	err = c.Subscribe(ctx, s, func(transport.Accepted) { accepted = true; cancel() }, func(context.Context, codec.Event) error { return nil })
 	if closed := c.Close(); closed != nil {

@@ -114,7 +114,7 @@ func (c *config) tasks(
 	mqttFront, err := mqtt.New(mqtt.Config{
 		Server: b, MaxPacketBytes: messages, DrainTimeout: time.Duration(c.DrainTimeout), Log: log, OnPanic: b.Panicked,
 		Announce: func() property.Announcement {
-			return property.Announcement{Epoch: s.Head().StoreID, MaxEventBytes: b.MaxEventBytes()}
+			return property.Announcement{StoreID: s.Head().StoreID, MaxEventBytes: b.MaxEventBytes()}
 		},
 	})
 	if err != nil {

@@ -40,7 +40,7 @@ func (p *process) serveHub(d pki.Dir) *hub {
 	ctx, stop := context.WithCancel(context.Background())
 	ready := make(chan string, 1)
 	go func() { // received from below
-		s := transport.Subscription{Filter: transport.Filter{Source: "hub", DataType: codec.Registrations}, Hello: transport.Hello{Protocol: 1}}
+		s := transport.Subscription{Filter: transport.Filter{Source: "hub", DataType: codec.Registrations}, Hello: transport.Hello{Protocol: transport.Protocol}}
 		h.ended <- h.conn.Subscribe(ctx, s, func(a transport.Accepted) { ready <- a.SubscriptionID }, h.answer)
 	}()
 	p.t.Cleanup(func() {

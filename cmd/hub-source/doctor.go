@@ -61,7 +61,7 @@ func (c *config) ways(step time.Duration) (doctor.Path, error) {
 	w.Identity.OverrideProxy(c.Proxy, c.ProxyCAFile)
 	w.Calls = doctor.Subscriber{
 		Filter: filter,
-		Hello:  func(context.Context) transport.Hello { return transport.Hello{Protocol: 1} },
+		Hello:  func(context.Context) transport.Hello { return transport.Hello{Protocol: transport.Protocol} },
 		Denied: fmt.Sprintf("the broker knows who this is, and it may not be source %s: use the certificate of that source, or correct sourceID, or the rules in the broker's configuration", c.SourceID),
 	}.Calls()
 	for _, s := range c.check().Steps() {

@@ -55,7 +55,7 @@ func TestBroker_ClientsGetWhatTheyNegotiated(t *testing.T) {
 		if a := ocm.accepted; a.SubscriptionID == "" || !reflect.DeepEqual(a, transport.Accepted{SubscriptionID: a.SubscriptionID}) {
 			t.Errorf("a stock agent was told %+v", a)
 		}
-		if a := ours.accepted; a.Protocol != 1 || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.Epoch != w.Store.Head().StoreID || a.Epoch == "" || a.SubscriptionID == ocm.accepted.SubscriptionID {
+		if a := ours.accepted; a.Protocol != transport.Protocol || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.StoreID != w.Store.Head().StoreID || a.StoreID == "" || a.SubscriptionID == ocm.accepted.SubscriptionID {
 			t.Errorf("a Hawser agent was told %+v", a)
 		}
 		w.put(w.source("src"), work{version: 1, extensions: map[string]any{codec.ExtSupersedes: nil}}.event())

@@ -22,7 +22,7 @@ import (
 // from is a Hawser party that continues from a cursor.
 func from(c codec.Cursor) func(*transport.RawSubscription, *tap) {
 	return func(raw *transport.RawSubscription, _ *tap) {
-		raw.Hello = transport.Hello{Protocol: 1, Cursor: c.String()}
+		raw.Hello = transport.Hello{Protocol: transport.Protocol, Cursor: c.String()}
 	}
 }
 
@@ -517,7 +517,7 @@ func TestSync_WithoutIdentities(t *testing.T) {
 	inWorld(t, broker.Config{Insecure: true}, func(w *world) {
 		anonymous := func(role, name string) *tap {
 			return w.open(transport.Peer{Conn: 1}, func(raw *transport.RawSubscription, s *tap) {
-				raw.Hello.Protocol = 1
+				raw.Hello.Protocol = transport.Protocol
 				if raw.Cluster, raw.Source = name, ""; role == "source" {
 					raw.Cluster, raw.Source = "", name
 				}

@@ -15,7 +15,7 @@ import (
 func (w *world) of(uid string) *tap {
 	w.Helper()
 	return w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
-		raw.Hello = transport.Hello{Protocol: 1, ClusterUID: uid}
+		raw.Hello = transport.Hello{Protocol: transport.Protocol, ClusterUID: uid}
 	})
 }
 

@@ -50,7 +50,7 @@ func onFiles(t *testing.T, dir string, ids func() string, test func(w *world, s 
 func (w *world) hello(cluster, uid string, c codec.Cursor) *tap {
 	w.Helper()
 	return w.open(w.agent(cluster), func(raw *transport.RawSubscription, _ *tap) {
-		raw.Hello = transport.Hello{Protocol: 1, ClusterUID: uid, Cursor: c.String()}
+		raw.Hello = transport.Hello{Protocol: transport.Protocol, ClusterUID: uid, Cursor: c.String()}
 	})
 }
 

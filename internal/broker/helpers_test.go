@@ -317,7 +317,7 @@ func (w *world) subscribe(p transport.Peer) *tap {
 	return s
 }
 
-func hawser(raw *transport.RawSubscription, _ *tap) { raw.Hello.Protocol = 1 }
+func hawser(raw *transport.RawSubscription, _ *tap) { raw.Hello.Protocol = transport.Protocol }
 
 // request sends an agent's version list, or a source's empty hash list.
 func (w *world) request(s *tap, held ...codec.ResourceVersion) {

@@ -70,7 +70,7 @@ func TestSubscribe_NamesAreShortAndPrintable(t *testing.T) {
 		"cluster_name": func(r *transport.RawSubscription, bad string) { r.Cluster = bad },
 		"source":       func(r *transport.RawSubscription, bad string) { r.Source = bad },
 		codec.HeaderClusterUID: func(r *transport.RawSubscription, bad string) {
-			r.Hello = transport.Hello{Protocol: 1, ClusterUID: bad}
+			r.Hello = transport.Hello{Protocol: transport.Protocol, ClusterUID: bad}
 		},
 	} {
 		for _, bad := range []string{strings.Repeat("x", 60_000), "\x1b[2J"} {

@@ -167,12 +167,12 @@ func TestListDiscrepancies_NamesCauses(t *testing.T) {
 		w.put(source, work{id: "w1", version: 2}.event())
 		revision := w.Store.Head().Revision
 		agent := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
-			raw.Hello = transport.Hello{Protocol: 1, ClusterUID: "uid-1"}
+			raw.Hello = transport.Hello{Protocol: transport.Protocol, ClusterUID: "uid-1"}
 		})
 		w.request(agent, codec.ResourceVersion{ResourceID: "w1", ResourceVersion: 5}, codec.ResourceVersion{ResourceID: "ghost", ResourceVersion: 1})
 		agent.take()
 		quarantined := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
-			raw.Hello = transport.Hello{Protocol: 1, ClusterUID: "uid-2"}
+			raw.Hello = transport.Hello{Protocol: transport.Protocol, ClusterUID: "uid-2"}
 		})
 		w.wantCode(<-quarantined.ended, transport.CodeDenied)
 		owner := w.open(source, hawser)

@@ -79,7 +79,7 @@ func serveRefusals(t *testing.T, d transport.Dialer, message string) {
 		defer close(done)
 		var accepted transport.Accepted
 		err := conn.Subscribe(ctx, transport.Subscription{
-			Filter: transport.Filter{Source: "hub", DataType: codec.Registrations}, Hello: transport.Hello{Protocol: 1},
+			Filter: transport.Filter{Source: "hub", DataType: codec.Registrations}, Hello: transport.Hello{Protocol: transport.Protocol},
 		}, func(a transport.Accepted) {
 			accepted = a
 			ready <- a

@@ -87,7 +87,7 @@ func BenchmarkResume(b *testing.B) {
 
 func benchmarkResume(b *testing.B, k *testkit.Broker, peer transport.Peer, cursor string, list []byte) {
 	raw := transport.RawSubscription{
-		Cluster: peer.Name, DataType: codec.ManifestBundles.String(), Hello: transport.Hello{Protocol: 1, Cursor: cursor},
+		Cluster: peer.Name, DataType: codec.ManifestBundles.String(), Hello: transport.Hello{Protocol: transport.Protocol, Cursor: cursor},
 	}
 	b.ReportAllocs()
 	before := cpu(b)

@@ -152,7 +152,9 @@ func TestResume_OtherHistoriesList(t *testing.T) {
 			return list[len(list)-1].Cursor
 		}
 		resync := func(c string) string {
-			s := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) { raw.Hello = transport.Hello{Protocol: 1, Cursor: c} })
+			s := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
+				raw.Hello = transport.Hello{Protocol: transport.Protocol, Cursor: c}
+			})
 			s.cancel()
 			return s.accepted.Resync
 		}

@@ -94,7 +94,7 @@ func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		as := func(uid string) *tap {
 			return w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) {
-				raw.Hello = transport.Hello{Protocol: 1, ClusterUID: uid}
+				raw.Hello = transport.Hello{Protocol: transport.Protocol, ClusterUID: uid}
 			})
 		}
 		running := func(s *tap) {

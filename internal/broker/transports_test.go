@@ -44,7 +44,7 @@ func join(t *testing.T, d transport.Dialer, f transport.Filter, cursor string) *
 	ready := make(chan transport.Accepted, 1)
 	f.DataType = codec.ManifestBundles
 	go func() { // leave waits for it
-		sub := transport.Subscription{Filter: f, Hello: transport.Hello{Protocol: 1, Cursor: cursor}}
+		sub := transport.Subscription{Filter: f, Hello: transport.Hello{Protocol: transport.Protocol, Cursor: cursor}}
 		p.ended <- conn.Subscribe(ctx, sub, func(a transport.Accepted) { ready <- a }, func(_ context.Context, e codec.Event) error {
 			p.events <- e
 			return nil

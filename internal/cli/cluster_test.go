@@ -68,7 +68,7 @@ func inUse(t *testing.T) *clustertest.Fake {
 	f.Put(clustertest.Object("v1", "Namespace", "", "hawser"))
 	hubs := hubidentity.Registry{Objects: f, Records: hubidentity.RecordsOf(f.Metadata), Namespace: "hawser", Now: func() time.Time { return at }}
 	for identity, works := range map[string][]string{"north": {"web", "db"}, "south": {"job"}} {
-		_, err := hubs.Admit(t.Context(), identity, hubidentity.BrokerRef{Cluster: "cluster1", Broker: identity + ".example:8090", Epoch: "store-of-" + identity}, nil)
+		_, err := hubs.Admit(t.Context(), identity, hubidentity.BrokerRef{Cluster: "cluster1", Broker: identity + ".example:8090", StoreID: "store-of-" + identity}, nil)
 		s := appliedwork.Store{Objects: f, HubHash: appliedwork.HubHash(identity), AgentID: appliedwork.HubHash(identity)}
 		for _, name := range works {
 			_, failed := s.Create(t.Context(), name, nil, appliedwork.Origin{Source: identity, WorkID: "id-" + name, Version: 1, Tag: "t"})

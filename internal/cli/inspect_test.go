@@ -223,7 +223,7 @@ func printf(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.F
 	ctx, stop := context.WithCancel(context.Background())
 	accepted, ended := make(chan transport.Accepted, 1), make(chan error, 1)
 	go func() {
-		hello := transport.Hello{Protocol: 1, Version: "v1.2.3", ClusterUID: map[bool]string{true: "uid-1"}[f.Cluster != ""]}
+		hello := transport.Hello{Protocol: transport.Protocol, Version: "v1.2.3", ClusterUID: map[bool]string{true: "uid-1"}[f.Cluster != ""]}
 		ended <- conn.Subscribe(ctx, transport.Subscription{Filter: f, Hello: hello},
 			func(a transport.Accepted) { accepted <- a }, func(context.Context, codec.Event) error { return nil })
 	}()

@@ -161,12 +161,12 @@ func showHubs(ctx context.Context, env Env, hubs hubidentity.Registry) error {
 		if hash != "" {
 			works = strconv.Itoa(tally[hash])
 		}
-		rows = append(rows, []string{state, identity, t.Cluster, t.Broker, t.Epoch, works, shared[hash]})
+		rows = append(rows, []string{state, identity, t.Cluster, t.Broker, t.StoreID, works, shared[hash]})
 	}
 	for _, hash := range slices.Sorted(maps.Keys(book)) {
 		c := book[hash]
 		row("claimed", c.Identity, hash, c.BrokerRef)
-		for _, r := range c.Refused {
+		for _, r := range c.Rejected {
 			row("refused", r.Identity, "", r.BrokerRef)
 		}
 	}

@@ -122,7 +122,7 @@ func (b *bench) agent(cluster string) *fakeAgent {
 }
 
 func (a *fakeAgent) Hello() transport.Hello {
-	return transport.Hello{Protocol: 1, ClusterUID: "uid-" + a.cluster}
+	return transport.Hello{Protocol: transport.Protocol, ClusterUID: "uid-" + a.cluster}
 }
 
 func (a *fakeAgent) Disconnected(error) {}

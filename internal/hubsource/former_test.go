@@ -108,8 +108,8 @@ func (b *bench) putFormer(resource, key, file string) {
 func TestFormer_State(t *testing.T) {
 	for file, want := range map[string]core.SavedState{
 		formerSynced:  {Cursor: "store-1/store-2/4"},
-		formerDoubt:   {Cursor: "store-1/store-2/15", Withheld: []string{"*"}, Against: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "117"}},
-		formerSettled: {Cursor: "store-1/store-2/19", Trusted: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "114"}},
+		formerDoubt:   {Cursor: "store-1/store-2/15", Withheld: []string{"*"}, SuspectedPosition: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "117"}},
+		formerSettled: {Cursor: "store-1/store-2/19", ClearedPosition: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "114"}},
 	} {
 		inBubble(t, func(b *bench) {
 			b.putFormer("configmaps", "hawser/"+StateName("hub"), file)

@@ -31,7 +31,7 @@ func (p sessionHandler) update(f func(c *core.Core)) error {
 }
 
 func (p sessionHandler) Hello() (h transport.Hello) {
-	h.Protocol = 1
+	h.Protocol = transport.Protocol
 	_ = p.update(func(c *core.Core) { h = c.Hello() }) // Subscribed will say so
 	return h
 }

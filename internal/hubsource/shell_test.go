@@ -36,14 +36,14 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 	}()
 	s.core.ClusterSelected(1, "cluster1")
 	s.core.WorkSeen(1, newWork("w", 1, deleting))
-	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "first", Resync: codec.ResyncList})
+	s.core.Connected(transport.Accepted{Protocol: transport.Protocol, SubscriptionID: "first", Resync: codec.ResyncList})
 	keys := []core.Key{{UID: "uid-w"}, {Cluster: "cluster1"}, {}}
 	var effects []core.Effect
 	to := broker{s, sent, s.core.Subscription()}
 	for _, k := range keys {
 		effects = append(effects, s.core.Next(core.BrokerQueue, k))
 	}
-	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "second", Resync: codec.ResyncCursor})
+	s.core.Connected(transport.Accepted{Protocol: transport.Protocol, SubscriptionID: "second", Resync: codec.ResyncCursor})
 	for i, e := range effects {
 		if e == nil {
 			t.Fatalf("nothing is to be done for %+v", keys[i])
@@ -74,7 +74,7 @@ func TestShell_TreatsReplacedNameInNewListAsMissing(t *testing.T) {
 	events := s.workEvents(s.core.Epoch())
 	events.OnAdd(second, true)
 	events.OnUpdate(second, first)
-	s.core.Connected(transport.Accepted{Protocol: 1, SubscriptionID: "one"})
+	s.core.Connected(transport.Accepted{Protocol: transport.Protocol, SubscriptionID: "one"})
 	for _, uid := range []types.UID{second.UID, first.UID} {
 		s.core.Next(core.BrokerQueue, core.Key{UID: uid})
 	}

@@ -62,7 +62,7 @@ func (b *broker) Subscribe(ctx context.Context, s transport.Subscription, ready 
 	b.mu.Lock()
 	b.hellos = append(b.hellos, s.Hello)
 	b.mu.Unlock()
-	ready(transport.Accepted{SubscriptionID: "s", Protocol: 1, Resync: "list"})
+	ready(transport.Accepted{SubscriptionID: "s", Protocol: transport.Protocol, Resync: "list"})
 	for {
 		select {
 		case <-ctx.Done():
@@ -176,7 +176,7 @@ func TestAgent_FromEventToStatus(t *testing.T) {
 		if got := condition(last["w-1"].Status.Conditions, "Applied"); got == nil || got.Status != "True" || requests != 1 {
 			t.Fatalf("got %+v after %d requests", got, requests)
 		}
-		if uid := r.f.Look(r.f.Ref("v1", "Namespace", "", "kube-system")).GetUID(); r.b.hellos[0] != (transport.Hello{Protocol: 1, ClusterUID: string(uid)}) {
+		if uid := r.f.Look(r.f.Ref("v1", "Namespace", "", "kube-system")).GetUID(); r.b.hellos[0] != (transport.Hello{Protocol: transport.Protocol, ClusterUID: string(uid)}) {
 			t.Errorf("hello %+v", r.b.hellos[0])
 		}
 		cm := r.f.Ref("v1", "ConfigMap", "default", "a")

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-var resumed = transport.Accepted{SubscriptionID: "s2", Protocol: 1, Resync: codec.ResyncCursor}
+var resumed = transport.Accepted{SubscriptionID: "s2", Protocol: transport.Protocol, Resync: codec.ResyncCursor}
 
 func at(revision uint64) codec.Cursor {
 	return codec.Cursor{StoreID: "e", Incarnation: "t", Revision: revision}
@@ -61,7 +61,7 @@ func expectReported(t *testing.T, got, want []agentSync) {
 
 func (r *rig) expectCursor(want codec.Cursor) {
 	r.t.Helper()
-	if got := r.core.Hello(); got != (transport.Hello{Protocol: 1, Cursor: want.String(), ClusterUID: testClusterUID}) {
+	if got := r.core.Hello(); got != (transport.Hello{Protocol: transport.Protocol, Cursor: want.String(), ClusterUID: testClusterUID}) {
 		r.t.Fatalf("hello %+v, want the cursor %q", got, want)
 	}
 }

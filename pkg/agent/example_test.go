@@ -76,7 +76,7 @@ func (o oneWork) Publish(_ context.Context, _ transport.Peer, event []byte, _ st
 }
 
 func (o oneWork) Subscribe(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
-	if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: 1, Resync: "list"}); err != nil {
+	if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: transport.Protocol, Resync: "list"}); err != nil {
 		return err
 	}
 	e, err := manifestwork.EncodeSpec(&workv1.ManifestWork{

@@ -67,7 +67,7 @@ func (g *identityGuardDialer) pass(ctx context.Context, a transport.Accepted) er
 			g.log.ErrorContext(ctx, "the hub identity is refused", "hub_identity", g.identity, "error", err)
 		}
 		g.last, g.admitted, g.refusal = a, false, err
-	case g.admitted && a.Epoch == g.last.Epoch && slices.Equal(a.Roots, g.last.Roots):
+	case g.admitted && a.StoreID == g.last.StoreID && slices.Equal(a.Roots, g.last.Roots):
 		// The cluster does not answer, and nothing has changed since it did.
 		g.log.WarnContext(ctx, "it cannot be looked up whether the hub identity may still be used", "hub_identity", g.identity, "error", err)
 		return nil

@@ -27,7 +27,7 @@ func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
 	runAgent(t, func(r *running) {
 		r.admit = func(context.Context, transport.Accepted) error {
 			if refuse.Load() {
-				return &identities.RefusedError{Claim: identities.Claim{Identity: "hub"}, By: identities.Refused{Identity: "hub"}}
+				return &identities.RefusedError{Claim: identities.Claim{Identity: "hub"}, By: identities.Rejected{Identity: "hub"}}
 			}
 			return nil
 		}
@@ -62,7 +62,7 @@ func TestGate_AnswerCountsWhileClusterIsAway(t *testing.T) {
 	var answer error
 	requests := 0
 	g := &identityGuardDialer{log: slog.New(slog.DiscardHandler), admit: func(context.Context, transport.Accepted) error { requests++; return answer }}
-	a := transport.Accepted{Epoch: "e1", Roots: []string{"ca"}}
+	a := transport.Accepted{StoreID: "e1", Roots: []string{"ca"}}
 	away := errors.New("the cluster is away")
 	answer = away
 	if err := g.pass(t.Context(), a); !errors.Is(err, away) {
@@ -76,7 +76,7 @@ func TestGate_AnswerCountsWhileClusterIsAway(t *testing.T) {
 	if err := g.pass(t.Context(), a); err != nil {
 		t.Errorf("the same broker: %v", err)
 	}
-	for _, other := range []transport.Accepted{{Epoch: "e2", Roots: a.Roots}, {Epoch: "e1", Roots: []string{"other"}}} {
+	for _, other := range []transport.Accepted{{StoreID: "e2", Roots: a.Roots}, {StoreID: "e1", Roots: []string{"other"}}} {
 		if err := g.pass(t.Context(), other); !errors.Is(err, away) {
 			t.Errorf("%+v: %v", other, err)
 		}

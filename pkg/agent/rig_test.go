@@ -76,7 +76,7 @@ type (
 	received = manifestwork.StatusReport
 )
 
-var accepted = transport.Accepted{Protocol: 1, Resync: "list"}
+var accepted = transport.Accepted{Protocol: transport.Protocol, Resync: "list"}
 
 func newRig(t *testing.T) *rig {
 	r := &rig{

@@ -10,7 +10,7 @@ import (
 )
 
 // protocol is the version of Hawser's additions to the OCM protocol.
-const protocol = 1
+const protocol = transport.Protocol
 
 // subscriptionState is the present subscription and what its checkpoints said. Guarded by works.mu.
 type subscriptionState struct {

@@ -8,7 +8,7 @@ import (
 
 // Cursor is a position in the history of one broker store.
 type Cursor struct {
-	// StoreID is the identity of the store, Term the opening of it that assigned
+	// StoreID is the identity of the store, Incarnation the opening of it that assigned
 	// the revision; neither contains "/".
 	StoreID     string `json:"Epoch"`
 	Incarnation string `json:"Term"`
@@ -16,7 +16,7 @@ type Cursor struct {
 	Revision uint64 `json:"Revision"`
 }
 
-// ParseCursor parses "<epoch>/<term>/<revision>", the form of the
+// ParseCursor parses "<store-id>/<incarnation>/<revision>", the form of the
 // hawser-cursor header. The error names the header.
 func ParseCursor(s string) (Cursor, error) {
 	parts := strings.Split(s, "/")
@@ -26,10 +26,10 @@ func ParseCursor(s string) (Cursor, error) {
 			return Cursor{StoreID: parts[0], Incarnation: parts[1], Revision: revision}, nil
 		}
 	}
-	return Cursor{}, fmt.Errorf("%s is %q: must be <epoch>/<term>/<revision>", HeaderCursor, shorten(s))
+	return Cursor{}, fmt.Errorf("%s is %q: must be <store-id>/<incarnation>/<revision>", HeaderCursor, shorten(s))
 }
 
-// String returns "<epoch>/<term>/<revision>", or "" for the zero cursor.
+// String returns "<store-id>/<incarnation>/<revision>", or "" for the zero cursor.
 func (c Cursor) String() string {
 	if c == (Cursor{}) {
 		return ""

@@ -43,8 +43,8 @@ type Envelope struct {
 	HasTag     bool
 	Supersedes uint64 // hawsersupersedes, 0 when absent
 	IfRevision uint64 // hawserifrevision, 0 when absent
-	Reported   bool   // hawserreported
-	Fence      uint64 // hawserorder, 0 when absent
+	Reported   bool   // hawserneedsconfirm
+	Fence      uint64 // hawserfence, 0 when absent
 
 	ContentType string
 	Data        []byte // nil when there is none

@@ -18,8 +18,8 @@ func TestParseEnvelope_OfASpec(t *testing.T) {
 	p.Attributes["ce-hawsertag"] = pString(tag.String())
 	p.Attributes["ce-hawsersupersedes"] = pString("7")
 	p.Attributes["ce-hawserifrevision"] = pString("8")
-	p.Attributes["ce-hawserreported"] = pString("true")
-	p.Attributes["ce-hawserorder"] = pString("9")
+	p.Attributes["ce-hawserneedsconfirm"] = pString("true")
+	p.Attributes["ce-hawserfence"] = pString("9")
 	got, err := ParseEnvelope(marshalProto(t, p))
 	if err != nil {
 		t.Fatal(err)
@@ -160,10 +160,10 @@ func TestParseEnvelope_NamesTheAttributeAtFault(t *testing.T) {
 		{"ce-hawserrevision", pString("18446744073709551616"), ExtRevision},
 		{"ce-hawsersupersedes", pString(""), ExtSupersedes},
 		{"ce-hawserifrevision", pString("x"), ExtIfRevision},
-		{"ce-hawserorder", pString("0"), ExtFence},
-		{"ce-hawserorder", pInteger(1), ExtFence},
-		{"ce-hawserreported", pString("false"), ExtNeedsConfirm},
-		{"ce-hawserreported", pInteger(1), ExtNeedsConfirm},
+		{"ce-hawserfence", pString("0"), ExtFence},
+		{"ce-hawserfence", pInteger(1), ExtFence},
+		{"ce-hawserneedsconfirm", pString("false"), ExtNeedsConfirm},
+		{"ce-hawserneedsconfirm", pInteger(1), ExtNeedsConfirm},
 		{"ce-hawsertag", pString("00"), ExtTag},
 		{"ce-hawsertag", pInteger(0), ExtTag},
 	} {

@@ -25,7 +25,7 @@ func addSeeds(f *testing.F) {
 	deletion.Attributes["ce-resourceversion"] = pString("7.9")
 	deletion.Attributes["ce-hawsertag"] = pString(Tag{}.String())
 	deletion.Attributes["ce-hawserrevision"] = pString("5")
-	deletion.Attributes["ce-hawserorder"] = pString("6")
+	deletion.Attributes["ce-hawserfence"] = pString("6")
 	deletion.Attributes["ce-id"] = pString("e1")
 	deletion.Attributes["unprefixed"] = pInteger(3)
 	deletion.Attributes["ce-u"] = &protoAttr{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeUri{CeUri: "https://u:p@h/%20?q#f"}}

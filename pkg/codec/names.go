@@ -18,14 +18,14 @@ const (
 	ExtStatusHash        = "statushash"
 	ExtLogTracing        = "logtracing"
 
-	ExtRevision     = "hawserrevision"   // decimal text, set by the broker on events to Hawser parties
-	ExtTag          = "hawsertag"        // 32 lower-case hex digits, set by the broker on events to Hawser parties
-	ExtSupersedes   = "hawsersupersedes" // decimal text, set by a source: replace exactly this revision, whatever the versions
-	ExtIfRevision   = "hawserifrevision" // decimal text, set by a source: delete only if this is the record's revision
-	ExtNeedsConfirm = "hawserreported"   // "true", set by a source in a deletion: the cluster has reported on the work
-	ExtFence        = "hawserorder"      // decimal text, set by a source in what must not be taken behind a later event of the same subscription, or session
-	ExtSession      = "hawsersession"    // "<number>.<id>", set by a party behind a broker that keeps nothing: its session
-	ExtPeerSession  = "hawserheard"      // the same of the receiver, as far as the sender has heard of it
+	ExtRevision     = "hawserrevision"     // decimal text, set by the broker on events to Hawser parties
+	ExtTag          = "hawsertag"          // 32 lower-case hex digits, set by the broker on events to Hawser parties
+	ExtSupersedes   = "hawsersupersedes"   // decimal text, set by a source: replace exactly this revision, whatever the versions
+	ExtIfRevision   = "hawserifrevision"   // decimal text, set by a source: delete only if this is the record's revision
+	ExtNeedsConfirm = "hawserneedsconfirm" // "true", set by a source in a deletion: the cluster has reported on the work
+	ExtFence        = "hawserfence"        // decimal text, set by a source in what must not be taken behind a later event of the same subscription, or session
+	ExtSession      = "hawsersession"      // "<number>.<id>", set by a party behind a broker that keeps nothing: its session
+	ExtPeerSession  = "hawserpeersession"  // the same of the receiver, as far as the sender has heard of it
 )
 
 // hawserPrefix begins the names of all attributes that are Hawser's own.
@@ -35,12 +35,12 @@ const hawserPrefix = "hawser"
 // negotiation; all lower case.
 const (
 	HeaderSubscriptionID = "subscription-id"        // answer of Subscribe; echoed by Hawser parties in Publish
-	HeaderProtocol       = "hawser-protocol"        // both ways: "1"
-	HeaderCursor         = "hawser-cursor"          // Subscribe: "<epoch>/<term>/<revision>"
+	HeaderProtocol       = "hawser-protocol"        // both ways: the version of the Hawser extensions, decimal; see transport.Protocol
+	HeaderCursor         = "hawser-cursor"          // Subscribe: "<store-id>/<incarnation>/<revision>"
 	HeaderClusterUID     = "hawser-cluster-uid"     // Subscribe of an agent: uid of the cluster's kube-system namespace
 	HeaderVersion        = "hawser-version"         // Subscribe: which release the party is, for people
 	HeaderResync         = "hawser-resync"          // answer: ResyncCursor or ResyncList
-	HeaderStoreID        = "hawser-epoch"           // answer: identity of the broker's store
+	HeaderStoreID        = "hawser-store-id"        // answer: identity of the broker's store
 	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event the broker takes or sends, bytes, decimal
 	HeaderOutcome        = "hawser-outcome"         // trailer of Publish: "accepted", "unchanged", "stale", ...
 	HeaderRevision       = "hawser-revision"        // trailer of Publish: of the store when it decided, decimal, also of a refusal

@@ -11,7 +11,7 @@ const (
 	// dropped.
 	OutcomeStale = "stale"
 	// OutcomeQueued: kept until a deletion of the same id or name is confirmed.
-	OutcomeQueued = "waits"
+	OutcomeQueued = "queued"
 	// OutcomeConfirmed: a deletion that no cluster has to confirm: it is done.
 	OutcomeConfirmed = "confirmed"
 	// OutcomeIgnored: the event means nothing here (a status of an unknown

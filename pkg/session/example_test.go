@@ -26,7 +26,7 @@ type shop struct {
 }
 
 // Hello: a Hawser party that keeps no cursor gets all statuses at the start.
-func (s *shop) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (s *shop) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	s.subscribed <- struct{}{}
@@ -112,7 +112,7 @@ func (a *appliesAll) Publish(_ context.Context, _ transport.Peer, event []byte, 
 }
 
 func (a *appliesAll) Subscribe(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
-	if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: 1, Resync: "list"}); err != nil {
+	if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: transport.Protocol, Resync: "list"}); err != nil {
 		return err
 	}
 	select {

@@ -31,7 +31,7 @@ type diary struct {
 
 func (d *diary) Hello() transport.Hello {
 	d.calls = append(d.calls, "hello")
-	return transport.Hello{Protocol: 1, Cursor: fmt.Sprint(len(d.calls))}
+	return transport.Hello{Protocol: transport.Protocol, Cursor: fmt.Sprint(len(d.calls))}
 }
 
 func (d *diary) Subscribed(ctx context.Context, a transport.Accepted) ([]codec.Event, error) {

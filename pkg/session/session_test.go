@@ -66,7 +66,7 @@ func (b *broker) Subscribe(ctx context.Context, _ transport.Peer, r transport.Ra
 			return err
 		}
 	}
-	if err := out.Accept(transport.Accepted{SubscriptionID: fmt.Sprintf("s%d", n), Protocol: 1, Resync: "list", Transport: transport.MQTT}); err != nil {
+	if err := out.Accept(transport.Accepted{SubscriptionID: fmt.Sprintf("s%d", n), Protocol: transport.Protocol, Resync: "list", Transport: transport.MQTT}); err != nil {
 		return err
 	}
 	if b.serve != nil {

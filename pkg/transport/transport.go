@@ -19,6 +19,7 @@ package transport
 import (
 	"context"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -52,6 +53,16 @@ type Publisher interface {
 	// Of the receipt of a refused event the outcome is "".
 	Publish(ctx context.Context, e codec.Event, subscriptionID string) (Receipt, error)
 }
+
+// Protocol is the version of the Hawser extensions of the protocol of OCM that this release speaks, the
+// value of the header [codec.HeaderProtocol]. A release speaks exactly one version: version 1 was never
+// released.
+const Protocol = 2
+
+// SpeaksHawser reports whether the header [codec.HeaderProtocol] of a client or a broker has the version
+// [Protocol]. A broker treats a client of another version, or without the header, as an OCM client. A
+// client treats such a broker as an OCM broker. They exchange the events of OCM alone.
+func SpeaksHawser(header string) bool { return header == strconv.Itoa(Protocol) }
 
 // Receipt is what an accepting broker said about a published event.
 type Receipt struct {
@@ -97,7 +108,7 @@ type Subscription struct {
 // Hello is what a Hawser party says about itself when it subscribes; the zero
 // value is a stock party.
 type Hello struct {
-	// Protocol is 1 for a Hawser party, 0 for a stock one.
+	// Protocol is the constant Protocol for a Hawser client, 0 for an OCM client.
 	Protocol int
 	// Cursor is where the party wants to continue, "<epoch>/<term>/<revision>"; may be empty.
 	Cursor string
@@ -110,7 +121,7 @@ type Hello struct {
 // Accepted is the broker's answer to a subscription.
 type Accepted struct {
 	SubscriptionID string
-	// Protocol is 1 when the broker is a Hawser broker, else 0.
+	// Protocol is the constant Protocol for a Hawser broker, else 0.
 	Protocol int
 	// Stateless: nobody keeps anything between the parties, as with a stock MQTT broker. What is
 	// published reaches who is there, and may be lost all the same after it was accepted.
@@ -118,8 +129,8 @@ type Accepted struct {
 	// Resync is codec.ResyncList (send me what you hold) or codec.ResyncCursor (I
 	// continue from yours); "" from a stock broker, which means list.
 	Resync string
-	// Epoch is the identity of the store behind the broker; "" if it says none.
-	Epoch string
+	// StoreID is the identity of the store behind the broker; "" if it says none.
+	StoreID string
 	// Roots are the SHA-256 hashes, in hexadecimal digits, of the certificates that
 	// the broker's was verified by; nil without TLS.
 	Roots []string

@@ -110,7 +110,7 @@ func startOurSource(t *testing.T, addr string) *ourSource {
 }
 
 // Hello implements [session.Handler].
-func (s *ourSource) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (s *ourSource) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 // Subscribed implements [session.Handler]: the program asks for every status.
 func (s *ourSource) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {

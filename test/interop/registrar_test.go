@@ -99,7 +99,7 @@ func (r *registrar) serve(b *ourBroker) {
 }
 
 // Hello implements [session.Handler].
-func (r *registrar) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (r *registrar) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 // Subscribed implements [session.Handler]: it says all that the hub has.
 func (r *registrar) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {

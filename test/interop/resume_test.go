@@ -138,7 +138,7 @@ func (a *syncing) resume(b *testing.B, cursor string, held []codec.ResourceVersi
 	}()
 	s := transport.Subscription{
 		Filter: transport.Filter{Cluster: cluster1, DataType: codec.ManifestBundles},
-		Hello:  transport.Hello{Protocol: 1, Cursor: cursor},
+		Hello:  transport.Hello{Protocol: transport.Protocol, Cursor: cursor},
 	}
 	err := a.Subscribe(ctx, s, func(a transport.Accepted) { accepted <- a }, func(_ context.Context, e codec.Event) error {
 		if e.Type() != codec.TypeCheckpoint {

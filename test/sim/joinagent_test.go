@@ -251,7 +251,7 @@ func (s *joinWorks) publish(ctx context.Context) error {
 }
 
 // Hello implements [session.Handler].
-func (*joinWorks) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (*joinWorks) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 // Subscribed implements [session.Handler].
 func (*joinWorks) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {

@@ -6,12 +6,13 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // newHawser is a stream of a Hawser party.
 func newHawser(part codec.Subresource) *stream {
 	s := newStream(part)
-	s.sub.hello.Protocol = 1
+	s.sub.hello.Protocol = transport.Protocol
 	s.nextBeat, s.graceEnd = at(10_000), at(10_000)
 	return s
 }

@@ -144,8 +144,8 @@ func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err erro
 func (f *Feed) accepted(s *subscription) transport.Accepted {
 	a := transport.Accepted{SubscriptionID: s.id}
 	if s.hello.Protocol >= 1 {
-		a.Protocol, a.Resync, a.MaxEventBytes = 1, codec.ResyncList, f.cfg.MaxEventBytes
-		a.Epoch = f.cfg.Store.Head().StoreID
+		a.Protocol, a.Resync, a.MaxEventBytes = transport.Protocol, codec.ResyncList, f.cfg.MaxEventBytes
+		a.StoreID = f.cfg.Store.Head().StoreID
 		if s.cursor != nil {
 			a.Resync = codec.ResyncCursor
 		}

@@ -106,8 +106,8 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 	}()
 	accepted := transport.Accepted{SubscriptionID: s.id}
 	if raw.Hello.Protocol >= 1 {
-		accepted.Protocol, accepted.Resync, accepted.MaxEventBytes = 1, codec.ResyncList, r.cfg.MaxEventBytes
-		accepted.Epoch = r.cfg.Store.Head().StoreID
+		accepted.Protocol, accepted.Resync, accepted.MaxEventBytes = transport.Protocol, codec.ResyncList, r.cfg.MaxEventBytes
+		accepted.StoreID = r.cfg.Store.Head().StoreID
 	}
 	if err := out.Accept(accepted); err != nil {
 		return broken(ctx, err)

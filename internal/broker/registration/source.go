@@ -51,7 +51,7 @@ func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw tra
 	defer r.leave(s)
 	r.cfg.Log.Info("the source that serves registration is there", "source", raw.Source, "address", p.Addr, "subscription", s.id)
 	accepted := transport.Accepted{
-		SubscriptionID: s.id, Protocol: 1, Resync: codec.ResyncList, MaxEventBytes: r.cfg.MaxEventBytes, Epoch: r.cfg.Store.Head().StoreID,
+		SubscriptionID: s.id, Protocol: transport.Protocol, Resync: codec.ResyncList, MaxEventBytes: r.cfg.MaxEventBytes, StoreID: r.cfg.Store.Head().StoreID,
 	}
 	if err := out.Accept(accepted); err != nil {
 		return broken(ctx, err)

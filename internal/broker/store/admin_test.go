@@ -71,7 +71,7 @@ func TestDecide_Drop(t *testing.T) {
 		{name: "of another", before: live, op: admin(store.Drop, "u1", "s2"), want: "ownedbyother 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
 		{name: "tombstone with what waits", before: waits, op: admin(store.Drop, "u1", "s1"), want: "accepted 3", feed: []string{"3 u1 spec s1 gone"}},
 		{name: "what waits", before: waits, op: admin(store.Drop, "u2", "s1"), want: "accepted 2", after: []string{"u1 tombstone s1/n1 v5 a@2"}},
-		{name: "what waits of another", before: waits, op: admin(store.Drop, "u2", "s2"), want: "ownedbyother 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v1 b)"}},
+		{name: "what waits of another", before: waits, op: admin(store.Drop, "u2", "s2"), want: "ownedbyother 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v1 b)"}},
 		{name: "grave", before: with(del("u1", "n1", 5), deleted("u1", 5, 1)), op: admin(store.Drop, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
 		{name: "nothing", op: admin(store.Drop, "u1", "s1"), want: "ignored 0"},
 	})
@@ -89,13 +89,13 @@ func TestDecide_Adopt(t *testing.T) {
 		},
 		{
 			name: "with what waits", before: with(del("u1", "n1", 5), create("u2", "n1", 1, "b")), op: admin(store.Transfer, "u1", "s2"),
-			want: "accepted 3 s2", after: []string{"u1 tombstone s2/n1 v5 a@3 (waits: u2 s2/n1 v1 b)"}, feed: []string{"3 u1 spec s2 tombstone"},
+			want: "accepted 3 s2", after: []string{"u1 tombstone s2/n1 v5 a@3 (queued: u2 s2/n1 v1 b)"}, feed: []string{"3 u1 spec s2 tombstone"},
 		},
 		{
 			name:   "with what waits and its grave",
 			before: append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 1)}, with(del("u1", "n1", 5), create("u2", "n1", 1, "b"))...),
 			op:     admin(store.Transfer, "u1", "s2"), want: "accepted 7 s2",
-			after: []string{"u1 tombstone s2/n1 v5 a@7 (waits: u2 s2/n1 v1 b)", "u2 grave s2/n0 v1 -@3 gone1@6 v1"},
+			after: []string{"u1 tombstone s2/n1 v5 a@7 (queued: u2 s2/n1 v1 b)", "u2 grave s2/n0 v1 -@3 gone1@6 v1"},
 			feed:  []string{"6 u2 status s2 grave", "7 u1 spec s2 tombstone"},
 		},
 		{
@@ -105,7 +105,7 @@ func TestDecide_Adopt(t *testing.T) {
 		{name: "by its owner", before: live, op: admin(store.Transfer, "u1", "s1"), want: "unchanged 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
 		{
 			name: "what waits", before: with(del("u1", "n1", 5), create("u2", "n1", 1, "b")), op: admin(store.Transfer, "u2", "s2"),
-			want: "ignored 0", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v1 b)"},
+			want: "ignored 0", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v1 b)"},
 		},
 		{name: "nothing", op: admin(store.Transfer, "u1", "s2"), want: "ignored 0"},
 	})

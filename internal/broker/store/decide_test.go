@@ -147,7 +147,7 @@ func runRows(t *testing.T, rows []row) {
 }
 
 var resultNames = map[store.ResultCode]string{
-	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Queued: "waits", store.Unchanged: "unchanged",
+	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Queued: "queued", store.Unchanged: "unchanged",
 	store.Stale: "stale", store.Ignored: "ignored", store.ResendSpec: "specagain", store.OwnedByOther: "ownedbyother",
 	store.NameTaken: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
 }
@@ -179,7 +179,7 @@ func entryString(e storetest.Entry) string {
 		fmt.Fprintf(&b, " over v%d", e.Superseded)
 	}
 	if w := e.Meta.Queued; w != nil {
-		kind := "waits"
+		kind := "queued"
 		if w.Deleting {
 			kind = "deletion waits"
 		}

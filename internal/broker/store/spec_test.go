@@ -231,11 +231,11 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 		{
 			name:   "the same, and the name is promised",
 			before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1), create("u3", "n1", 1, "c")}, op: reported(del("u1", "n1", 5)),
-			want: "conditionfailed 0", after: []string{"u2 tombstone s1/n1 v1 b@2 (waits: u3 s1/n1 v1 c)"},
+			want: "conditionfailed 0", after: []string{"u2 tombstone s1/n1 v1 b@2 (queued: u3 s1/n1 v1 c)"},
 		},
 		{
 			name: "the cluster had the work, under a name that is a tombstone's now", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1)}, op: reported(del("u1", "n1", 5)),
-			want: "waits 0 s1", after: []string{"u2 tombstone s1/n1 v1 b@2 (deletion waits: u1 s1/n1 v5 -)"},
+			want: "queued 0 s1", after: []string{"u2 tombstone s1/n1 v1 b@2 (deletion waits: u1 s1/n1 v5 -)"},
 		},
 		{
 			name: "its name is another's", before: []store.Op{by("s2", create("u2", "n1", 1, "b"))}, op: del("u1", "n1", 5),
@@ -262,11 +262,11 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 		},
 		{
 			name: "its name is a tombstone's: one after the other", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1)}, op: del("u1", "n1", 5),
-			want: "waits 0 s1", after: []string{"u2 tombstone s1/n1 v1 b@2 (deletion waits: u1 s1/n1 v5 -)"},
+			want: "queued 0 s1", after: []string{"u2 tombstone s1/n1 v1 b@2 (deletion waits: u1 s1/n1 v5 -)"},
 		},
 		{
 			name: "its name is a tombstone's and promised", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1), create("u3", "n1", 1, "c")}, op: del("u1", "n1", 5),
-			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v5 -@3 -@3 v5", "u2 tombstone s1/n1 v1 b@2 (waits: u3 s1/n1 v1 c)"}, feed: []string{"3 u1 status s1 grave"},
+			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v5 -@3 -@3 v5", "u2 tombstone s1/n1 v1 b@2 (queued: u3 s1/n1 v1 c)"}, feed: []string{"3 u1 status s1 grave"},
 		},
 	})
 }

@@ -22,7 +22,7 @@ func TestDecide_DeletionOfWhatWaitsLooksLikeTheOneBefore(t *testing.T) {
 			before: []store.Op{waits[0], waits[1], create("u1", "n1", 2, "b")}, op: del("u1", "n1", 3),
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v3 a@3"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
-		{name: "at the same time: it is a repeat", before: waits, op: del("u1", "n1", 1), want: "unchanged 2 s1", after: []string{tomb + " (waits: u1 s1/n1 v1 b)"}},
+		{name: "at the same time: it is a repeat", before: waits, op: del("u1", "n1", 1), want: "unchanged 2 s1", after: []string{tomb + " (queued: u1 s1/n1 v1 b)"}},
 		{name: "nothing waits: it is a repeat", before: waits[:2], op: again, want: "unchanged 2 s1", after: []string{tomb}},
 	})
 }

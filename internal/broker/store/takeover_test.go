@@ -24,9 +24,9 @@ func TestDecide_TakeOver(t *testing.T) {
 			after: []string{"u1 grave s1/n1 v5 -@4 -@4 v5", "u2 live s1/n1 v1 b@5"},
 			feed:  []string{"4 u1 status s1 grave", "5 u2 spec s1 live"},
 		},
-		{name: "of another revision", before: with(create("u2", "n1", 1, "b")), op: takeOver("u1", 1), want: "ignored 3 s1", after: []string{t3 + " (waits: u2 s1/n1 v1 b)"}},
+		{name: "of another revision", before: with(create("u2", "n1", 1, "b")), op: takeOver("u1", 1), want: "ignored 3 s1", after: []string{t3 + " (queued: u2 s1/n1 v1 b)"}},
 		{name: "nothing waits", before: tomb, op: takeOver("u1", 3), want: "ignored 3 s1", after: []string{t3}},
-		{name: "it waits for its own id", before: with(create("u1", "n1", 1, "b")), op: takeOver("u1", 3), want: "ignored 3 s1", after: []string{t3 + " (waits: u1 s1/n1 v1 b)"}},
+		{name: "it waits for its own id", before: with(create("u1", "n1", 1, "b")), op: takeOver("u1", 3), want: "ignored 3 s1", after: []string{t3 + " (queued: u1 s1/n1 v1 b)"}},
 		{
 			name: "a deletion waits", before: with(create("u2", "n1", 1, "b"), del("u2", "n1", 1)), op: takeOver("u1", 3),
 			want: "ignored 3 s1", after: []string{t3 + " (deletion waits: u2 s1/n1 v1 b)"},

@@ -11,12 +11,12 @@ func TestDecide_WaitingForOwnID(t *testing.T) {
 	tomb := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5)}
 	waits := append(append([]store.Op{}, tomb...), create("u1", "n1", 1, "b"))
 	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, waits...), ops...) }
-	b := []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n1 v1 b)"}
+	b := []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v1 b)"}
 	runRows(t, []row{
-		{name: "create waits", before: tomb, op: create("u1", "n1", 1, "b"), want: "waits 0 s1", after: b},
+		{name: "create waits", before: tomb, op: create("u1", "n1", 1, "b"), want: "queued 0 s1", after: b},
 		{
 			name: "under another name", before: tomb, op: create("u1", "n2", 1, "b"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n2 v1 b)"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n2 v1 b)"},
 		},
 		{
 			name: "under a name that is taken", before: append(append([]store.Op{}, tomb...), create("u2", "n2", 1, "x")), op: create("u1", "n2", 1, "b"),
@@ -24,24 +24,24 @@ func TestDecide_WaitingForOwnID(t *testing.T) {
 		},
 		{
 			name: "the name that waits is held", before: append(append([]store.Op{}, tomb...), create("u1", "n2", 1, "b")), op: by("s2", create("u2", "n2", 1, "x")),
-			want: "nametaken 0", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n2 v1 b)"},
+			want: "nametaken 0", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n2 v1 b)"},
 		},
 		{name: "same create again", before: waits, op: create("u1", "n1", 1, "b"), want: "unchanged 0 s1", after: b},
 		{
 			name: "update of what waits", before: waits, op: put("u1", "n1", 2, "c"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n1 v2 c)"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v2 c)"},
 		},
 		{
 			name: "update of what waits at the same version", before: waits, op: put("u1", "n1", 1, "c"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n1 v1 c)"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v1 c)"},
 		},
-		{name: "older update of what waits", before: with(put("u1", "n1", 3, "c")), op: put("u1", "n1", 2, "d"), want: "stale 0 s1" + older, after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n1 v3 c)"}},
+		{name: "older update of what waits", before: with(put("u1", "n1", 3, "c")), op: put("u1", "n1", 2, "d"), want: "stale 0 s1" + older, after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v3 c)"}},
 		{
 			name: "deletion of what waits takes it back", before: waits, op: del("u1", "n1", 1),
 			want: "accepted 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2"},
 		},
 		{name: "repeat of the deletion before it", before: waits, op: del("u1", "n1", 5), want: "unchanged 2 s1", after: b},
-		{name: "older deletion of what waits", before: with(put("u1", "n1", 3, "c")), op: del("u1", "n1", 2), want: "stale 2 s1" + older, after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n1 v3 c)"}},
+		{name: "older deletion of what waits", before: with(put("u1", "n1", 3, "c")), op: del("u1", "n1", 2), want: "stale 2 s1" + older, after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v3 c)"}},
 		{
 			name: "confirmed: lives, and its owner hears no Deleted", before: waits, op: deleted("u1", 5, 1),
 			want: "confirmed 3 s1", after: []string{"u1 live s1/n1 v1 b@3"}, feed: []string{"3 u1 spec s1 live"},
@@ -52,7 +52,7 @@ func TestDecide_WaitingForOwnID(t *testing.T) {
 		},
 		{
 			name: "another id of the name takes the place", before: waits, op: create("u2", "n1", 1, "c"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v1 c)"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v1 c)"},
 		},
 	})
 }
@@ -62,21 +62,21 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 	tomb := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5)}
 	waits := append(append([]store.Op{}, tomb...), create("u2", "n1", 3, "b"))
 	gone := append(append([]store.Op{}, waits...), del("u2", "n1", 3))
-	b := []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v3 b)"}
+	b := []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v3 b)"}
 	d := []string{"u1 tombstone s1/n1 v5 a@2 (deletion waits: u2 s1/n1 v3 b)"}
 	runRows(t, []row{
-		{name: "create waits", before: tomb, op: create("u2", "n1", 3, "b"), want: "waits 0 s1", after: b},
-		{name: "update of an unknown id waits too", before: tomb, op: put("u2", "n1", 3, "b"), want: "waits 0 s1", after: b},
+		{name: "create waits", before: tomb, op: create("u2", "n1", 3, "b"), want: "queued 0 s1", after: b},
+		{name: "update of an unknown id waits too", before: tomb, op: put("u2", "n1", 3, "b"), want: "queued 0 s1", after: b},
 		{name: "same again", before: waits, op: put("u2", "n1", 3, "b"), want: "unchanged 0 s1", after: b},
 		{name: "older update", before: waits, op: put("u2", "n1", 2, "c"), want: "stale 0 s1" + older, after: b},
-		{name: "newer update", before: waits, op: put("u2", "n1", 4, "c"), want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v4 c)"}},
+		{name: "newer update", before: waits, op: put("u2", "n1", 4, "c"), want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v4 c)"}},
 		{name: "by another", before: waits, op: by("s2", put("u2", "n1", 4, "c")), want: "ownedbyother 2 s1", after: b},
 		{name: "may not change its name meanwhile", before: waits, op: put("u2", "n2", 4, "c"), want: "nametaken 0 s1", after: b},
 		{name: "has no revision that could be superseded", before: waits, op: supersedes(2, put("u2", "n1", 1, "c")), want: "conditionfailed 0", after: b},
 		{name: "status of what waits", before: waits, op: status("u2", 3, 1, "x"), want: "ignored 0", after: b},
 		{
 			name: "first id again takes the place back", before: waits, op: create("u1", "n1", 1, "c"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n1 v1 c)"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v1 c)"},
 		},
 		{name: "late update of the first id", before: waits, op: put("u1", "n1", 6, "c"), want: "stale 2 s1" + wasDead, after: b},
 		{
@@ -84,17 +84,17 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5", "u2 live s1/n1 v3 b@4"},
 			feed: []string{"3 u1 status s1 grave", "4 u2 spec s1 live"},
 		},
-		{name: "deleted while it waits: the cluster may hold it", before: waits, op: del("u2", "n1", 3), want: "waits 0 s1", after: d},
+		{name: "deleted while it waits: the cluster may hold it", before: waits, op: del("u2", "n1", 3), want: "queued 0 s1", after: d},
 		{
 			name: "deleted with data while it waits", before: waits, op: delWith("u2", "n1", 3, "o"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (deletion waits: u2 s1/n1 v3 o)"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (deletion waits: u2 s1/n1 v3 o)"},
 		},
 		{
 			name: "older deletion while it waits", before: waits, op: del("u2", "n1", 2),
 			want: "stale 0 s1" + older, after: b,
 		},
 		{name: "late update of a waiting deletion", before: gone, op: put("u2", "n1", 3, "c"), want: "stale 0 s1" + wasDead, after: d},
-		{name: "created again at a lower version", before: gone, op: create("u2", "n1", 1, "c"), want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u2 s1/n1 v1 c)"}},
+		{name: "created again at a lower version", before: gone, op: create("u2", "n1", 1, "c"), want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v1 c)"}},
 		{
 			name: "confirmed: the next deletion", before: gone, op: deleted("u1", 5, 1),
 			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5", "u2 tombstone s1/n1 v3 b@4"},
@@ -102,12 +102,12 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 		},
 		{
 			name: "the place of a waiting deletion is taken: its owner hears of it", before: gone, op: create("u3", "n1", 1, "c"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u3 s1/n1 v1 c)", "u2 grave s1/n1 v3 -@3 -@3 v3"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u3 s1/n1 v1 c)", "u2 grave s1/n1 v3 -@3 -@3 v3"},
 			feed: []string{"3 u2 status s1 grave"},
 		},
 		{
 			name: "the place of a waiting deletion is taken by the first id", before: gone, op: create("u1", "n1", 1, "c"),
-			want: "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (waits: u1 s1/n1 v1 c)", "u2 grave s1/n1 v3 -@3 -@3 v3"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v1 c)", "u2 grave s1/n1 v3 -@3 -@3 v3"},
 			feed: []string{"3 u2 status s1 grave"},
 		},
 		{
@@ -128,7 +128,7 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 			name:   "a grave of the waiting id is renewed when its place is taken",
 			before: append(append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 1)}, tomb...), create("u2", "n1", 3, "b"), del("u2", "n1", 3)),
 			op:     create("u3", "n1", 1, "c"),
-			want:   "waits 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@5 (waits: u3 s1/n1 v1 c)", "u2 grave s1/n0 v3 -@6 gone1@6 v1"},
+			want:   "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@5 (queued: u3 s1/n1 v1 c)", "u2 grave s1/n0 v3 -@6 gone1@6 v1"},
 			feed: []string{"6 u2 status s1 grave"},
 		},
 		{
@@ -139,7 +139,7 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 		},
 		{
 			name: "new deletion of the first id leaves what waits", before: waits, op: del("u1", "n1", 6),
-			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v6 a@3 (waits: u2 s1/n1 v3 b)"}, feed: []string{"3 u1 spec s1 tombstone"},
+			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v6 a@3 (queued: u2 s1/n1 v3 b)"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
 	})
 }

@@ -112,7 +112,7 @@ func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 	f.core.Report(end)
 	f.checkpoint(6, 0)
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	if h := f.core.Hello(); h.Cursor != cursorAt(5).String() {
 		t.Errorf("the cursor is %s", h.Cursor)
 	}
@@ -130,7 +130,7 @@ func TestCore_QueriesAWorkThatComesBack(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 	f.core.Disconnected()
 	f.seen(newWork("w", 1))
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
 		t.Errorf("asks about %+v", e.Held)
 	}
@@ -180,7 +180,7 @@ func behindOf(t *testing.T, s SavedState, records ...codec.InventoryRecord) *fix
 	t.Helper()
 	f := comparingCore(t, Config{All: true, State: s})
 	f.seen(newWork("w", 1))
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{
 		{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}, {Cluster: "cluster2", Digest: codec.Digest{Count: 1}},
 	}})

@@ -19,7 +19,7 @@ func comparingFixture(t *testing.T, state SavedState, works ...*workv1.ManifestW
 	for _, w := range works {
 		f.seen(w)
 	}
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	return f
 }
 
@@ -132,7 +132,7 @@ func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 		t.Errorf("published %+v", p)
 	}
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 2), v)}})
 	if e := nextOf[Tag](f, BrokerQueue, Key{Cluster: "cluster1"}); len(e.Works) != 1 {
 		t.Errorf("%d tags computed again, of which one work was published", len(e.Works))
@@ -196,7 +196,7 @@ func TestCore_PublishesEverythingAtABrokerThatReportsNothing(t *testing.T) {
 		t.Errorf("next is %+v", e)
 	}
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1}) // perhaps another one
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol}) // perhaps another one
 	nextOf[RequestInventory](f, BrokerQueue, Key{})
 }
 
@@ -235,7 +235,7 @@ func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
 			f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
 			f.idle(BrokerQueue, w.UID) // the next process would not know that the hub went back
 			f.beginEpoch(w)
-			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 			f.tag()
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{record}})
@@ -313,7 +313,7 @@ func TestCore_DeletesAgainWhatIsLiveInAnOlderStore(t *testing.T) {
 			f.done(next[RemoveFinalizer](f, HubQueue, w.UID), Result{Err: errHubDown()})
 
 			f.core.Disconnected()
-			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 			f.clusterIdle("cluster1")
 			f.page(codec.Inventory{Records: []codec.InventoryRecord{c.record}})
@@ -384,7 +384,7 @@ func TestCore_OrdersWhatTheBrokerReports(t *testing.T) {
 	f.idle(BrokerQueue, "uid-w")
 
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.idle(BrokerQueue, "uid-w")
 	f.page(codec.Inventory{Revision: 2}) // an older store
 	accepted(f, 3)

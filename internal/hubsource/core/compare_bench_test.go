@@ -85,7 +85,7 @@ func (l *lockTime) next(k Key) (e Effect) {
 // connect is one connection, from the subscription to the last comparison.
 func (l *lockTime) connect(b *testing.B, digests []codec.ClusterDigest) {
 	l.lock(func() { l.core.Disconnected() })
-	l.lock(func() { l.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor}) })
+	l.lock(func() { l.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor}) })
 	request, is := l.next(Key{}).(RequestInventory)
 	if !is {
 		b.Fatal("the broker is not asked")

@@ -425,7 +425,7 @@ func (c *Core) ClusterUnselected(epoch int, name string) {
 
 // Hello is what to say when the session subscribes.
 func (c *Core) Hello() transport.Hello {
-	return transport.Hello{Protocol: 1, Cursor: c.cursor.at()}
+	return transport.Hello{Protocol: transport.Protocol, Cursor: c.cursor.at()}
 }
 
 // Connected begins a subscription: works are compared with what the broker has,

@@ -102,7 +102,7 @@ func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(9).String()}, w)
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList}) // the store is another one
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList}) // the store is another one
 	f.at(0)
 	f.checkpoint(2, 0)
 	f.at(0)
@@ -118,7 +118,7 @@ func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	e := nextRequest(f)
 	f.checkpoint(3, 1)
 	f.done(e, Result{Sent: 1})
@@ -128,7 +128,7 @@ func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
 func TestCore_TakesNoCursorWithoutStatusRequests(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	f.done(nextRequest(f), Result{Sent: 1, Err: &transport.Error{Code: transport.CodeInvalid}})
 	f.checkpoint(3, 1)
 	f.at(0)
@@ -140,7 +140,7 @@ func TestCore_ForgetsCheckpointsOfAnEarlierConnection(t *testing.T) {
 	f.core.Report(report(w, 1, applied(1)))
 	f.checkpoint(2, 0)
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
 	f.at(0) // it may be of a store that is no more
@@ -207,7 +207,7 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	f.seen(back)
 	f.beginEpoch(back)
 	f.at(0)
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	f.page(codec.Inventory{})
 	if a := nextRequest(f); len(a.Held) != 1 {
 		t.Errorf("asks about %+v", a.Held)
@@ -273,7 +273,7 @@ func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 	if h := f.core.Hello(); h.Cursor != "" {
 		t.Errorf("continues from %q", h.Cursor)
 	}
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}})
 	f.locate("201")
 	if a := nextRequest(f); len(a.Held) != 2 {
@@ -286,7 +286,7 @@ func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 
 func TestState_SurvivesAConfigMap(t *testing.T) {
 	trusted := &codec.HubPosition{UID: "hub", ResourceVersion: "7"}
-	for _, s := range []SavedState{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, Trusted: trusted, Against: trusted}} {
+	for _, s := range []SavedState{{}, {Cursor: "e/t/7"}, {Withheld: []string{"c1", "c2"}}, {Cursor: "e/t/7", Withheld: []string{everywhere}, ClearedPosition: trusted, SuspectedPosition: trusted}} {
 		if got := StateOf(s.Data()); !got.equal(s) {
 			t.Errorf("%+v became %+v", s, got)
 		}
@@ -308,7 +308,7 @@ func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
 		f := comparingCore(t, Config{})
 		f.selected("cluster1")
 		f.seen(w)
-		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 		f.checkpoint(1, 0)
 		f.core.Report(report(w, 1, applied(1)))
 		f.checkpoint(2, 0)
@@ -322,7 +322,7 @@ func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
 		f.core.Disconnected()
 		f.selected("cluster1")
 		f.at(1)
-		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 		if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 			t.Errorf("the report is %s", v)
 		}

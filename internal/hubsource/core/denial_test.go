@@ -262,7 +262,7 @@ func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
 	f.seen(w)
 	f.now = f.now.Add(longestRefusal)
 	f.idle(HubQueue, w.UID)
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.idle(HubQueue, w.UID)
 	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 }
@@ -285,7 +285,7 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 			f := comparingCore(t, Config{State: SavedState{Cursor: cursorAt(1).String()}})
 			f.selected(w.Namespace)
 			f.seen(w)
-			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 			r := report(w, 1, workv1.ManifestWorkStatus{})
 			r.Deleted, r.Revision = true, 1000
 			f.core.Report(r)

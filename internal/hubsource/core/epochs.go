@@ -72,7 +72,7 @@ const (
 const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
 
 func newHubEpochs(f *workIndex, cursor *cursor, s SavedState, reason string) *hubEpochs {
-	l := &hubEpochs{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.Trusted, against: s.Against, saved: s}
+	l := &hubEpochs{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.ClearedPosition, against: s.SuspectedPosition, saved: s}
 	for _, name := range s.Withheld {
 		l.withheld[name] = true
 	}
@@ -81,7 +81,7 @@ func newHubEpochs(f *workIndex, cursor *cursor, s SavedState, reason string) *hu
 
 // state returns what is to be saved, and whether that is something new.
 func (l *hubEpochs) state() (s SavedState, unsaved bool) {
-	s = SavedState{Withheld: withheldOf(l.withheld), Trusted: l.trusted, Against: l.against, Version: l.saved.Version}
+	s = SavedState{Withheld: withheldOf(l.withheld), ClearedPosition: l.trusted, SuspectedPosition: l.against, Version: l.saved.Version}
 	if bare := l.saved.Version != "" && l.saved.Cursor == ""; !l.over && (!bare || l.positionRead()) {
 		s.Cursor = l.cursor.at() // else what was written up to there may be there no more
 	}
@@ -314,7 +314,7 @@ func (l *hubEpochs) isSince(o *workv1.ManifestWork) bool {
 // process has read of the hub may be from before it went back.
 func (l *hubEpochs) checkPosition(last *codec.HubPosition) {
 	reason := l.beforeThat(last)
-	if reason == "" || l.saved.suspectsAll() && l.saved.Against != nil && covers(l.saved.Against, last) {
+	if reason == "" || l.saved.suspectsAll() && l.saved.SuspectedPosition != nil && covers(l.saved.SuspectedPosition, last) {
 		return
 	}
 	l.end(reason, last)
@@ -399,14 +399,14 @@ type SavedState struct {
 	// lacks it, until a comparison finds that nothing is missing there any more;
 	// [everywhere] stands for all. Sorted.
 	Withheld []string
-	// Trusted is the position of the hub that the broker was told when the last
+	// ClearedPosition is the position of the hub that the broker was told when the last
 	// doubt about the hub as a whole had ended, nil when there never was one. A
 	// broker's store that does not know it is from before that.
-	Trusted *codec.HubPosition
-	// Against is the position that the doubt about the hub as a whole was found
+	ClearedPosition *codec.HubPosition
+	// SuspectedPosition is the position that the doubt about the hub as a whole was found
 	// against: one that is not later says nothing new. nil when there is no such
 	// doubt, or none of a position.
-	Against *codec.HubPosition
+	SuspectedPosition *codec.HubPosition
 	// Version is the resource version under which the hub keeps all that, "" when it
 	// does not, or nobody knows.
 	Version string
@@ -421,10 +421,10 @@ const maxWithheld = 2000
 
 // The keys of a State in a ConfigMap.
 const (
-	keyCursor          = "cursor"
-	keyWithheld        = "withheld"
-	keyClearedPosition = "settled"
-	keyAgainst         = "against"
+	keyCursor            = "cursor"
+	keyWithheld          = "withheld"
+	keyClearedPosition   = "settled"
+	keySuspectedPosition = "against"
 )
 
 // Data returns the state as the data of a ConfigMap.
@@ -436,7 +436,7 @@ func (s SavedState) Data() map[string]string {
 	if len(s.Withheld) > 0 {
 		data[keyWithheld] = strings.Join(s.Withheld, "\n")
 	}
-	for key, p := range map[string]*codec.HubPosition{keyClearedPosition: s.Trusted, keyAgainst: s.Against} {
+	for key, p := range map[string]*codec.HubPosition{keyClearedPosition: s.ClearedPosition, keySuspectedPosition: s.SuspectedPosition} {
 		if p != nil {
 			data[key] = p.UID + "\n" + p.ResourceVersion
 		}
@@ -448,7 +448,7 @@ func (s SavedState) Data() map[string]string {
 func StateOf(data map[string]string) SavedState {
 	return SavedState{
 		Cursor: data[keyCursor], Withheld: slices.Compact(slices.Sorted(strings.FieldsSeq(data[keyWithheld]))),
-		Trusted: positionOf(data[keyClearedPosition]), Against: positionOf(data[keyAgainst]),
+		ClearedPosition: positionOf(data[keyClearedPosition]), SuspectedPosition: positionOf(data[keySuspectedPosition]),
 	}
 }
 
@@ -466,7 +466,7 @@ func (s SavedState) suspectsAll() bool { return len(s.Withheld) > 0 && s.Withhel
 // equal reports whether there is nothing new to save in s.
 func (s SavedState) equal(t SavedState) bool {
 	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) &&
-		samePosition(s.Trusted, t.Trusted) && samePosition(s.Against, t.Against)
+		samePosition(s.ClearedPosition, t.ClearedPosition) && samePosition(s.SuspectedPosition, t.SuspectedPosition)
 }
 
 // withheldOf returns the names of the set for a State.

@@ -43,7 +43,7 @@ func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 		t.Fatalf("asked again within a minute: %T", e)
 	}
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol})
 	f.locate("300")
 }
 
@@ -89,7 +89,7 @@ func TestCore_SavesASuspicionAgainAfterRollback(t *testing.T) {
 		f.core.epochs.readPositionNow()
 		f.locate("200")
 		f.beginEpoch()
-		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 		if s, unsaved := f.core.State(); unsaved || !s.suspectsAll() {
 			t.Fatalf("to be saved: %+v", s)
 		}
@@ -120,7 +120,7 @@ func TestCore_SavesASuspicionAgainAfterRollback(t *testing.T) {
 func TestCore_EndsTheEpochOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 	against := &codec.HubPosition{UID: "hub", ResourceVersion: "900"}
 	for kept, ends := range map[string]bool{"": true, "300": true, "500": false, "501": false} {
-		f := comparingFixture(t, SavedState{Cursor: "e/t/7", Withheld: []string{everywhere}, Against: against, Version: "500"}, newWork("w", 1))
+		f := comparingFixture(t, SavedState{Cursor: "e/t/7", Withheld: []string{everywhere}, SuspectedPosition: against, Version: "500"}, newWork("w", 1))
 		f.page(codec.Inventory{LastPosition: against})
 		f.locateKeeping("510", kept)
 		if s, _ := f.core.State(); (s.Cursor == "") != ends {

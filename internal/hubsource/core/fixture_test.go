@@ -51,7 +51,7 @@ func (f *fixture) id() string { f.ids++; return fmt.Sprint("id-", f.ids) }
 
 // connect subscribes to a broker that does not tell what it has.
 func (f *fixture) connect() {
-	f.core.Connected(transport.Accepted{Protocol: 1})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol})
 	f.refuseInventory()
 }
 

@@ -71,7 +71,7 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	// Where a person has to decide, the deletion waits for that.
 	f = begin(&codec.HubPosition{UID: "hub", ResourceVersion: "900"})
 	f.beginEpoch(w)
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{old}})
@@ -257,7 +257,7 @@ func TestCore_ForgetsWhatEndedBetweenTwoSubscriptions(t *testing.T) {
 	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
 
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, v)}})
 	f.clusterIdle("cluster1")
 	f.deleted(w.UID)

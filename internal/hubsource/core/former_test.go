@@ -42,7 +42,7 @@ func TestFormer_Doubt(t *testing.T) {
 	}
 	f := comparingFixture(t, s)
 	kept, unsaved := f.core.epochs.state()
-	if !slices.Equal(kept.Withheld, []string{everywhere}) || !samePosition(kept.Against, s.Against) || unsaved {
+	if !slices.Equal(kept.Withheld, []string{everywhere}) || !samePosition(kept.SuspectedPosition, s.SuspectedPosition) || unsaved {
 		t.Errorf("it keeps %+v, unsaved %t, of %+v", kept, unsaved, s)
 	}
 	if s := formerState(t, "settled"); len(s.Withheld) != 0 || s.suspectsAll() {

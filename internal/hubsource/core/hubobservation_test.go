@@ -69,7 +69,7 @@ func TestCore_EndsTheEpochOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
 	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: restored})
 	f.idle(BrokerQueue, "uid-w") // the next process would not know that the hub went back
 	f.beginEpoch(restored)
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncList})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	last := &codec.HubPosition{UID: "hub", ResourceVersion: "700"}
 	f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 1))}})
 	f.locate("151")

@@ -29,7 +29,7 @@ func lagging(t *testing.T, records []codec.InventoryRecord, works ...*workv1.Man
 // compareWith is a connection to a broker that has these records.
 func (f *fixture) compareWith(records ...codec.InventoryRecord) {
 	f.t.Helper()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	if len(records) == 0 {
 		f.page(codec.Inventory{})
 		return

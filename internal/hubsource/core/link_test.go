@@ -70,7 +70,7 @@ func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 		f.seen(newWork("w", 1, deleting))
 		var last time.Duration
 		for range 3 {
-			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 			if f.core.index.clusters["cluster1"].selected {
 				f.unselected("cluster1")
 			}
@@ -92,7 +92,7 @@ func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 		if h := f.core.Hello(); h.Cursor == "" {
 			t.Error("the cursor is lost")
 		}
-		f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 		if again {
 			f.done(nextRequest(f), Result{}) // reports were ignored
 			f.clusterIdle("cluster1")
@@ -110,7 +110,7 @@ func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
 	f.seen(newWork("w", 1, deleting))
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.unselected("cluster1")
 	f.clusterIdle("cluster1") // as long as it is under way
@@ -119,7 +119,7 @@ func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
 	f.now = f.now.Add(firstDelay)
 	nextOf[EndSubscription](f, BrokerQueue, Key{})
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	nextRelease(f, "cluster1")
 }
 
@@ -169,7 +169,7 @@ func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
 			f := comparingCore(t, Config{})
 			f.selected("cluster1")
 			f.selected("cluster2")
-			f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+			f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 			f.page(codec.Inventory{})
 			f.locate("7")
 			f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
@@ -188,7 +188,7 @@ func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
 				f.now = f.now.Add(firstDelay)
 				nextOf[EndSubscription](f, BrokerQueue, Key{})
 				f.core.Disconnected()
-				f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+				f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 				nextRelease(f, "cluster1")
 				return
 			}
@@ -211,7 +211,7 @@ func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
 func TestCore_ReportsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{})
 	f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
 	f.done(nextOf[ReadHubPosition](f, HubQueue, Key{}), Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
@@ -234,7 +234,7 @@ func TestCore_ReportsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{})
 	f.locate("7")
 	f.core.Next(BrokerQueue, Key{Cluster: "cluster1"})
@@ -242,7 +242,7 @@ func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
 	reported := nextOf[SendSyncReport](f, BrokerQueue, Key{})
 	f.core.Disconnected()
 	f.unselected("cluster1")
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	nextRelease(f, "cluster1")
 	f.done(reported, Result{})
 }
@@ -269,7 +269,7 @@ func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
 func TestCore_ServesAClusterAfterRejectedRelease(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.page(codec.Inventory{})
 	f.unselected("cluster1")
 	f.seen(newWork("w", 1))
@@ -409,7 +409,7 @@ func TestCore_NeverRequestsAllStatuses(t *testing.T) {
 func TestCore_RequestsNothingWhenTheBrokerContinues(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
-	f.core.Connected(transport.Accepted{Protocol: 1, Resync: "cursor"})
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: "cursor"})
 	f.clusterIdle("cluster1")
 }
 

@@ -95,8 +95,8 @@ func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 		"too many":                            {SavedState{}, last, 11, "200", "11 of 11"},
 		"withheld before":                     {SavedState{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
 		"withheld before, all":                {SavedState{Withheld: []string{everywhere}}, last, 1, "200", "before"},
-		"a store from before it was settled":  {SavedState{Trusted: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
-		"a store that was told of no hub yet": {SavedState{Trusted: last}, nil, 1, "200", "before all that it lacked"},
+		"a store from before it was settled":  {SavedState{ClearedPosition: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
+		"a store that was told of no hub yet": {SavedState{ClearedPosition: last}, nil, 1, "200", "before all that it lacked"},
 		"many, of another hub's":              {SavedState{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 				if r := f.beginEpoch().Reason; !strings.Contains(r, c.reason) {
 					t.Errorf("the life ends because %q", r)
 				}
-				f.core.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+				f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 				f.compare(c.last, c.n)
 				f.locate(c.now)
 			}
@@ -201,7 +201,7 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 		t.Errorf("told %+v", reported)
 	}
 	s, _ := f.core.State()
-	if len(s.Withheld) != 0 || s.Trusted == nil || s.Trusted.ResourceVersion != "200" {
+	if len(s.Withheld) != 0 || s.ClearedPosition == nil || s.ClearedPosition.ResourceVersion != "200" {
 		t.Errorf("state is %+v", s)
 	}
 

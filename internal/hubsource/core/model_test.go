@@ -214,7 +214,7 @@ func (w *world) agent(uid types.UID) {
 
 func (w *world) connect() {
 	w.connected = true
-	w.core.Connected(transport.Accepted{Protocol: 1})
+	w.core.Connected(transport.Accepted{Protocol: transport.Protocol})
 	for _, k := range w.core.NextInitialSync(1 << 20) {
 		w.Wake(BrokerQueue, k, 0)
 	}

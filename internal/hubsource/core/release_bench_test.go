@@ -63,7 +63,7 @@ func answer(b *testing.B, c *Core, k Key, r Result) {
 // compareSums is one subscription, from its beginning until all is compared.
 func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first bool) {
 	c.Disconnected()
-	c.Connected(transport.Accepted{Protocol: 1, Resync: codec.ResyncCursor})
+	c.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	request, is := c.Next(BrokerQueue, Key{}).(RequestInventory)
 	if !is {
 		b.Fatal("the broker is not asked")

@@ -365,7 +365,7 @@ func (r *realm) checkDeletion(env codec.Envelope) {
 func (r *realm) connect() {
 	h := r.core.Hello()
 	s := &modelStream{sent: map[store.Key]uint64{}, routed: r.store.Head().Revision, grace: r.now.Add(30 * time.Second)}
-	a := transport.Accepted{Protocol: 1, Resync: codec.ResyncList}
+	a := transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList}
 	if cursor, err := codec.ParseCursor(h.Cursor); err == nil && r.store.ValidCursor(cursor) {
 		a.Resync, s.established, s.reported = codec.ResyncCursor, true, cursor.Revision
 		r.since(s, cursor.Revision)

@@ -540,7 +540,7 @@ func TestCore_DeletionAfterStoreReplacement(t *testing.T) {
 	} {
 		f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, before)
 		f.core.Disconnected()
-		f.core.Connected(transport.Accepted{Protocol: 1, Resync: c.resync})
+		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: c.resync})
 		f.seen(after)
 		f.core.queries.wrote(f.core.index.works[after.UID], newWork("after", 1, version("250")), 0) // it puts the finalizer on
 		for w, want := range map[*workv1.ManifestWork]bool{before: c.wantBefore, after: false} {

@@ -100,7 +100,7 @@ func (b *fakeBroker) Subscribe(ctx context.Context, _ transport.Peer, s transpor
 	b.out, b.listed, b.objects, b.earliest = requests, false, map[string]*hawserv1.RegistrationObject{}, map[string]time.Time{}
 	id := fmt.Sprint(b.subscriptions)
 	b.mu.Unlock()
-	if err := out.Accept(transport.Accepted{SubscriptionID: id, Protocol: 1, Resync: codec.ResyncCursor}); err != nil {
+	if err := out.Accept(transport.Accepted{SubscriptionID: id, Protocol: transport.Protocol, Resync: codec.ResyncCursor}); err != nil {
 		return err
 	}
 	for {

@@ -228,7 +228,7 @@ func (s *Server) clusterChanged(was, is *object) {
 type sessionHandler struct{ *Server }
 
 // Hello implements session.Handler.
-func (p sessionHandler) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (p sessionHandler) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 // Subscribed begins anew: the broker may know nothing.
 func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {

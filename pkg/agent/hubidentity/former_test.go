@@ -21,8 +21,8 @@ const formerBook = "testdata/former/hawser-agent-identities.json"
 
 var (
 	formerSince   = time.Date(2026, 5, 1, 8, 30, 0, 0, time.UTC)
-	formerThrough = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "a:8090", Roots: []string{"ca1", "ca2"}, Epoch: "e1"}
-	formerRefused = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, Epoch: "e2"}
+	formerThrough = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "a:8090", Roots: []string{"ca1", "ca2"}, StoreID: "e1"}
+	formerRefused = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, StoreID: "e2"}
 	formerStock   = hubidentity.BrokerRef{Cluster: "cluster2", Broker: "c:1883"} // without TLS, and its store has no identity
 )
 
@@ -87,7 +87,7 @@ func TestFormer_Book(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := hubidentity.Claims{
-		appliedwork.HubHash("hub1"): {Identity: "hub1", Since: formerSince, BrokerRef: formerThrough, Refused: []hubidentity.Refused{{Identity: "hub1", Since: formerSince, BrokerRef: formerRefused}}},
+		appliedwork.HubHash("hub1"): {Identity: "hub1", Since: formerSince, BrokerRef: formerThrough, Rejected: []hubidentity.Rejected{{Identity: "hub1", Since: formerSince, BrokerRef: formerRefused}}},
 		appliedwork.HubHash("hub2"): {Identity: "hub2", Since: formerSince, BrokerRef: formerStock},
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -122,11 +122,11 @@ func TestFormer_Claims(t *testing.T) {
 	if w.book().GetResourceVersion() != before {
 		t.Errorf("it was written once more: %v", w.book())
 	}
-	sameStore := hubidentity.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, Epoch: "e1"}
+	sameStore := hubidentity.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, StoreID: "e1"}
 	if err := admit("hub3", sameStore); !errors.As(err, &refused) || refused.Claim.Identity != "hub1" {
 		t.Errorf("another identity through the same store: %v", err)
 	}
-	for identity, through := range map[string]hubidentity.BrokerRef{"hub1": sameStore, "hub4": {Cluster: "cluster1", Broker: "d:8090", Epoch: "e4"}} {
+	for identity, through := range map[string]hubidentity.BrokerRef{"hub1": sameStore, "hub4": {Cluster: "cluster1", Broker: "d:8090", StoreID: "e4"}} {
 		if err := admit(identity, through); err != nil {
 			t.Errorf("%s: %v", identity, err)
 		}

@@ -31,8 +31,8 @@ type BrokerRef struct {
 	// Roots are the hashes of the certificates by which that of the broker was
 	// verified; nil without TLS.
 	Roots []string `json:"roots,omitempty"`
-	// Epoch is the identity of the broker's store; "" if it says none.
-	Epoch string `json:"epoch,omitempty"`
+	// StoreID is the identity of the broker's store; "" if it says none.
+	StoreID string `json:"epoch,omitempty"`
 }
 
 // Claim says to which broker an identity belongs.
@@ -40,19 +40,19 @@ type Claim struct {
 	Identity string    `json:"identity"`
 	Since    time.Time `json:"since"`
 	BrokerRef
-	// Refused are the latest that came and were not let in: under this identity, or
+	// Rejected are the latest that came and were not let in: under this identity, or
 	// under another one through the broker of this claim.
-	Refused []Refused `json:"refused,omitempty"`
+	Rejected []Rejected `json:"refused,omitempty"`
 }
 
-// Refused is one that was not let in. Identity is what it wanted to be.
-type Refused struct {
+// Rejected is one that was not let in. Identity is what it wanted to be.
+type Rejected struct {
 	Identity string    `json:"identity"`
 	Since    time.Time `json:"since"`
 	BrokerRef
 }
 
-// maxRefused bounds Claim.Refused: who asks more often pushes out the oldest.
+// maxRefused bounds Claim.Rejected: who asks more often pushes out the oldest.
 const maxRefused = 8
 
 // Claims has the claims of a cluster by the hash of their identity.
@@ -64,7 +64,7 @@ type RefusedError struct {
 	// Claim is the one that stands against it.
 	Claim Claim
 	// By is who was refused.
-	By Refused
+	By Rejected
 }
 
 // Error says who has what, and what to do.
@@ -138,7 +138,7 @@ func (b Claims) against(hash string, own Claim, t BrokerRef) (other string, coun
 		if h == hash || c.Cluster != t.Cluster {
 			continue
 		}
-		sameStore := t.Epoch != "" && c.Epoch == t.Epoch && own.Epoch != t.Epoch
+		sameStore := t.StoreID != "" && c.StoreID == t.StoreID && own.StoreID != t.StoreID
 		if sameStore || own.Identity == "" && c.Broker == t.Broker {
 			return h, true
 		}
@@ -148,7 +148,7 @@ func (b Claims) against(hash string, own Claim, t BrokerRef) (other string, coun
 
 // admits is the rule of Decide for an identity that is claimed.
 func (c Claim) admits(t BrokerRef, trusted []string) bool {
-	sameStore := t.Epoch != "" && c.Epoch == t.Epoch
+	sameStore := t.StoreID != "" && c.StoreID == t.StoreID
 	if covers(c.Roots, t.Roots) {
 		return c.Broker == t.Broker || sameStore
 	}
@@ -167,33 +167,33 @@ func (c Claim) follow(t BrokerRef, trusted []string) Claim {
 		}
 	}
 	slices.Sort(c.Roots)
-	c.Epoch = cmp.Or(t.Epoch, c.Epoch)
-	c.Refused = slices.DeleteFunc(slices.Clone(c.Refused), func(r Refused) bool { return r.Identity == c.Identity && r.same(t) })
+	c.StoreID = cmp.Or(t.StoreID, c.StoreID)
+	c.Rejected = slices.DeleteFunc(slices.Clone(c.Rejected), func(r Rejected) bool { return r.Identity == c.Identity && r.same(t) })
 	return c
 }
 
 func (c Claim) equal(o Claim) bool {
-	return c.Identity == o.Identity && c.Cluster == o.Cluster && c.same(o.BrokerRef) && len(c.Refused) == len(o.Refused)
+	return c.Identity == o.Identity && c.Cluster == o.Cluster && c.same(o.BrokerRef) && len(c.Rejected) == len(o.Rejected)
 }
 
 // same compares ways to a broker, the name of the cluster aside.
 func (t BrokerRef) same(o BrokerRef) bool {
 	a, b := slices.Sorted(slices.Values(t.Roots)), slices.Sorted(slices.Values(o.Roots))
-	return t.Broker == o.Broker && t.Epoch == o.Epoch && slices.Equal(a, b)
+	return t.Broker == o.Broker && t.StoreID == o.StoreID && slices.Equal(a, b)
 }
 
 // refuse notes with a claim who was refused.
 func (b Claims) refuse(hash, identity string, t BrokerRef, now time.Time) (next Claims, changed bool, err error) {
 	c := b[hash]
-	by := Refused{Identity: identity, Since: now, BrokerRef: t}
-	for _, r := range c.Refused {
+	by := Rejected{Identity: identity, Since: now, BrokerRef: t}
+	for _, r := range c.Rejected {
 		if r.Identity == identity && r.Cluster == t.Cluster && r.same(t) {
 			return b, false, &RefusedError{Claim: c, By: r}
 		}
 	}
-	c.Refused = append(slices.Clone(c.Refused), by)
-	if n := len(c.Refused) - maxRefused; n > 0 {
-		c.Refused = c.Refused[n:]
+	c.Rejected = append(slices.Clone(c.Rejected), by)
+	if n := len(c.Rejected) - maxRefused; n > 0 {
+		c.Rejected = c.Rejected[n:]
 	}
 	return b.with(hash, c), true, &RefusedError{Claim: c, By: by}
 }

@@ -13,7 +13,7 @@ import (
 var now = time.Unix(1_800_000_000, 0).UTC()
 
 func through(broker, epoch string, roots ...string) BrokerRef {
-	return BrokerRef{Cluster: "cluster1", Broker: broker, Roots: roots, Epoch: epoch}
+	return BrokerRef{Cluster: "cluster1", Broker: broker, Roots: roots, StoreID: epoch}
 }
 
 // claimsFixture has one hub, claimed through a:8090 with the store e1, verified by ca1.
@@ -51,7 +51,7 @@ func TestClaims_Decide(t *testing.T) {
 		"explicit flag changed when the store went": {claimsFixture(), "hub2", through("a:8090", "e2", "ca1"), nil, nil, "hub1"},
 		"two hubs side by side":                     {claimsFixture(), "hub2", through("b:8090", "e2", "ca2"), nil, ptr(through("b:8090", "e2", "ca2")), ""},
 		"two hubs of one CA side by side":           {claimsFixture(), "hub2", through("b:8090", "e2", "ca1"), nil, ptr(through("b:8090", "e2", "ca1")), ""},
-		"the same cluster under a second name":      {claimsFixture(), "hub2", BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, Epoch: "e1"}, nil, &BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, Epoch: "e1"}, ""},
+		"the same cluster under a second name":      {claimsFixture(), "hub2", BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, StoreID: "e1"}, nil, &BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, StoreID: "e1"}, ""},
 		"a second hub that says it has this store":  {claimsFixture().with("x", Claim{Identity: "hub2", BrokerRef: through("b:8090", "e2", "ca2")}), "hub1", through("a:8090", "e2", "ca1"), nil, nil, "hub2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestClaims_Decide(t *testing.T) {
 			if c.against == "hub2" {
 				stands = next["x"]
 			}
-			if len(stands.Refused) != 1 || stands.Refused[0].Identity != c.identity || !stands.Refused[0].same(c.t) {
+			if len(stands.Rejected) != 1 || stands.Rejected[0].Identity != c.identity || !stands.Rejected[0].same(c.t) {
 				t.Errorf("it is not listed: %+v", stands)
 			}
 			if len(next) != len(c.claims) {
@@ -111,7 +111,7 @@ func TestClaims_RefusedAreBounded(t *testing.T) {
 	for i := range 3 * maxRefused {
 		b, _, _ = b.Decide("hub1", through("b:8090", strings.Repeat("e", i+2), "ca1"), nil, now)
 	}
-	if got := b[appliedwork.HubHash("hub1")].Refused; len(got) != maxRefused || got[maxRefused-1].Epoch != strings.Repeat("e", 3*maxRefused+1) {
+	if got := b[appliedwork.HubHash("hub1")].Rejected; len(got) != maxRefused || got[maxRefused-1].StoreID != strings.Repeat("e", 3*maxRefused+1) {
 		t.Fatalf("got %d, the last %+v", len(got), got[len(got)-1])
 	}
 }

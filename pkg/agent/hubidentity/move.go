@@ -94,9 +94,9 @@ func (m Migration) moveClaim(ctx context.Context, fromHash, to string) error {
 		delete(next, fromHash)
 		c, has := next[toHash]
 		if !has {
-			c = Claim{Identity: to, Since: m.Now(), BrokerRef: old.BrokerRef, Refused: old.Refused}
+			c = Claim{Identity: to, Since: m.Now(), BrokerRef: old.BrokerRef, Rejected: old.Rejected}
 		}
-		c.Refused = slices.DeleteFunc(slices.Clone(c.Refused), func(r Refused) bool { return r.Identity == old.Identity || r.Identity == to })
+		c.Rejected = slices.DeleteFunc(slices.Clone(c.Rejected), func(r Rejected) bool { return r.Identity == old.Identity || r.Identity == to })
 		next[toHash] = c
 		reported = []any{old.Identity, to, c.Broker}
 		return next, true, nil
@@ -113,8 +113,8 @@ func (m Migration) admit(ctx context.Context, identity, broker string) error {
 	var before, after BrokerRef
 	err := m.change(ctx, func(b Claims) (Claims, bool, error) {
 		c := b[hash]
-		var waiting []Refused
-		for _, r := range c.Refused {
+		var waiting []Rejected
+		for _, r := range c.Rejected {
 			if r.Identity == identity && (broker == "" || r.Broker == broker) {
 				waiting = append(waiting, r)
 			}
@@ -123,12 +123,12 @@ func (m Migration) admit(ctx context.Context, identity, broker string) error {
 			return b, false, fmt.Errorf("%w: no broker was refused the identity %s", ErrNothing, identity)
 		}
 		last := waiting[len(waiting)-1]
-		if i := slices.IndexFunc(waiting, func(r Refused) bool { return r.Broker != last.Broker }); i >= 0 {
+		if i := slices.IndexFunc(waiting, func(r Rejected) bool { return r.Broker != last.Broker }); i >= 0 {
 			return b, false, fmt.Errorf("several brokers were refused the identity %s, among them %s and %s: name one with --to-broker", identity, waiting[i].Broker, last.Broker)
 		}
 		before, after = c.BrokerRef, last.BrokerRef
 		c.BrokerRef, c.Since = after, m.Now()
-		c.Refused = slices.DeleteFunc(slices.Clone(c.Refused), func(r Refused) bool { return r.Identity == identity })
+		c.Rejected = slices.DeleteFunc(slices.Clone(c.Rejected), func(r Rejected) bool { return r.Identity == identity })
 		return b.with(hash, c), true, nil
 	})
 	if err != nil {

@@ -237,8 +237,8 @@ func TestMigration_AnyInterruption(t *testing.T) {
 func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
-	a := hubidentity.BrokerRef{Cluster: "c", Broker: "a:8090", Epoch: "e1", Roots: []string{"ca"}}
-	b := hubidentity.BrokerRef{Cluster: "c", Broker: "b:8090", Epoch: "e2", Roots: []string{"ca"}}
+	a := hubidentity.BrokerRef{Cluster: "c", Broker: "a:8090", StoreID: "e1", Roots: []string{"ca"}}
+	b := hubidentity.BrokerRef{Cluster: "c", Broker: "b:8090", StoreID: "e2", Roots: []string{"ca"}}
 	w.record("former", "web", "id", "one")
 	unclaimed, err := w.mover.Admit(ctx, "hub1", a, nil)
 	if err != nil || unclaimed[appliedwork.HubHash("former")] != 1 {
@@ -272,7 +272,7 @@ func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 		t.Errorf("the flag after the move: %v", err)
 	}
 	book, err := w.mover.Claims(ctx)
-	if err != nil || len(book) != 1 || book[appliedwork.HubHash("hub2")].Broker != "b:8090" || len(book[appliedwork.HubHash("hub2")].Refused) != 0 {
+	if err != nil || len(book) != 1 || book[appliedwork.HubHash("hub2")].Broker != "b:8090" || len(book[appliedwork.HubHash("hub2")].Rejected) != 0 {
 		t.Errorf("got %+v, %v", book, err)
 	}
 	if err := w.mover.Move(ctx, "nobody", "hub2", ""); !errors.Is(err, hubidentity.ErrNothing) {

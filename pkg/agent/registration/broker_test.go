@@ -101,7 +101,7 @@ func (s *hubSource) publish(e codec.Event, err error) {
 }
 
 // Hello implements session.Handler.
-func (s *hubSource) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (s *hubSource) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 // Subscribed implements session.Handler.
 func (s *hubSource) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {

@@ -229,9 +229,10 @@ func TestSubscribe_Header(t *testing.T) {
 
 func TestSubscribe_OCMAnswer(t *testing.T) {
 	for name, header := range map[string]metadata.MD{
-		"stock":         nil,
-		"other version": metadata.Pairs(codec.HeaderProtocol, "2", codec.HeaderMaxEventBytes, "many"),
-		"odd limit":     metadata.Pairs(codec.HeaderMaxEventBytes, "-5"),
+		"stock":           nil,
+		"earlier version": metadata.Pairs(codec.HeaderProtocol, "1"),
+		"later version":   metadata.Pairs(codec.HeaderProtocol, "3", codec.HeaderMaxEventBytes, "many"),
+		"odd limit":       metadata.Pairs(codec.HeaderMaxEventBytes, "-5"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := dial(t, accepting(header, func(stream) error { return nil }), grpc.Options{})

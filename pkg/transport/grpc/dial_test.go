@@ -300,7 +300,7 @@ func newEvent() codec.Event {
 func TestSubscribe_ReportsBrokerIdentity(t *testing.T) {
 	ca := newAuthority(t)
 	l := freePort(t)
-	serve(t, l, accepting(metadata.Pairs(codec.HeaderProtocol, "1", codec.HeaderStoreID, "e1"), func(stream) error { return nil }),
+	serve(t, l, accepting(metadata.Pairs(codec.HeaderProtocol, "2", codec.HeaderStoreID, "e1"), func(stream) error { return nil }),
 		ggrpc.Creds(ca.server(tls.RequireAndVerifyClientCert, "127.0.0.1")))
 	c, err := newDialer(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client()}).Dial(t.Context())
 	if err != nil {
@@ -314,7 +314,7 @@ func TestSubscribe_ReportsBrokerIdentity(t *testing.T) {
 	accepted, err := subscribe(t.Context(), c, nil)
 	wantCode(t, err, transport.CodeUnavailable, "ended the subscription")
 	root, _ := pem.Decode(ca.ca.CertificatePEM())
-	if sum := sha256.Sum256(root.Bytes); accepted.Epoch != "e1" || !slices.Equal(accepted.Roots, []string{hex.EncodeToString(sum[:])}) {
+	if sum := sha256.Sum256(root.Bytes); accepted.StoreID != "e1" || !slices.Equal(accepted.Roots, []string{hex.EncodeToString(sum[:])}) {
 		t.Errorf("got %+v", accepted)
 	}
 }

@@ -75,8 +75,8 @@ func front(s transport.Server) *service {
 				Source: r.GetSource(), Cluster: r.GetClusterName(), DataType: r.GetDataType(),
 				Hello: transport.Hello{Cursor: incoming(ctx, codec.HeaderCursor), ClusterUID: incoming(ctx, codec.HeaderClusterUID)},
 			}
-			if incoming(ctx, codec.HeaderProtocol) == "1" {
-				raw.Hello.Protocol = 1
+			if transport.SpeaksHawser(incoming(ctx, codec.HeaderProtocol)) {
+				raw.Hello.Protocol = transport.Protocol
 			}
 			return grpc.Status(s.Subscribe(ctx, peerOf(ctx), raw, frontStream{out})).Err()
 		},
@@ -118,7 +118,7 @@ func (f frontStream) Accept(a transport.Accepted) error {
 	}
 	if a.MaxEventBytes > 0 {
 		md.Set(codec.HeaderMaxEventBytes, strconv.Itoa(a.MaxEventBytes))
-		md.Set(codec.HeaderStoreID, a.Epoch)
+		md.Set(codec.HeaderStoreID, a.StoreID)
 	}
 	return f.out.SendHeader(md)
 }

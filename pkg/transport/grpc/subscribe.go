@@ -104,13 +104,13 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 	accepted := transport.Accepted{
 		SubscriptionID: single(header, codec.HeaderSubscriptionID),
 		Resync:         single(header, codec.HeaderResync),
-		Epoch:          single(header, codec.HeaderStoreID),
+		StoreID:        single(header, codec.HeaderStoreID),
 		Roots:          c.attempt.verifiedBy(),
 		MaxEventBytes:  positive(single(header, codec.HeaderMaxEventBytes)),
 		Transport:      transport.GRPC,
 	}
-	if single(header, codec.HeaderProtocol) == "1" {
-		accepted.Protocol = 1
+	if transport.SpeaksHawser(single(header, codec.HeaderProtocol)) {
+		accepted.Protocol = transport.Protocol
 	}
 	if accepted.SubscriptionID != "" {
 		return stream, accepted, nil

@@ -136,7 +136,7 @@ func (p *peer) welcome(hawser bool, change ...func(*packets.Connack)) {
 	ack := packets.NewControlPacket(packets.CONNACK)
 	ca := ack.Content.(*packets.Connack)
 	if hawser {
-		ca.Properties.User = users(property.Announcement{Epoch: "e", MaxEventBytes: 1 << 20}.Properties())
+		ca.Properties.User = users(property.Announcement{StoreID: "e", MaxEventBytes: 1 << 20}.Properties())
 	}
 	for _, f := range change {
 		f(ca)

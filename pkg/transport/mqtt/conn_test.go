@@ -295,7 +295,7 @@ func TestUpgrade_Refused(t *testing.T) {
 func TestAccepted(t *testing.T) {
 	for _, hawser := range []bool{false, true} {
 		got := make(chan *packets.Subscribe, 1)
-		want := transport.Accepted{SubscriptionID: "s", Protocol: 1, Resync: "list", Epoch: "e", MaxEventBytes: 7}
+		want := transport.Accepted{SubscriptionID: "s", Protocol: transport.Protocol, Resync: "list", StoreID: "e", MaxEventBytes: 7}
 		f := newFake(t, func(p *peer) {
 			p.welcome(hawser, func(c *packets.Connack) { c.Properties.MaximumPacketSize = pointer(uint32(100_000)) })
 			s := p.expect(packets.SUBSCRIBE).Content.(*packets.Subscribe)
@@ -304,7 +304,7 @@ func TestAccepted(t *testing.T) {
 			p.stay()
 		})
 		request := agentSubscription()
-		request.Hello = transport.Hello{Protocol: 1, Cursor: "e/t/1", ClusterUID: "u"}
+		request.Hello = transport.Hello{Protocol: transport.Protocol, Cursor: "e/t/1", ClusterUID: "u"}
 		s := subscribe(t, dial(t, newDialer(t, options(f))), request, acceptAll)
 		accepted := await(t, s.ready, "ready")
 		packet := await(t, got, "SUBSCRIBE")

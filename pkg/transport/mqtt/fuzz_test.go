@@ -33,7 +33,7 @@ func FuzzBroker(f *testing.F) {
 	suback := packets.NewControlPacket(packets.SUBACK)
 	suback.Content.(*packets.Suback).PacketID = 1
 	suback.Content.(*packets.Suback).Reasons = []byte{1}
-	suback.Content.(*packets.Suback).Properties.User = users(property.Accepted(transport.Accepted{SubscriptionID: "s", Protocol: 1}))
+	suback.Content.(*packets.Suback).Properties.User = users(property.Accepted(transport.Accepted{SubscriptionID: "s", Protocol: transport.Protocol}))
 	goodbye := packets.NewControlPacket(packets.DISCONNECT)
 	goodbye.Content.(*packets.Disconnect).ReasonCode = byte(property.TakenOver)
 	connack := packets.NewControlPacket(packets.CONNACK)

@@ -29,12 +29,12 @@ func subscribeRequest(b *bench) {
 		raw  transport.RawSubscription
 	}
 	calls := make(chan call, 1)
-	answer := transport.Accepted{SubscriptionID: "id-1", Protocol: 1, Resync: "cursor", Epoch: "epoch-1", MaxEventBytes: 1 << 20}
+	answer := transport.Accepted{SubscriptionID: "id-1", Protocol: transport.Protocol, Resync: "cursor", StoreID: "epoch-1", MaxEventBytes: 1 << 20}
 	b.server.subscribe = func(_ context.Context, p transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 		calls <- call{p, r}
 		return errors.Join(out.Accept(answer), &transport.Error{Code: transport.CodeNotFound, Message: "done"})
 	}
-	hello := transport.Hello{Protocol: 1, Cursor: "e/t/42", ClusterUID: "uid"}
+	hello := transport.Hello{Protocol: transport.Protocol, Cursor: "e/t/42", ClusterUID: "uid"}
 	dataType := codec.ManifestBundles.String()
 	for _, tc := range []struct {
 		subscription transport.Subscription

@@ -138,7 +138,7 @@ func (s *source) watch(check func(manifestwork.StatusReport) error) (over func()
 	return func() { set(nil) }
 }
 
-func (s *source) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (s *source) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 func (s *source) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	return nil, nil

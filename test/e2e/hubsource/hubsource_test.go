@@ -185,7 +185,7 @@ type agent struct {
 	sequence codec.Sequencer
 }
 
-func (a *agent) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (a *agent) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 func (a *agent) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{ID: "resync", Time: time.Now(), Source: "agent", Cluster: cluster, DataType: codec.ManifestBundles}, nil)

@@ -148,7 +148,7 @@ func (l *liar) Publish(_ context.Context, _ transport.Peer, event []byte, _ stri
 
 // Subscribe implements transport.Server.
 func (l *liar) Subscribe(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
-	if err := out.Accept(transport.Accepted{SubscriptionID: "1", Protocol: 1, Resync: codec.ResyncCursor}); err != nil {
+	if err := out.Accept(transport.Accepted{SubscriptionID: "1", Protocol: transport.Protocol, Resync: codec.ResyncCursor}); err != nil {
 		return err
 	}
 	for {

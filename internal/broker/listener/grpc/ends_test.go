@@ -392,7 +392,7 @@ func TestEnds_RenewedCertificate(t *testing.T) {
 // clientFunc is told when it is subscribed.
 type clientFunc func()
 
-func (clientFunc) Hello() transport.Hello { return transport.Hello{Protocol: 1} }
+func (clientFunc) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 func (p clientFunc) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	p()
 	return nil, nil

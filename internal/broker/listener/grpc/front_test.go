@@ -236,6 +236,29 @@ func TestFront_OCMClientSeesNothingOfHawser(t *testing.T) {
 	}
 }
 
+// TestFront_OtherVersionIsAnOCMClient: a client of another version of Hawser's extensions is served as a
+// client of OCM.
+func TestFront_OtherVersionIsAnOCMClient(t *testing.T) {
+	hellos := make(chan transport.Hello, 1)
+	f := start(t, server{subscribe: func(_ context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
+		hellos <- r.Hello
+		return out.Accept(transport.Accepted{SubscriptionID: "s1"})
+	}}, func(c *grpc.Config) { c.Insecure = true })
+	for version, want := range map[string]transport.Hello{"1": {}, "2": {Protocol: transport.Protocol, Cursor: "e/t/1"}, "3": {}, "": {}} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), codec.HeaderProtocol, version, codec.HeaderCursor, "e/t/1")
+		stream, err := ocmClient(dial(t, f.addr, insecure.NewCredentials())).Subscribe(ctx, &cloudeventsv1.SubscriptionRequest{ClusterName: "c"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("version %q: %v", version, err)
+		}
+		if got := <-hellos; got != want {
+			t.Errorf("version %q: %+v, want %+v", version, got, want)
+		}
+	}
+}
+
 // TestFront_PublishRequests: malformed and unusual requests; the event is what
 // a protobuf library would have read.
 func TestFront_PublishRequests(t *testing.T) {

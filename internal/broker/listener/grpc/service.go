@@ -92,14 +92,13 @@ func handleSubscribe(srv any, ss ggrpc.ServerStream) error {
 	return nil
 }
 
-// helloOf reads what a Hawser party says about itself. A version that we do not
-// know is spoken to as a stock party.
+// helloOf reads the headers of a Hawser client. A client of another version is an OCM client here.
 func helloOf(ctx context.Context) transport.Hello {
-	if header(ctx, codec.HeaderProtocol) != "1" {
+	if !transport.SpeaksHawser(header(ctx, codec.HeaderProtocol)) {
 		return transport.Hello{}
 	}
 	return transport.Hello{
-		Protocol:   1,
+		Protocol:   transport.Protocol,
 		Cursor:     header(ctx, codec.HeaderCursor),
 		ClusterUID: header(ctx, codec.HeaderClusterUID),
 		Version:    header(ctx, codec.HeaderVersion),
@@ -127,8 +126,8 @@ func (s stream) Accept(a transport.Accepted) error {
 			codec.HeaderProtocol, strconv.Itoa(a.Protocol),
 			codec.HeaderResync, a.Resync,
 			codec.HeaderMaxEventBytes, strconv.Itoa(a.MaxEventBytes))
-		if a.Epoch != "" {
-			kv = append(kv, codec.HeaderStoreID, a.Epoch)
+		if a.StoreID != "" {
+			kv = append(kv, codec.HeaderStoreID, a.StoreID)
 		}
 	}
 	return s.SendHeader(metadata.Pairs(kv...))

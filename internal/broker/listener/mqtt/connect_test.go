@@ -16,7 +16,7 @@ import (
 func TestConnect_AnnouncesWhatIsServed(t *testing.T) {
 	s := open(t, accepts, func(_ *grpc.Config, m *mqtt.Config) {
 		m.MaxPacketBytes = 1 << 20
-		m.Announce = func() property.Announcement { return property.Announcement{Epoch: "e1", MaxEventBytes: 1000} }
+		m.Announce = func() property.Announcement { return property.Announcement{StoreID: "e1", MaxEventBytes: 1000} }
 	})
 	_, k := s.connect(agent1, func(k *packets.Packet) {
 		k.Connect.ClientIdentifier, k.Connect.Keepalive = "", 0
@@ -28,7 +28,7 @@ func TestConnect_AnnouncesWhatIsServed(t *testing.T) {
 		p.MaximumPacketSize != 1<<20 || p.ServerKeepAlive != 60 || !strings.HasPrefix(p.AssignedClientID, "hawser-") || p.TopicAliasMaximum != 0 {
 		t.Errorf("%+v", k)
 	}
-	if user(k, codec.HeaderProtocol) != "1" || user(k, codec.HeaderStoreID) != "e1" || user(k, codec.HeaderMaxEventBytes) != "1000" {
+	if user(k, codec.HeaderProtocol) != "2" || user(k, codec.HeaderStoreID) != "e1" || user(k, codec.HeaderMaxEventBytes) != "1000" {
 		t.Errorf("%v", p.User)
 	}
 	peer, k := s.connect(agent1, func(k *packets.Packet) { // what is asked for in vain is no reason to refuse

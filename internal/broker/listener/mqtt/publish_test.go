@@ -119,7 +119,7 @@ func TestPublish_Refusals(t *testing.T) {
 	source := o.join(source1)
 	source.send(good)
 	k := source.expect(packets.Puback)
-	if k.ReasonCode != 0x97 || k.Properties.ReasonString != "too much" || user(k, "hawser-code") != "overloaded" || user(k, "hawser-next") != "back_off" ||
+	if k.ReasonCode != 0x97 || k.Properties.ReasonString != "too much" || user(k, "hawser-code") != "overloaded" || user(k, "hawser-next-step") != "back_off" ||
 		user(k, "hawser-delay") != "1.5s" || user(k, "hawser-attribute") != "data" || user(k, "hawser-hint") != "wait" || user(k, codec.HeaderRevision) != "3" {
 		t.Errorf("%#02x %q %v", k.ReasonCode, k.Properties.ReasonString, k.Properties.User)
 	}

@@ -57,7 +57,7 @@ var accepts = server{
 		return transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 7}, nil
 	},
 	subscribe: func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
-		if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: 1, Resync: codec.ResyncList, Epoch: "e", MaxEventBytes: 1 << 20}); err != nil {
+		if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: transport.Protocol, Resync: codec.ResyncList, StoreID: "e", MaxEventBytes: 1 << 20}); err != nil {
 			return err
 		}
 		<-ctx.Done()

@@ -16,7 +16,7 @@ const shared = "$share/workers/sources/hub1/clusters/+/agentevents"
 func member(t *testing.T, s *site, id string, window uint16) *peer {
 	t.Helper()
 	p, _ := s.connect(source1, func(k *packets.Packet) { k.Connect.ClientIdentifier, k.Properties.ReceiveMaximum = id, window })
-	p.send(propertiesOf(subscribe(1, shared), "hawser-protocol", "1", "hawser-cursor", "e/t/1"))
+	p.send(propertiesOf(subscribe(1, shared), "hawser-protocol", "2", "hawser-cursor", "e/t/1"))
 	if k := p.expect(packets.Suback); k.ReasonCodes[0] != 1 {
 		t.Fatalf("%x %q", k.ReasonCodes, k.Properties.ReasonString)
 	}

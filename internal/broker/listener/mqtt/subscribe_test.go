@@ -29,7 +29,7 @@ func calls() (server, chan *called) {
 	s, all := accepts, make(chan *called, 16)
 	s.subscribe = func(ctx context.Context, p transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 		c := &called{peer: p, raw: r, ctx: ctx, out: out, end: make(chan error, 1)}
-		if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: r.Hello.Protocol, Resync: codec.ResyncList, Epoch: "e", MaxEventBytes: 9}); err != nil {
+		if err := out.Accept(transport.Accepted{SubscriptionID: "s1", Protocol: r.Hello.Protocol, Resync: codec.ResyncList, StoreID: "e", MaxEventBytes: 9}); err != nil {
 			return err
 		}
 		all <- c
@@ -69,21 +69,21 @@ func TestSubscribe_Request(t *testing.T) {
 	s, all := calls()
 	o := open(t, s, cleartext)
 	agent := o.join(agent1)
-	agent.send(propertiesOf(subscribe(3, "sources/+/consumers/cluster1/sourceevents"), "hawser-protocol", "1", "hawser-cursor", "e/t/1", "hawser-cluster-uid", "u"))
+	agent.send(propertiesOf(subscribe(3, "sources/+/consumers/cluster1/sourceevents"), "hawser-protocol", "2", "hawser-cursor", "e/t/1", "hawser-cluster-uid", "u"))
 	k := agent.expect(packets.Suback)
-	if k.PacketID != 3 || string(k.ReasonCodes) != "\x01" || user(k, "subscription-id") != "s1" || user(k, "hawser-protocol") != "1" ||
-		user(k, "hawser-resync") != "list" || user(k, "hawser-epoch") != "e" || user(k, "hawser-max-event-bytes") != "9" {
+	if k.PacketID != 3 || string(k.ReasonCodes) != "\x01" || user(k, "subscription-id") != "s1" || user(k, "hawser-protocol") != "2" ||
+		user(k, "hawser-resync") != "list" || user(k, "hawser-store-id") != "e" || user(k, "hawser-max-event-bytes") != "9" {
 		t.Errorf("%v %v", k.ReasonCodes, k.Properties.User)
 	}
 	got := await(t, all)
 	want := transport.RawSubscription{
-		Cluster: "cluster1", DataType: codec.ManifestBundles.String(), Hello: transport.Hello{Protocol: 1, Cursor: "e/t/1", ClusterUID: "u"},
+		Cluster: "cluster1", DataType: codec.ManifestBundles.String(), Hello: transport.Hello{Protocol: transport.Protocol, Cursor: "e/t/1", ClusterUID: "u"},
 	}
 	if diff := cmp.Diff(want, got.raw); diff != "" || got.peer.Role != "agent" || got.peer.Name != "cluster1" || got.peer.Conn == 0 {
 		t.Errorf("%+v %s", got.peer, diff)
 	}
 	// Who wants the works of one source alone has no position in all of them.
-	agent.send(propertiesOf(subscribe(4, "sources/hub1/consumers/cluster1/sourceevents"), "hawser-protocol", "1", "hawser-cursor", "e/t/1"))
+	agent.send(propertiesOf(subscribe(4, "sources/hub1/consumers/cluster1/sourceevents"), "hawser-protocol", "2", "hawser-cursor", "e/t/1"))
 	agent.expect(packets.Suback)
 	if got := await(t, all); got.raw.Hello != (transport.Hello{}) {
 		t.Errorf("%+v", got.raw)

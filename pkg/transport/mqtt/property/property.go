@@ -18,9 +18,6 @@ import (
 // codec.ManifestBundles.
 const DataType = "hawser-data-type"
 
-// protocol is the version of what is negotiated. Others are spoken to as stock parties.
-const protocol = "1"
-
 // Get returns the value of the property key, "" unless it is there exactly once.
 func Get(properties []codec.Property, key string) string {
 	value, n := "", 0
@@ -45,27 +42,27 @@ func add(to []codec.Property, key, value string) []codec.Property {
 
 // Announcement is what the CONNACK of a Hawser broker says.
 type Announcement struct {
-	// Epoch is the identity of its store.
-	Epoch string
+	// StoreID is the identity of its store.
+	StoreID string
 	// MaxEventBytes is the largest event it takes, 0 if it does not say.
 	MaxEventBytes int
 }
 
 // Properties returns a as a CONNACK says it.
 func (a Announcement) Properties() []codec.Property {
-	p := []codec.Property{{Key: codec.HeaderProtocol, Value: protocol}}
-	p = add(p, codec.HeaderStoreID, a.Epoch)
+	p := []codec.Property{{Key: codec.HeaderProtocol, Value: strconv.Itoa(transport.Protocol)}}
+	p = add(p, codec.HeaderStoreID, a.StoreID)
 	return add(p, codec.HeaderMaxEventBytes, number(a.MaxEventBytes))
 }
 
 // Announced reads a CONNACK. ok is false when no Hawser broker wrote it: nothing of what this
 // package knows may be put on any packet but PUBLISH then, as some brokers refuse that.
 func Announced(properties []codec.Property) (a Announcement, ok bool) {
-	if Get(properties, codec.HeaderProtocol) != protocol {
+	if !transport.SpeaksHawser(Get(properties, codec.HeaderProtocol)) {
 		return Announcement{}, false
 	}
 	return Announcement{
-		Epoch:         Get(properties, codec.HeaderStoreID),
+		StoreID:       Get(properties, codec.HeaderStoreID),
 		MaxEventBytes: positive(Get(properties, codec.HeaderMaxEventBytes)),
 	}, true
 }
@@ -92,11 +89,11 @@ func HelloOf(properties []codec.Property) (h transport.Hello, dataType string) {
 	if dataType == "" {
 		dataType = codec.ManifestBundles.String()
 	}
-	if Get(properties, codec.HeaderProtocol) != protocol {
+	if !transport.SpeaksHawser(Get(properties, codec.HeaderProtocol)) {
 		return transport.Hello{}, dataType
 	}
 	return transport.Hello{
-		Protocol:   1,
+		Protocol:   transport.Protocol,
 		Cursor:     Get(properties, codec.HeaderCursor),
 		ClusterUID: Get(properties, codec.HeaderClusterUID),
 		Version:    Get(properties, codec.HeaderVersion),
@@ -111,7 +108,7 @@ func Accepted(a transport.Accepted) []codec.Property {
 	}
 	p = add(p, codec.HeaderProtocol, strconv.Itoa(a.Protocol))
 	p = add(p, codec.HeaderResync, a.Resync)
-	p = add(p, codec.HeaderStoreID, a.Epoch)
+	p = add(p, codec.HeaderStoreID, a.StoreID)
 	return add(p, codec.HeaderMaxEventBytes, number(a.MaxEventBytes))
 }
 
@@ -120,11 +117,11 @@ func AcceptedOf(properties []codec.Property) transport.Accepted {
 	a := transport.Accepted{
 		SubscriptionID: Get(properties, codec.HeaderSubscriptionID),
 		Resync:         Get(properties, codec.HeaderResync),
-		Epoch:          Get(properties, codec.HeaderStoreID),
+		StoreID:        Get(properties, codec.HeaderStoreID),
 		MaxEventBytes:  positive(Get(properties, codec.HeaderMaxEventBytes)),
 	}
-	if Get(properties, codec.HeaderProtocol) == protocol {
-		a.Protocol = 1
+	if transport.SpeaksHawser(Get(properties, codec.HeaderProtocol)) {
+		a.Protocol = transport.Protocol
 	}
 	return a
 }

@@ -15,15 +15,16 @@ import (
 )
 
 func TestAnnouncement(t *testing.T) {
-	for _, want := range []Announcement{{}, {Epoch: "e1", MaxEventBytes: 1 << 20}} {
+	for _, want := range []Announcement{{}, {StoreID: "e1", MaxEventBytes: 1 << 20}} {
 		if got, ok := Announced(want.Properties()); !ok || got != want {
 			t.Errorf("%+v became %+v, %v", want, got, ok)
 		}
 	}
 	for name, p := range map[string][]codec.Property{
 		"stock broker": nil,
-		"later":        {{Key: "hawser-protocol", Value: "2"}},
-		"twice":        {{Key: "hawser-protocol", Value: "1"}, {Key: "hawser-protocol", Value: "1"}},
+		"earlier":      {{Key: "hawser-protocol", Value: "1"}},
+		"later":        {{Key: "hawser-protocol", Value: "3"}},
+		"twice":        {{Key: "hawser-protocol", Value: "2"}, {Key: "hawser-protocol", Value: "2"}},
 	} {
 		if got, ok := Announced(p); ok {
 			t.Errorf("%s: %+v", name, got)
@@ -33,7 +34,7 @@ func TestAnnouncement(t *testing.T) {
 
 func TestHello(t *testing.T) {
 	other := codec.DataType{Group: "g", Version: "v1", Resource: "r"}
-	for _, h := range []transport.Hello{{}, {Protocol: 1}, {Protocol: 1, Cursor: "e/1/2", ClusterUID: "u"}} {
+	for _, h := range []transport.Hello{{}, {Protocol: transport.Protocol}, {Protocol: transport.Protocol, Cursor: "e/1/2", ClusterUID: "u"}} {
 		for _, d := range []codec.DataType{codec.ManifestBundles, other} {
 			got, dataType := HelloOf(Hello(h, d))
 			if got != h || dataType != d.String() {
@@ -45,15 +46,21 @@ func TestHello(t *testing.T) {
 	if p := Hello(transport.Hello{Cursor: "x"}, codec.ManifestBundles); len(p) > 0 {
 		t.Errorf("a stock party says %v", p)
 	}
-	if h, _ := HelloOf([]codec.Property{{Key: codec.HeaderProtocol, Value: "7"}, {Key: codec.HeaderCursor, Value: "x"}}); h != (transport.Hello{}) {
-		t.Errorf("a protocol that we do not know: %+v", h)
+	for _, version := range []string{"1", "3", "x"} {
+		other := []codec.Property{{Key: codec.HeaderProtocol, Value: version}, {Key: codec.HeaderCursor, Value: "x"}}
+		if h, _ := HelloOf(other); h != (transport.Hello{}) {
+			t.Errorf("a client of protocol %s: %+v", version, h)
+		}
+		if a := AcceptedOf(other); a.Protocol != 0 {
+			t.Errorf("a broker of protocol %s: %+v", version, a)
+		}
 	}
 }
 
 func TestAccepted(t *testing.T) {
 	for _, want := range []transport.Accepted{
 		{}, {SubscriptionID: "s"},
-		{SubscriptionID: "s", Protocol: 1, Resync: codec.ResyncCursor, Epoch: "e1", MaxEventBytes: 5},
+		{SubscriptionID: "s", Protocol: transport.Protocol, Resync: codec.ResyncCursor, StoreID: "e1", MaxEventBytes: 5},
 	} {
 		if d := cmp.Diff(want, AcceptedOf(Accepted(want))); d != "" {
 			t.Error(d)
@@ -127,7 +134,7 @@ func TestRefusal_OfAnOCMBroker(t *testing.T) {
 		}
 	}
 	e := Refusal{Reason: QuotaExceeded, Text: "slow down", Properties: []codec.Property{
-		{Key: "hawser-code", Value: "none of ours"}, {Key: "hawser-next", Value: "?"}, {Key: "hawser-delay", Value: "-1s"},
+		{Key: "hawser-code", Value: "none of ours"}, {Key: "hawser-next-step", Value: "?"}, {Key: "hawser-delay", Value: "-1s"},
 	}}.Error()
 	if d := cmp.Diff(&transport.Error{Code: transport.CodeOverloaded, Message: "slow down"}, e); d != "" {
 		t.Errorf("what cannot be read counts (-want +got):\n%s", d)
@@ -168,9 +175,9 @@ func FuzzRead(f *testing.F) {
 	}
 	r := RefusalOf(&transport.Error{Code: transport.CodeConflict, Next: transport.NextResync, Delay: time.Second, Attribute: "a", Hint: "h"}, 7)
 	add(byte(r.Reason), r.Properties...)
-	add(0, Announcement{Epoch: "e", MaxEventBytes: 3}.Properties()...)
-	add(0, Hello(transport.Hello{Protocol: 1, Cursor: "c", ClusterUID: "u"}, codec.DataType{Group: "g", Version: "v", Resource: "r"})...)
-	add(0, Accepted(transport.Accepted{SubscriptionID: "s", Protocol: 1, Resync: "list", Epoch: "e", MaxEventBytes: 1})...)
+	add(0, Announcement{StoreID: "e", MaxEventBytes: 3}.Properties()...)
+	add(0, Hello(transport.Hello{Protocol: transport.Protocol, Cursor: "c", ClusterUID: "u"}, codec.DataType{Group: "g", Version: "v", Resource: "r"})...)
+	add(0, Accepted(transport.Accepted{SubscriptionID: "s", Protocol: transport.Protocol, Resync: "list", StoreID: "e", MaxEventBytes: 1})...)
 	add(0, Receipt(transport.Receipt{Outcome: "stale", Revision: 2})...)
 	f.Fuzz(func(t *testing.T, reason byte, text, properties string) {
 		var p []codec.Property
@@ -183,7 +190,7 @@ func FuzzRead(f *testing.F) {
 				t.Fatalf("%+v became %+v", a, again)
 			}
 		}
-		if a := AcceptedOf(p); a.Protocol == 1 {
+		if a := AcceptedOf(p); a.Protocol == transport.Protocol {
 			if again := AcceptedOf(Accepted(a)); !cmp.Equal(a, again) {
 				t.Fatalf("%+v became %+v", a, again)
 			}

@@ -137,7 +137,7 @@ var reasons = map[transport.Code]Reason{
 // Names of the properties of an error.
 const (
 	nameCode      = "hawser-code"
-	nameNext      = "hawser-next"
+	nameNext      = "hawser-next-step"
 	nameDelay     = "hawser-delay"
 	nameAttribute = "hawser-attribute"
 	nameHint      = "hawser-hint"
