@@ -10,10 +10,10 @@ import (
 type Cursor struct {
 	// StoreID is the identity of the store, Incarnation the opening of it that assigned
 	// the revision; neither contains "/".
-	StoreID     string `json:"Epoch"`
-	Incarnation string `json:"Term"`
+	StoreID     string `json:"storeID"`
+	Incarnation string `json:"incarnation"`
 	// Revision is the broker's counter.
-	Revision uint64 `json:"Revision"`
+	Revision uint64 `json:"revision"`
 }
 
 // ParseCursor parses "<store-id>/<incarnation>/<revision>", the form of the

@@ -152,7 +152,7 @@ func (j *Journal) lock() (head, error) {
 		if isNewer(err) {
 			return h, errors.Join(err, unlock())
 		}
-		if damaged = cmp.Or(damaged, err); err == nil && r.kind == recordHead && json.Unmarshal(r.value, &h) == nil {
+		if damaged = cmp.Or(damaged, err); err == nil && r.kind == recordHead && json.Unmarshal([]byte(formerKeys.Replace(string(r.value))), &h) == nil {
 			damaged = nil
 			break
 		}
@@ -186,7 +186,7 @@ func (j *Journal) Load(b Binding, put func(codec.Event) error, removed func(id s
 		switch {
 		case err != nil:
 		case r.kind == recordHead:
-			err = json.Unmarshal(r.value, &j.head)
+			err = json.Unmarshal([]byte(formerKeys.Replace(string(r.value))), &j.head)
 		case ours:
 			err = s.take(r, put, removed)
 		}

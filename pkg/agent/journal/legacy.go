@@ -23,6 +23,11 @@ const (
 	formerDraft  = ".new" // ends the name of a file that was being written
 )
 
+// formerKeys has the keys of a cursor in the head that releases before storeID, incarnation and revision
+// wrote. They go with the release after the first one that writes the new keys: an agent writes its head
+// again at each start. JSON escapes quotes, so no value contains one of the former keys.
+var formerKeys = strings.NewReplacer(`"cursor":{"Epoch":`, `"cursor":{"storeID":`, `,"Term":`, `,"incarnation":`, `,"Revision":`, `,"revision":`)
+
 var formerFiles = []string{"instance", "cursor", "sequence", "binding", "reported", "left"}
 
 // readFormer is read of such a directory. What cannot be read of the head does not cost the rest of it.
@@ -97,7 +102,7 @@ func (l *log) removeFormer() error {
 	if err = absent(err); err != nil {
 		return err
 	}
-	var own []string
+	own, errs := []string{}, []error{}
 	for _, name := range names {
 		if isFormerWork(strings.TrimSuffix(name, formerDraft)) {
 			own = append(own, formerWorks+"/"+name)
@@ -109,7 +114,6 @@ func (l *log) removeFormer() error {
 	for _, name := range formerFiles {
 		own = append(own, name, name+formerDraft)
 	}
-	var errs []error
 	for _, name := range own {
 		errs = append(errs, absent(l.disk.remove(name)))
 	}
