@@ -27,9 +27,9 @@ const (
 	// RotateAnnotation of a ManagedCluster is the time, in RFC 3339, that becomes the earliest issue
 	// time once an agent with a certificate from after it has come.
 	RotateAnnotation = "hawser.dev/rotate"
-	// IssuedAnnotation of a CertificateSigningRequest is when the certificate was issued with which
-	// its agent asks, in RFC 3339.
-	IssuedAnnotation = "hawser.dev/asked-with-issued"
+	// IssuedAnnotation of a CertificateSigningRequest is the issue time of the certificate that its agent
+	// used for the request, in RFC 3339.
+	IssuedAnnotation = "hawser.dev/request-certificate-issued"
 
 	// backdate is by how much signers let a certificate begin before its issue.
 	backdate = 5 * time.Minute

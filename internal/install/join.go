@@ -180,7 +180,7 @@ func (j Join) Agent(ctx context.Context) (Plan, error) {
 		return p, err
 	}
 	secret := secretOf(bootstrapSecret, map[string][]byte{"cluster-name": []byte(j.Name), "hub-identity": []byte(identity), "config.yaml": config})
-	label(secret, map[string]string{"hawser.io/agent": "true"})
+	label(secret, map[string]string{"hawser.dev/agent": "true"})
 	definition, err := readObjects(deploy.Files, "crds/appliedmanifestworks.yaml")
 	if err != nil {
 		return p, err

@@ -196,7 +196,7 @@ func Cluster(ctx context.Context, m Managed, now time.Time) (Plan, error) {
 		return p, err
 	}
 	for _, o := range secrets {
-		label(o, map[string]string{"hawser.io/agent": "true"})
+		label(o, map[string]string{"hawser.dev/agent": "true"})
 	}
 	definition, err := readObjects(deploy.Files, "crds/appliedmanifestworks.yaml")
 	if err != nil {

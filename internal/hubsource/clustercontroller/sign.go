@@ -188,7 +188,7 @@ const nearEnd = 5
 // superseded says why a CSR is not signed that was asked for before the earliest issue time of its
 // cluster, or with a certificate from before it; nil: it is signed. Its certificate would count.
 func superseded(csr *certificatesv1.CertificateSigningRequest, from time.Time) error {
-	with, err := time.Parse(time.RFC3339, csr.Annotations[earliest.IssuedAnnotation])
+	with, err := time.Parse(time.RFC3339, earliest.IssuedOf(csr.Annotations))
 	requested := csr.Spec.Username == CreatorName && err == nil
 	if !csr.CreationTimestamp.Time.Before(from) && (!requested || !with.Before(from)) {
 		return nil

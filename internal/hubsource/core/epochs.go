@@ -423,9 +423,14 @@ const maxWithheld = 2000
 const (
 	keyCursor            = "cursor"
 	keyWithheld          = "withheld"
-	keyClearedPosition   = "settled"
-	keySuspectedPosition = "against"
+	keyClearedPosition   = "cleared-position"
+	keySuspectedPosition = "suspected-position"
 )
+
+// The keys of releases before cleared-position and suspected-position, which [StateOf] reads. They go with
+// the release after the first one that writes the new keys: a source writes the whole ConfigMap with each
+// change of the state, as of its cursor.
+const formerClearedPosition, formerSuspectedPosition = "settled", "against"
 
 // Data returns the state as the data of a ConfigMap.
 func (s SavedState) Data() map[string]string {
@@ -448,7 +453,7 @@ func (s SavedState) Data() map[string]string {
 func StateOf(data map[string]string) SavedState {
 	return SavedState{
 		Cursor: data[keyCursor], Withheld: slices.Compact(slices.Sorted(strings.FieldsSeq(data[keyWithheld]))),
-		ClearedPosition: positionOf(data[keyClearedPosition]), SuspectedPosition: positionOf(data[keySuspectedPosition]),
+		ClearedPosition: positionOf(cmp.Or(data[keyClearedPosition], data[formerClearedPosition])), SuspectedPosition: positionOf(cmp.Or(data[keySuspectedPosition], data[formerSuspectedPosition])),
 	}
 }
 

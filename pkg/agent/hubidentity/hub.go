@@ -32,7 +32,7 @@ type BrokerRef struct {
 	// verified; nil without TLS.
 	Roots []string `json:"roots,omitempty"`
 	// StoreID is the identity of the broker's store; "" if it says none.
-	StoreID string `json:"epoch,omitempty"`
+	StoreID string `json:"storeID,omitempty"`
 }
 
 // Claim says to which broker an identity belongs.
@@ -42,7 +42,7 @@ type Claim struct {
 	BrokerRef
 	// Rejected are the latest that came and were not let in: under this identity, or
 	// under another one through the broker of this claim.
-	Rejected []Rejected `json:"refused,omitempty"`
+	Rejected []Rejected `json:"rejected,omitempty"`
 }
 
 // Rejected is one that was not let in. Identity is what it wanted to be.

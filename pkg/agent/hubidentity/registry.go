@@ -95,6 +95,9 @@ func parseClaims(data map[string]string) (Claims, error) {
 		if err := json.Unmarshal([]byte(value), &c); err != nil {
 			return nil, fmt.Errorf("key %s cannot be read: %w", key, err)
 		}
+		if err := c.readFormer([]byte(value)); err != nil {
+			return nil, fmt.Errorf("key %s cannot be read: %w", key, err)
+		}
 		if c.Identity == "" || appliedwork.HubHash(c.Identity) != key {
 			return nil, fmt.Errorf("key %s is not the hash of its identity %q", key, c.Identity)
 		}

@@ -35,7 +35,7 @@ func TestSecret_TwoWriters(t *testing.T) {
 		}
 	}
 	o, err := kube.CoreV1().Secrets("hawser").Get(t.Context(), "s", metav1.GetOptions{})
-	if err != nil || !maps.Equal(o.Labels, map[string]string{"hawser.io/agent": "true"}) {
+	if err != nil || !maps.Equal(o.Labels, map[string]string{"hawser.dev/agent": "true"}) {
 		t.Errorf("labels %v, %v", o.Labels, err)
 	}
 	if d, err := b.Load(t.Context()); err != nil || string(d["k"]) != "2" {
@@ -48,7 +48,7 @@ func TestSecret_TwoWriters(t *testing.T) {
 	if err := b.Save(t.Context(), data("3")); err != nil {
 		t.Fatal(err)
 	}
-	if o, err = kube.CoreV1().Secrets("hawser").Get(t.Context(), "s", metav1.GetOptions{}); err != nil || o.Labels["hawser.io/agent"] != "true" {
+	if o, err = kube.CoreV1().Secrets("hawser").Get(t.Context(), "s", metav1.GetOptions{}); err != nil || o.Labels["hawser.dev/agent"] != "true" {
 		t.Errorf("labels %v, %v: works may have it", o.Labels, err)
 	}
 	if err := a.Save(t.Context(), data("4")); !errors.Is(err, ErrTaken) {

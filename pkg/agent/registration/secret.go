@@ -13,7 +13,7 @@ import (
 )
 
 // secretLabel is on what belongs to an agent: no work may have such an object.
-const secretLabel = "hawser.io/agent"
+const secretLabel = "hawser.dev/agent"
 
 // Secret is a [Store] that is a Secret.
 type Secret struct {

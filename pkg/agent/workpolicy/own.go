@@ -12,7 +12,7 @@ import (
 
 // Label marks an object, whatever its name, as one that an agent lives by. The manifests in
 // deploy/agent have it.
-const Label = "hawser.io/agent"
+const Label = "hawser.dev/agent"
 
 // agentName begins the names of the objects of agents: alone, or with "-" and more.
 const agentName = "hawser-agent"
@@ -71,8 +71,10 @@ func servesAgents(id workv1.ResourceIdentifier) bool {
 
 // marked reports whether an object, or a manifest, has the label of agents.
 func marked(o *unstructured.Unstructured) bool {
-	_, has := o.GetLabels()[Label]
-	return has
+	labels := o.GetLabels()
+	_, has := labels[Label]
+	_, former := labels[formerLabel]
+	return has || former
 }
 
 // isNamespace reports whether an object is a namespace. To delete OpenShift's view of one

@@ -82,6 +82,8 @@ func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
 	simple := &unstructured.Unstructured{Object: map[string]any{}}
 	labelled := simple.DeepCopy()
 	labelled.SetLabels(map[string]string{workpolicy.Label: ""})
+	former := simple.DeepCopy()
+	former.SetLabels(map[string]string{"hawser.io/agent": "true"})
 	maps := schema.GroupResource{Resource: "configmaps"}
 	for name, c := range map[string]struct {
 		object  string
@@ -92,6 +94,7 @@ func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
 	}{
 		"plain":                       {"apps/deployments/a/b", simple, nil, false, ""},
 		"labelled":                    {"apps/deployments/a/b", labelled, nil, true, "agents on this cluster live by"},
+		"labelled by a former agent":  {"apps/deployments/a/b", former, nil, true, "agents on this cluster live by"},
 		"a namespace with an agent":   {"/namespaces//a", simple, nil, true, "agents on this cluster live by"},
 		"OpenShift's name for it":     {"project.openshift.io/projects//a", simple, nil, true, "agents on this cluster live by"},
 		"one without":                 {"/namespaces//a", simple, apierrors.NewNotFound(maps, "x"), false, ""},

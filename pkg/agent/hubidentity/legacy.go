@@ -1,0 +1,35 @@
+package hubidentity
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// formerClaim has the JSON keys that a [Claim] of releases before storeID and rejected has beside those of
+// today. It goes with the release after the first one that writes the new keys; a claim is written with
+// them when it changes.
+type formerClaim struct {
+	Epoch   string `json:"epoch"`
+	Refused []struct {
+		Identity string    `json:"identity"`
+		Since    time.Time `json:"since"`
+		BrokerRef
+		Epoch string `json:"epoch"`
+	} `json:"refused"`
+}
+
+// readFormer adds what the former keys of the JSON of a claim contain.
+func (c *Claim) readFormer(value []byte) error {
+	var former formerClaim
+	if err := json.Unmarshal(value, &former); err != nil {
+		return err
+	}
+	if c.StoreID == "" {
+		c.StoreID = former.Epoch
+	}
+	for _, r := range former.Refused {
+		r.StoreID = r.Epoch
+		c.Rejected = append(c.Rejected, Rejected{Identity: r.Identity, Since: r.Since, BrokerRef: r.BrokerRef})
+	}
+	return nil
+}
