@@ -38,13 +38,13 @@ type Envelope struct {
 	ObjectUID   string
 	ObjectGen   int64 // generation, the true one when Version is 0 because it did not fit
 
-	Revision   uint64 // hawserrevision, 0 when absent
-	Tag        Tag    // hawsertag, zero when absent
-	HasTag     bool
-	Supersedes uint64 // hawsersupersedes, 0 when absent
-	IfRevision uint64 // hawserifrevision, 0 when absent
-	Reported   bool   // hawserneedsconfirm
-	Fence      uint64 // hawserfence, 0 when absent
+	Revision     uint64 // hawserrevision, 0 when absent
+	Tag          Tag    // hawsertag, zero when absent
+	HasTag       bool
+	Supersedes   uint64 // hawsersupersedes, 0 when absent
+	IfRevision   uint64 // hawserifrevision, 0 when absent
+	NeedsConfirm bool   // hawserneedsconfirm
+	Fence        uint64 // hawserfence, 0 when absent
 
 	ContentType string
 	Data        []byte // nil when there is none
@@ -181,7 +181,7 @@ func (env *Envelope) setOwn(a *attribute) (err error) {
 		if s, err = a.text(); err == nil && s != "true" {
 			err = attributeError(ExtNeedsConfirm, s, "must be \"true\" where it is set")
 		}
-		env.Reported = err == nil
+		env.NeedsConfirm = err == nil
 	case ExtTag:
 		var s string
 		if s, err = a.text(); err == nil {

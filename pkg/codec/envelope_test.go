@@ -31,7 +31,7 @@ func TestParseEnvelope_OfASpec(t *testing.T) {
 		Cluster: "cluster1", ResourceID: "u1", Version: 3, HasVersion: true,
 		Deleting: true, DeletedAt: testTime.Add(time.Hour),
 		HasMetadata: true, RawMetadata: metadata, ObjectName: "w1", ObjectNS: "cluster1", ObjectUID: "u1", ObjectGen: 3,
-		Revision: math.MaxUint64, Tag: tag, HasTag: true, Supersedes: 7, IfRevision: 8, Reported: true, Fence: 9,
+		Revision: math.MaxUint64, Tag: tag, HasTag: true, Supersedes: 7, IfRevision: 8, NeedsConfirm: true, Fence: 9,
 		ContentType: "application/json", Data: []byte(`{"manifests":[]}`),
 	}
 	if d := cmp.Diff(want, got); d != "" {

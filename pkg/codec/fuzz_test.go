@@ -268,7 +268,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the normalised event: %v", err)
 		}
-		env.Revision, env.Tag, env.HasTag, env.Supersedes, env.IfRevision, env.Reported, env.Fence = 0, Tag{}, false, 0, 0, false, 0
+		env.Revision, env.Tag, env.HasTag, env.Supersedes, env.IfRevision, env.NeedsConfirm, env.Fence = 0, Tag{}, false, 0, 0, false, 0
 		if len(env.Data) == 0 {
 			env.Data = nil
 		}

@@ -31,7 +31,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *request.Event) (transport.Recei
 		Action: env.Type.Action, Version: trueVersion(env),
 		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
 		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
-		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.Reported,
+		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.NeedsConfirm,
 		Quota: &terms.Quota, OutOfScope: !terms.Reach.Covers(env.Cluster),
 		Event: event, At: i.cfg.Now(),
 	}
