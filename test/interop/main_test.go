@@ -27,7 +27,7 @@ const programs = "../../bin/interop"
 var certs pki.Dir
 
 // ignoreSpawnThread starts Mosquitto and lives as long as this process.
-var ignoreSpawnThread = goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/childproc.newKeeper.func1")
+var ignoreSpawnThread = goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/childproc.newSpawnThread.func1")
 
 // validFor is how long the certificates of one run are good.
 const validFor = time.Hour

@@ -29,7 +29,7 @@ func formerObject(t *testing.T, file string) (o obj) {
 // TestFormer_Objects: of a ManagedCluster it is known who asked for it, and which earliest issue time it asks
 // for; agents see that mark, and none of the others. Of a request it is known who asked.
 func TestFormer_Objects(t *testing.T) {
-	c := kept(t, codec.ManagedClusters, formerObject(t, "../membership/testdata/former/member.json"))
+	c := kept(t, codec.ManagedClusters, formerObject(t, "../clustercontroller/testdata/former/member.json"))
 	const account = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 	if want := time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC); c.account != account || !c.rotate.Equal(want) || !c.accepted() {
 		t.Errorf("account %q, rotate %v, accepted %t", c.account, c.rotate, c.accepted())
@@ -41,7 +41,7 @@ func TestFormer_Objects(t *testing.T) {
 	if a := shown.GetAnnotations(); len(a) != 1 || a[earliest.RotateAnnotation] != "2026-01-02T15:04:05Z" {
 		t.Errorf("agents see the annotations %v", a)
 	}
-	r := kept(t, codec.SigningRequests, formerObject(t, "../membership/testdata/former/request.json"))
+	r := kept(t, codec.SigningRequests, formerObject(t, "../clustercontroller/testdata/former/request.json"))
 	if want := "system:open-cluster-management:east:agent"; r.requester != want || r.cluster != "east" || !r.undecided {
 		t.Errorf("requester %q, cluster %q, undecided %t", r.requester, r.cluster, r.undecided)
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// It holds the thread that started a Mosquitto, for the life of the process.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/childproc.newKeeper.func1"))
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/childproc.newSpawnThread.func1"))
 }
 
 // TestContract runs against a broker that is played here. The broker's own listener runs it too.
