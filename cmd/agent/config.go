@@ -68,7 +68,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.clusterName, "spoke-cluster-name", c.clusterName, "name of this cluster on the hub: lower-case letters, digits and '-', at most 63; required")
 	f.StringVar(&c.clusterName, "cluster-name", c.clusterName, "the same as --spoke-cluster-name")
 	f.StringVar(&c.agentID, "agent-id", c.agentID, "recorded in AppliedManifestWorks: the agent looks after those with its own id; empty means the hash of the hub identity")
-	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "names the hub on this cluster, whatever address its broker has. Empty means the identity that was used with this broker before, at first the url, or brokerHost, of --workload-source-config. Another identity is another hub; hawser move hands objects over")
+	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "names the hub on this cluster, whatever address its broker has. Empty means the identity that was used with this broker before, at first the url, or brokerHost, of --workload-source-config. Another identity is another hub; hawser hub-identity transfer hands objects over")
 	f.StringVar(&c.spokeKubeconfig, "spoke-kubeconfig", c.spokeKubeconfig, "kubeconfig of the managed cluster; empty means the file in KUBECONFIG, else the service account of the pod")
 	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "requests per second to the managed cluster, more than 0")
 	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "requests to the managed cluster at once, more than 0")

@@ -147,7 +147,7 @@ func (p *process) admit(ctx context.Context, identity string, a transport.Accept
 	}
 	unclaimed, err := p.hubs.Admit(ctx, identity, hubidentity.BrokerRef{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, StoreID: a.StoreID}, trusted)
 	for _, hash := range slices.Sorted(maps.Keys(unclaimed)) {
-		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser move",
+		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser hub-identity transfer",
 			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", unclaimed[hash])
 	}
 	return err

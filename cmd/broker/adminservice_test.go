@@ -57,7 +57,7 @@ func TestUnbindCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := p.subscribeAs("new")
-	if transport.CodeOf(err) != transport.CodeDenied || !strings.Contains(err.Error(), "hawser forget cluster c1") {
+	if transport.CodeOf(err) != transport.CodeDenied || !strings.Contains(err.Error(), "hawser unbind cluster c1") {
 		t.Fatalf("another cluster under the name: %v", err)
 	}
 	cc, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))

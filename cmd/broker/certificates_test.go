@@ -1,7 +1,10 @@
 package main
 
 import (
+	"math"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,8 +30,15 @@ func TestProgram_WarnsOfItsCertificate(t *testing.T) {
 	if code != http.StatusOK || !strings.HasPrefix(body, "ok\ncertificates: the certificate in "+cert+" ends in ") || strings.Contains(body, "a CA") {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
-	if _, body := p.get("/metrics"); !strings.Contains(body, `hawser_certificate_remaining_seconds{of="own"} 3`) || !strings.Contains(body, `_remaining_seconds{of="ca"} 3`) {
-		t.Error("the metric does not say that an hour is left")
+	_, body = p.get("/metrics")
+	for kind, end := range map[string]time.Time{"own": day.NotAfter, "ca": time.Now().Add(time.Hour)} {
+		m := regexp.MustCompile(`hawser_certificate_not_after_timestamp_seconds\{kind="` + kind + `"\} (\S+)`).FindStringSubmatch(body)
+		if m == nil {
+			t.Fatalf("no metric of the certificate %s", kind)
+		}
+		if at, err := strconv.ParseFloat(m[1], 64); err != nil || math.Abs(at-float64(end.Unix())) > 60 {
+			t.Errorf("the certificate %s expires at %s, not at %d", kind, m[1], end.Unix())
+		}
 	}
 	p.end()
 }

@@ -168,7 +168,7 @@ tokens: {audiences: [hawser], mapping: [{user: "system:serviceaccount:ns:joins",
 	if len(h.reviewed) != 1 || h.reviewed[0].GetToken() != good || strings.Join(h.reviewed[0].GetAudiences(), " ") != "hawser" {
 		t.Errorf("%d reviews", len(h.reviewed))
 	}
-	if _, body := p.get("/metrics"); !strings.Contains(body, `hawser_tokens_reviews_total{result="good"} 1`) {
+	if _, body := p.get("/metrics"); !strings.Contains(body, `hawser_broker_token_reviews_total{result="good"} 1`) {
 		t.Error("the metrics say nothing of it")
 	}
 	if strings.Contains(p.out.String(), good[:20]) || strings.Contains(p.out.String(), "eyJ") {

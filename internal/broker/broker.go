@@ -63,6 +63,26 @@ type Broker struct {
 
 var _ transport.Server = (*Broker)(nil)
 
+const (
+	writesAll     = "ok"
+	writesLow     = "low_space"
+	writesBlocked = "blocked"
+)
+
+// writeStates are the values of the label state of the metric store_write_state.
+var writeStates = []string{writesAll, writesLow, writesBlocked}
+
+// writeState returns the value for the error of a store.
+func writeState(err error) string {
+	switch {
+	case err == nil:
+		return writesAll
+	case errors.Is(err, store.ErrLow):
+		return writesLow
+	}
+	return writesBlocked
+}
+
 // New returns a broker over cfg.Store, which the caller closes after Run has returned. It
 // starts nothing. The error names the field of cfg that is wrong, or what in the store is.
 func New(cfg Config) (*Broker, error) {
@@ -81,15 +101,15 @@ func New(cfg Config) (*Broker, error) {
 		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),
 	}
 	meter.Shown("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
-	meter.Shown("store_room", "2 while the store takes everything, 1 what makes room alone, 0 nothing.", nil, func() float64 {
-		switch err := cfg.Store.Err(); {
-		case err == nil:
-			return 2
-		case errors.Is(err, store.ErrLow):
-			return 1
-		}
-		return 0
-	})
+	for _, state := range writeStates {
+		meter.Shown("store_write_state", "1 for the present state of the store, 0 for the others: ok, low_space (deletions only) or blocked (no writes).",
+			prometheus.Labels{"state": state}, func() float64 {
+				if writeState(cfg.Store.Err()) == state {
+					return 1
+				}
+				return 0
+			})
+	}
 	b.intake = ingest.New(&cfg, b.sync.Sources)
 	known := agentstatus.New(&cfg)
 	b.feed = delivery.New(&cfg, b.sync, b.intake, known)

@@ -235,12 +235,12 @@ func TestBroker_DroppedRecordsLeaveTheMailbox(t *testing.T) {
 			w.put(w.source("src"), work{id: id, version: 1}.event())
 			synctest.Wait()
 		}
-		if n := value(t, registry, "hawser_broker_mailbox_records"); n != 1 {
+		if n := value(t, registry, "hawser_broker_delivery_queue_records"); n != 1 {
 			t.Errorf("%v records wait, want 1", n)
 		}
 		w.put(w.source("src"), releaseOf(t, "src", "c1"))
 		synctest.Wait()
-		if n := value(t, registry, "hawser_broker_mailbox_records"); n != 0 {
+		if n := value(t, registry, "hawser_broker_delivery_queue_records"); n != 0 {
 			t.Errorf("%v records wait after the release", n)
 		}
 		close(gate)

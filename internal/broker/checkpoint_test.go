@@ -293,7 +293,7 @@ func TestAck_ProvesOrDiffers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for name, want := range map[string]float64{"InSync": 1, "Differs": 1, "Noted": 1} {
+		for name, want := range map[string]float64{"InSync": 1, "OutOfSync": 1, "Noted": 1} {
 			if got := value(t, registry, "hawser_broker_acks_total result="+name+" subresource=spec"); got != want {
 				t.Errorf("%v acks are %s", got, name)
 			}

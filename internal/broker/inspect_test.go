@@ -276,7 +276,7 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 			w.put(source.peer, work{id: id, version: 1}.event())
 		}
 		pass(time.Minute)
-		w.differs("clusters counted before", 2.0, value(t, registry, "hawser_broker_clusters state=NeverSeen"))
+		w.differs("clusters counted before", 2.0, value(t, registry, "hawser_broker_clusters state=NeverConnected"))
 		w.put(source.peer, work{cluster: "ghost", id: "w1", version: 2, deleting: true}.event())
 		w.put(source.peer, work{id: "w1", version: 2, deleting: true}.event())
 		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "ghost", ResourceId: "w2"}); err != nil {
@@ -295,7 +295,7 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 			got = append(got, m.GetCluster()+"/"+m.GetResourceId())
 		}
 		w.differs("clusters and works", []string{"c1", "c1/w2"}, got)
-		w.differs("clusters counted", 1.0, value(t, registry, "hawser_broker_clusters state=NeverSeen"))
+		w.differs("clusters counted", 1.0, value(t, registry, "hawser_broker_clusters state=NeverConnected"))
 		if n := w.confirmedTombstones(); n != 3 {
 			t.Errorf("%d graves are left for an agent that may come, want 3", n)
 		}

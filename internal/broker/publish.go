@@ -102,7 +102,7 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	case env.RawType == codec.TypeInventoryRequest:
 		return "inventory", withoutReceipt(b.feed.RequestPage)
 	case env.RawType == codec.TypeSyncReport:
-		return "compared", withoutReceipt(b.syncReport)
+		return "sync_report", withoutReceipt(b.syncReport)
 	case env.RawType == codec.TypeOrphanReport:
 		return "unexplained", withoutReceipt(b.feed.OrphanReport)
 	case env.Type.Action == codec.ResyncRequest:

@@ -238,7 +238,7 @@ func TestResume_SourcesToo(t *testing.T) {
 		if _, err := w.Store.Get(w.Context(), key); err == nil {
 			t.Error("the grave that was acknowledged is still there")
 		}
-		if n := value(t, registry, "hawser_broker_graves_acknowledged_total"); n != 1 {
+		if n := value(t, registry, "hawser_broker_tombstones_collected_total reason=acknowledged"); n != 1 {
 			t.Errorf("%v graves counted", n)
 		}
 		if got := source.checkpoints(); len(got) != 0 {

@@ -377,7 +377,7 @@ func TestResync_WhatIsNoOrphan(t *testing.T) {
 		agent.take()
 		w.request(agent, held("w1", 2), held("waits", 1), held("given-up", 1))
 		agent.expectAny("spec resync_response w1 v2 deleting", "status resync_request  v0")
-		if n := value(t, registry, "hawser_broker_orphans_total"); n != 0 {
+		if n := value(t, registry, "hawser_broker_orphan_works_total"); n != 0 {
 			t.Errorf("%v orphans", n)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 var step = regexp.MustCompile("hawser((?: +(?:[a-z]+|--?[a-z-]+(?:[= ][A-Z%{$/][^ `'\"]*)?|[A-Z%{$][^ `'\"]*))+)")
 
 // executedBy are tests outside of testdata that execute a step with a flag which no script executes.
-var executedBy = map[string]string{"hawser get orphans --watch": "internal/cli TestWatch"} // which does not end by itself
+var executedBy = map[string]string{"hawser get discrepancies --watch": "internal/cli TestWatch"} // which does not end by itself
 
 // TestAdvice_IsExecuted: each command of hawser that a message of any program, or an alert, advises is there with
 // the flags that are named, and a script executes the verb with them.

@@ -106,7 +106,7 @@ func newRoot(env Env) *cobra.Command {
 	root.SetErr(env.Stderr)
 	root.SetFlagErrorFunc(usageOf)
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newVersion(env), newPKI(env), newDemo(env), newInstall(env), newUninstall(env), newGet(env), newDoctor(env), newCheck(env), newForget(env), newAdopt(env), newApprove(env), newDeny(env), newAllow(env), newToken(env), newJoin(env), newAccept(env), newDetach(env), newRotate(env), newMove(env), newMQTT(env), newStore(env))
+	root.AddCommand(newVersion(env), newPKI(env), newDemo(env), newInstall(env), newUninstall(env), newGet(env), newDoctor(env), newCheck(env), newForceDelete(env), newUnbind(env), newTransfer(env), newApprove(env), newResolve(env), newDeny(env), newAllow(env), newReject(env), newToken(env), newJoin(env), newAccept(env), newDetach(env), newRotate(env), newHubIdentity(env), newMQTT(env), newStore(env))
 	checkArgs(root)
 	each(root, func(c *cobra.Command) { c.Long = env.called(root, c.Long) })
 	each(root, giveOnce)

@@ -18,7 +18,7 @@ func newDeny(env Env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "deny ROLE/NAME | SERIAL",
-		Short: "Keep an identity, one certificate, or a cluster out",
+		Short: "Keep an identity, or one certificate, out",
 		Long: `Keep an identity, or one certificate, out of the broker.
 
 Its connections end at once, and it is refused until somebody allows it again. Deny a
@@ -34,7 +34,7 @@ Works stay as they are. The broker keeps what is denied in its store.
 
 Where clusters join by themselves, take back on the hub that a cluster was accepted:
 
-  hawser deny cluster cluster1`,
+  hawser reject cluster cluster1`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
@@ -50,7 +50,6 @@ Where clusters join by themselves, take back on the hub that a cluster was accep
 	}
 	r.flags(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at it later")
-	cmd.AddCommand(newDenyCluster(env))
 	return cmd
 }
 

@@ -32,7 +32,7 @@ it. The agent stays on the cluster until you take it off, and so does the namesp
 cluster on the hub. When the ManagedCluster is gone, no certificate of it counts any more:
 another cluster can have the name.
 
-To keep what works have on a cluster, do not detach it: deny it (hawser deny cluster). The
+To keep what works have on a cluster, do not detach it: deny it (hawser reject cluster). The
 works of a cluster that is denied do not end, so it says at once what to do.`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
@@ -78,7 +78,7 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 	}
 	switch err := await(ctx, env, "cluster "+name, look); {
 	case err != nil && ctx.Err() != nil:
-		return hint(err, "does its agent run, and reach the broker? If it never comes back: hawser forget cluster %s --works", name)
+		return hint(err, "does its agent run, and reach the broker? If it never comes back: hawser unbind cluster %s --works", name)
 	case err != nil:
 		return err
 	}
@@ -123,10 +123,10 @@ func neverConnected(ctx context.Context, hub hubAPI, cluster string, works []uns
 		return err
 	case e.Counts():
 		return hint(fmt.Errorf("cluster %s is being detached, but it was denied: it does not get to know that it has to delete what it has of %s", cluster, fewNames(works)),
-			"to leave it on the cluster: hawser forget cluster %s --works; then run hawser detach %[1]s again", cluster)
+			"to leave it on the cluster: hawser unbind cluster %s --works; then run hawser detach %[1]s again", cluster)
 	}
 	return hint(fmt.Errorf("cluster %s is being detached, but it is not accepted: it does not get to know that it has to delete what it has of %s", cluster, fewNames(works)),
-		"to have it deleted: hawser accept %s; to leave it on the cluster: hawser forget cluster %[1]s --works; then run hawser detach %[1]s again", cluster)
+		"to have it deleted: hawser accept %s; to leave it on the cluster: hawser unbind cluster %[1]s --works; then run hawser detach %[1]s again", cluster)
 }
 
 // fewOf is the beginning of a list of names, in brackets.

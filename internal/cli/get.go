@@ -23,16 +23,16 @@ sources and clusters may have, and who is kept out.
 
   export HAWSER_BROKER=broker.example:8090 HAWSER_CA=certs/ca.crt
   export HAWSER_CERT=certs/viewer-me.crt HAWSER_KEY=certs/viewer-me.key
-  hawser get clusters --state offline
+  hawser get clusters --state disconnected
   hawser get works --cluster cluster1
   hawser get work web --cluster cluster1 -o yaml
-  hawser get orphans --watch
-  hawser get limits
+  hawser get discrepancies --watch
+  hawser get quotas
   hawser get denials
 
 With -o json and -o yaml it prints a List, as kubectl does, or one object if that was
 asked for by its name.`,
-	}, newGetClusters(env), newGetWorks(env), newGetOrphans(env), newGetLimits(env), newGetDenials(env))
+	}, newGetClusters(env), newGetWorks(env), newGetDiscrepancies(env), newGetQuotas(env), newGetDenials(env))
 }
 
 // clusterColumns are the table of clusters, for an output that is known when it is shown.
@@ -57,16 +57,16 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 		{header: "LAST SEEN", cell: func(m *item) string { return lastSeen(env.Now(), m) }},
 		{header: "AGENT", cell: (*item).GetAgentVersion},
 		{header: "AGENTS", wide: true, cell: func(m *item) string { return strconv.Itoa(int(m.GetSubscriptions())) }},
-		{header: "OVER", wide: true, cell: func(m *item) string {
+		{header: "TRANSPORT", wide: true, cell: func(m *item) string {
 			return cmp.Or(strings.Join(m.GetTransports(), ","), m.GetLastTransport())
 		}},
 		{header: "ADDRESS", wide: true, cell: (*item).GetAddress},
-		{header: "CONNECTED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetConnectedAt()) }},
+		{header: "CONNECTED SINCE", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetConnectedAt()) }},
 		{header: "CERTIFICATE", wide: true, cell: func(m *item) string { return until(env.Now(), m.GetCertificateNotAfter()) }},
 		{header: "ROUND TRIP", wide: true, cell: func(m *item) string { return tripOf(m.GetRoundTrip()) }},
-		{header: "REFUSED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetRejectedAt()) }},
+		{header: "LAST REJECTED", wide: true, cell: func(m *item) string { return age(env.Now(), m.GetRejectedAt()) }},
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
-		{header: "ACKED", wide: true, cell: func(m *item) string { return number(m.GetAckedRevision()) }},
+		{header: "ACKED REVISION", wide: true, cell: func(m *item) string { return number(m.GetAckedRevision()) }},
 		{header: "UID", wide: true, cell: (*item).GetUid},
 		{header: "MESSAGE", cell: func(m *item) string { return clusterMessage(env.Now(), m) }},
 	}
@@ -97,14 +97,15 @@ STATE is one of these:
 
   InSync        the agent proved that it holds exactly the works that the broker holds
                 for it, and none of them fails
-  Behind        changes are under way
+  Syncing       changes are under way
   Failing       works are not applied, or not available: FAILING says how many
-  Differs       the agent holds something else, even after a comparison
-  Unknown       an agent is connected that has proved nothing yet; agents of Open
+  OutOfSync     the agent holds something else, even after a comparison
+  Unverified    an agent is connected that has proved nothing yet; agents of Open
                 Cluster Management never do
-  Offline       no agent is connected
-  Refused       no agent is connected, and one was refused in the last 15 minutes
-  NeverSeen     there are works, or the hub accepted the cluster, and no agent ever came
+  Disconnected  no agent is connected
+  Rejected      no agent is connected, and one was rejected in the last 15 minutes
+  NeverConnected
+                there are works, or the hub accepted the cluster, and no agent ever came
   NotAccepted   the hub has not accepted the cluster: see hawser accept
   NotOnHub      the hub has no ManagedCluster of this name: the namespace of works is
                 misspelt, or the cluster was detached. One that was detached is shown
@@ -121,7 +122,7 @@ LAST SEEN is when an agent was connected last, AGENT its version. The broker doe
 know what was before it was started: then LAST SEEN is ">5m" where it runs for five
 minutes. With -o wide, CERTIFICATE is when the certificate ends that the agent showed,
 ROUND TRIP how long the last checkpoint was under way that it acknowledged: there, onto
-its disk and back. REFUSED is when an agent was refused last.`,
+its disk and back. LAST REJECTED is when an agent was refused last.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -181,7 +182,7 @@ func workColumns(env Env, u *unseen) []column[hawserv1.ListWorksResponse] {
 		{header: "LAST KNOWN", field: "lastHealth", wide: true, cell: healthWord},
 		{header: "REVISION", wide: true, cell: func(m *item) string { return number(m.GetRevision()) }},
 		{header: "ID", wide: true, cell: (*item).GetResourceId},
-		{header: "NEXT", wide: true, cell: (*item).GetQueuedResourceId},
+		{header: "QUEUED", wide: true, cell: (*item).GetQueuedResourceId},
 		{header: "MESSAGE", field: "message", cell: u.message},
 	}
 }
@@ -251,13 +252,13 @@ what the last status says; -o json and -o yaml have it as lastHealth.`,
 	return cmd
 }
 
-func newGetOrphans(env Env) *cobra.Command {
+func newGetDiscrepancies(env Env) *cobra.Command {
 	type item = hawserv1.ListDiscrepanciesResponse
 	r := &hawserv1.ListDiscrepanciesRequest{}
 	var source string
 	var causes []string
 	l := listing[item]{
-		env: env, remote: remote{env: env}, kind: "Orphan",
+		env: env, remote: remote{env: env}, kind: "Discrepancy",
 		path: func(m *item) string { return m.GetCluster() + "/" + cmp.Or(m.GetName(), m.GetResourceId()) },
 		id:   func(m *item) string { return m.GetCluster() + "/" + m.GetCause().String() + "/" + m.GetResourceId() },
 		meta: func(m *item) map[string]any {
@@ -282,19 +283,20 @@ func newGetOrphans(env Env) *cobra.Command {
 		{header: "DETAIL", cell: (*item).GetDetail},
 	}
 	cmd := &cobra.Command{
-		Use:     "orphans",
-		Aliases: []string{"orphan"},
+		Use:     "discrepancies",
+		Aliases: []string{"discrepancy", "disc"},
 		Short:   "Show what does not fit together and is therefore left alone",
 		Long: `Show what does not fit together and is therefore left alone.
 
-CAUSE NoRecord: the agent holds the work, and the broker knows nothing of it.
+CAUSE Orphan: the agent holds the work, and the broker knows nothing of it.
 Ahead: the agent holds a newer version than the broker; its source has to publish
 it again. Withheld: the broker holds the work, its source lacks it and does not
-dare to delete it: see hawser approve. Stranger: an agent of another cluster comes
-under a name that is taken: see hawser forget cluster. NoOwner: on the cluster is an
+dare to delete it: see hawser approve. Quarantined: an agent of another cluster comes
+under a name that is taken: see hawser unbind cluster. Unowned: on the cluster is an
 AppliedManifestWork without a work that does not say whose it is, as another agent
-leaves it: see hawser approve. Shared: one of another hub has objects that works of
-this hub have too; the owner of the cluster can hand it over with hawser move.`,
+leaves it: see hawser resolve orphan. Shared: one of another hub has objects that works
+of this hub have too; the owner of the cluster can hand it over with
+hawser hub-identity transfer.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := someOf(cmd, "cause", causes, causeWords); err != nil {
@@ -315,7 +317,7 @@ this hub have too; the owner of the cluster can hand it over with hawser move.`,
 	return cmd
 }
 
-func newGetLimits(env Env) *cobra.Command {
+func newGetQuotas(env Env) *cobra.Command {
 	type item = hawserv1.ListQuotasResponse
 	of := func(has, most func(*item) uint64) func(*item) string {
 		return func(m *item) string {
@@ -326,7 +328,7 @@ func newGetLimits(env Env) *cobra.Command {
 		}
 	}
 	l := listing[item]{
-		env: env, remote: remote{env: env}, kind: "Limit",
+		env: env, remote: remote{env: env}, kind: "Quota",
 		path: func(m *item) string {
 			if m.GetSource() != "" {
 				return "source/" + m.GetSource()
@@ -346,8 +348,8 @@ func newGetLimits(env Env) *cobra.Command {
 		{header: "ONLY ON", cell: func(m *item) string { return strings.Join(m.GetAllowedClusters(), ",") }},
 	}
 	cmd := &cobra.Command{
-		Use:     "limits",
-		Aliases: []string{"limit"},
+		Use:     "quotas",
+		Aliases: []string{"quota"},
 		Short:   "Show what sources and clusters have, and what they may have",
 		Long: `Show what sources and clusters have, and what they may have, as 3/500.
 

@@ -112,7 +112,7 @@ func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	case hawserv1.ClusterState_CLUSTER_STATE_FAILING:
 		return "see hawser get works --cluster " + m.GetCluster()
 	case hawserv1.ClusterState_CLUSTER_STATE_OUT_OF_SYNC:
-		return "see hawser get orphans --cluster " + m.GetCluster()
+		return "see hawser get discrepancies --cluster " + m.GetCluster()
 	case hawserv1.ClusterState_CLUSTER_STATE_UNSPECIFIED, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC,
 		hawserv1.ClusterState_CLUSTER_STATE_SYNCING, hawserv1.ClusterState_CLUSTER_STATE_UNVERIFIED:
 	}

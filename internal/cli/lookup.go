@@ -182,7 +182,7 @@ func (e *unknownError) Error() string { return "the broker knows no " + e.kind +
 
 // unknown is the error for a name that look does not find.
 func unknown(ctx context.Context, c hawserv1.AdminServiceClient, kind, name string, look func(context.Context, *lookup, []string) error) error {
-	verb := map[string]string{"cluster": "hawser get clusters", "source": "hawser get limits"}[kind]
+	verb := map[string]string{"cluster": "hawser get clusters", "source": "hawser get quotas"}[kind]
 	l := &lookup{client: c}
 	if err := look(ctx, l, nil); err != nil && !errors.Is(err, errEnough) {
 		return err

@@ -14,14 +14,28 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-func newForget(env Env) *cobra.Command {
+func newForceDelete(env Env) *cobra.Command {
 	return group(&cobra.Command{
-		Use:   "forget",
-		Short: "Give up a work, or which cluster goes by a name",
-	}, newForgetWork(env), newForgetCluster(env))
+		Use:   "force-delete",
+		Short: "Delete a work at the broker without its cluster",
+	}, newForceDeleteWork(env))
 }
 
-func newForgetWork(env Env) *cobra.Command {
+func newUnbind(env Env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "unbind",
+		Short: "Remove the cluster that is bound to a name",
+	}, newUnbindCluster(env))
+}
+
+func newTransfer(env Env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "transfer",
+		Short: "Give a work to another source",
+	}, newTransferWork(env))
+}
+
+func newForceDeleteWork(env Env) *cobra.Command {
 	r := remote{env: env}
 	cmd := &cobra.Command{
 		Use:   "work CLUSTER WORK",
@@ -51,7 +65,7 @@ its id.`,
 	return cmd
 }
 
-func newForgetCluster(env Env) *cobra.Command {
+func newUnbindCluster(env Env) *cobra.Command {
 	r := remote{env: env}
 	var works bool
 	var c consent
@@ -62,7 +76,7 @@ func newForgetCluster(env Env) *cobra.Command {
 
 A broker remembers which cluster an agent spoke for, and refuses another one under
 the same name. After a cluster was replaced for good, this forgets the old one: the
-cluster that was refused meanwhile (hawser get orphans) has the name from now on, or,
+cluster that was refused meanwhile (hawser get discrepancies) has the name from now on, or,
 if none was, the next that comes. The works stay and go to it, and agents of the old
 cluster are refused. With --works the works are given up too: every source is told
 that nothing of them is left. That cannot be undone, so it asks first.`,
@@ -71,7 +85,7 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !works && !c.dryRun {
 				return r.call(cmd, func(ctx context.Context, client hawserv1.AdminServiceClient) error {
-					return forgetCluster(ctx, env, client, &hawserv1.UnbindClusterRequest{Cluster: args[0]})
+					return unbindCluster(ctx, env, client, &hawserv1.UnbindClusterRequest{Cluster: args[0]})
 				})
 			}
 			if err := c.check(cmd); err != nil {
@@ -89,7 +103,7 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 				}
 				return printf(env.Stdout, "another cluster would get the name %s\n", args[0])
 			}, func(ctx context.Context, client hawserv1.AdminServiceClient) error {
-				return forgetCluster(ctx, env, client, &hawserv1.UnbindClusterRequest{Cluster: args[0], Works: works})
+				return unbindCluster(ctx, env, client, &hawserv1.UnbindClusterRequest{Cluster: args[0], Works: works})
 			})
 		},
 	}
@@ -99,7 +113,7 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 	return cmd
 }
 
-func forgetCluster(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *hawserv1.UnbindClusterRequest) error {
+func unbindCluster(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *hawserv1.UnbindClusterRequest) error {
 	resp, err := c.UnbindCluster(ctx, r)
 	if err != nil {
 		return err
@@ -136,12 +150,12 @@ func givenUp(ctx context.Context, c hawserv1.AdminServiceClient, cluster string,
 	return names, err
 }
 
-func newAdopt(env Env) *cobra.Command {
+func newTransferWork(env Env) *cobra.Command {
 	r := remote{env: env}
 	var source string
 	var c consent
 	cmd := &cobra.Command{
-		Use:   "adopt CLUSTER WORK --source NEW",
+		Use:   "work CLUSTER WORK --to-source NEW",
 		Short: "Give a work to another source",
 		Long: `Give a work to another source, for instance after a hub was renamed. From then on
 only the new source may change or delete it, and statuses go there. The broker has to
@@ -151,7 +165,7 @@ is its name, or its id. It asks before it does so.`,
 		ValidArgsFunction: r.args(workOfCluster),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if source == "" {
-				return usageOf(cmd, errors.New("--source is not set: name the source that the work is to belong to"))
+				return usageOf(cmd, errors.New("--to-source is not set: name the source that the work is to belong to"))
 			}
 			if err := c.check(cmd); err != nil {
 				return err
@@ -175,37 +189,33 @@ is its name, or its id. It asks before it does so.`,
 	}
 	r.flags(cmd)
 	c.add(cmd)
-	cmd.Flags().StringVar(&source, "source", "", "the new owner (required)")
-	complete(cmd, "source", r.args(sourceNames))
+	cmd.Flags().StringVar(&source, "to-source", "", "the new owner (required)")
+	complete(cmd, "to-source", r.args(sourceNames))
 	return cmd
 }
 
-// approval is what hawser approve is asked to do.
+// approval has the flags of hawser approve.
 type approval struct {
-	remote             remote
-	source, cluster    string
-	all, remove, adopt bool
+	remote          remote
+	source, cluster string
+	all             bool
 }
 
 func newApprove(env Env) *cobra.Command {
 	a := approval{remote: remote{env: env}}
 	cmd := &cobra.Command{
-		Use:   "approve --cluster CLUSTER (--source SOURCE (--all | WORK…) | (--remove | --adopt) NAME…)",
-		Short: "Delete what is left alone until somebody decides about it",
-		Long: `Delete works that their source lacks and did not dare to delete.
+		Use:   "approve --cluster CLUSTER --source SOURCE (--all | WORK…)",
+		Short: "Delete works whose deletion is withheld",
+		Long: `Delete works that their source no longer has and whose deletion is withheld.
 
-A source that finds works at the broker which its hub does not have deletes them by
-itself, unless there are many of them or the hub looks as if it went back in time, as
-after a restore from a backup. Then they are withheld: look at them with
+A source deletes works at the broker that its hub does not have. It withholds these
+deletions when there are many of them, or when the hub seems to have gone back in time,
+for instance after a restore from a backup. Show them with
 
-  hawser get orphans --cluster CLUSTER
+  hawser get discrepancies --cluster CLUSTER
 
-and, if they are to go, approve. Without names and without --all nothing is deleted.
-
-What is listed as NoOwner is on the cluster and no source knows of it. The agent
-removes it with its objects (--remove), or gives it to the work of its name (--adopt),
-if it is still the one that is listed and still nobody's; it has to be connected.
-Everything may be named by its id, too.`,
+and approve those that are to go. Without names and without --all nothing is deleted.
+WORK is a name or an id.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.remote.args(a.names),
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -213,9 +223,6 @@ Everything may be named by its id, too.`,
 				return usageOf(cmd, err)
 			}
 			return a.remote.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
-				if a.remove || a.adopt {
-					return resolveAll(ctx, env, c, &hawserv1.ResolveOrphanRequest{Cluster: a.cluster, Adopt: a.adopt}, names)
-				}
 				works, err := withheld(ctx, c, a.source, a.cluster, names)
 				if err != nil {
 					return err
@@ -225,26 +232,17 @@ Everything may be named by its id, too.`,
 		},
 	}
 	a.remote.flags(cmd)
-	cmd.Flags().StringVar(&a.source, "source", "", "the source that lacks the works")
+	cmd.Flags().StringVar(&a.source, "source", "", "the source that lacks the works (required)")
 	cmd.Flags().StringVar(&a.cluster, "cluster", "", "their cluster (required)")
 	cmd.Flags().BoolVar(&a.all, "all", false, "all that are withheld now")
-	cmd.Flags().BoolVar(&a.remove, "remove", false, "remove AppliedManifestWorks without an owner, with their objects")
-	cmd.Flags().BoolVar(&a.adopt, "adopt", false, "let the works of their names have them")
 	complete(cmd, "source", a.remote.args(sourceNames))
 	complete(cmd, "cluster", a.remote.args(clusterNames))
 	return cmd
 }
 
-// check says what is wrong with flags and arguments.
+// check returns an error for wrong flags and arguments.
 func (a *approval) check(names []string) error {
-	resolve := a.remove || a.adopt
 	switch {
-	case a.remove && a.adopt, resolve && (a.all || a.source != ""):
-		return errors.New("--remove, --adopt, and --source or --all exclude each other")
-	case resolve && (a.cluster == "" || len(names) == 0):
-		return errors.New("name the cluster with --cluster, and each AppliedManifestWork as hawser get orphans shows it")
-	case resolve:
-		return nil
 	case a.source == "" || a.cluster == "":
 		return errors.New("--source and --cluster are not both set")
 	case a.all == (len(names) > 0):
@@ -253,18 +251,63 @@ func (a *approval) check(names []string) error {
 	return nil
 }
 
-// names completes what may be approved.
+// names completes the works whose deletion is withheld.
 func (a *approval) names(ctx context.Context, l *lookup, _ []string) error {
-	cause := hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD
-	if a.remove || a.adopt {
-		cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED
-	}
 	return orphans(ctx, l.client, a.cluster, func(o *hawserv1.ListDiscrepanciesResponse) error {
-		if o.GetCause() != cause || a.source != "" && o.GetSource() != a.source {
+		if o.GetCause() != hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD || a.source != "" && o.GetSource() != a.source {
 			return nil
 		}
 		return l.add(o.GetName())
 	})
+}
+
+func newResolve(env Env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "resolve",
+		Short: "Decide about an orphan AppliedManifestWork",
+	}, newResolveOrphan(env))
+}
+
+func newResolveOrphan(env Env) *cobra.Command {
+	r := remote{env: env}
+	var cluster string
+	var remove, adopt bool
+	cmd := &cobra.Command{
+		Use:   "orphan NAME… --cluster CLUSTER (--remove | --adopt)",
+		Short: "Remove orphan AppliedManifestWorks, or give them to works",
+		Long: `Remove orphan AppliedManifestWorks, or give them to the works of their names.
+
+An orphan with the cause Unowned is on the cluster, and no source knows of it: see
+hawser get discrepancies. The agent removes it with its objects (--remove), or gives it
+to the work of its name (--adopt), if it is still the same one and still without an
+owner. The agent has to be connected. NAME is a name or an id.`,
+		Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: r.args(func(ctx context.Context, l *lookup, _ []string) error {
+			return orphans(ctx, l.client, cluster, func(o *hawserv1.ListDiscrepanciesResponse) error {
+				if o.GetCause() != hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED {
+					return nil
+				}
+				return l.add(o.GetName())
+			})
+		}),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			switch {
+			case remove == adopt:
+				return usageOf(cmd, errors.New("set one of --remove and --adopt"))
+			case cluster == "" || len(names) == 0:
+				return usageOf(cmd, errors.New("name the cluster with --cluster, and each AppliedManifestWork as hawser get discrepancies shows it"))
+			}
+			return r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
+				return resolveAll(ctx, env, c, &hawserv1.ResolveOrphanRequest{Cluster: cluster, Adopt: adopt}, names)
+			})
+		},
+	}
+	r.flags(cmd)
+	cmd.Flags().StringVar(&cluster, "cluster", "", "their cluster (required)")
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove them with their objects")
+	cmd.Flags().BoolVar(&adopt, "adopt", false, "give them to the works of their names")
+	complete(cmd, "cluster", r.args(clusterNames))
+	return cmd
 }
 
 // approve has the broker delete what a source lacks on a cluster, as r says.
@@ -296,7 +339,7 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *
 		if err != nil {
 			return err
 		}
-		if err := printf(env.Stdout, "AppliedManifestWork %s: the agent of %s %s; what it cannot do it says in hawser get orphans\n", resp.GetName(), r.GetCluster(), what); err != nil {
+		if err := printf(env.Stdout, "AppliedManifestWork %s: the agent of %s %s; what it cannot do it says in hawser get discrepancies\n", resp.GetName(), r.GetCluster(), what); err != nil {
 			return err
 		}
 	}
@@ -341,7 +384,7 @@ func withheld(ctx context.Context, c hawserv1.AdminServiceClient, source, cluste
 		return nil, err
 	case len(missing) > 0:
 		return nil, hint(fmt.Errorf("%s does not withhold %s on %s", source, strings.Join(missing, ", "), clusterName),
-			"see what is withheld with: hawser get orphans --cluster %s", clusterName)
+			"see what is withheld with: hawser get discrepancies --cluster %s", clusterName)
 	case len(works) == 0:
 		return nil, hint(fmt.Errorf("%s withholds nothing on %s", source, clusterName), "a source withholds only while it is connected")
 	}

@@ -210,9 +210,6 @@ func camel(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	if value == nil { // of a newer broker
 		return fmt.Sprint(n)
 	}
-	if word := valueWords[value.Name()]; word != "" {
-		return word
-	}
 	// All values begin with the words of the first one but its last, UNSPECIFIED.
 	prefix := strings.TrimSuffix(string(e.Values().Get(0).Name()), "UNSPECIFIED")
 	name := ""

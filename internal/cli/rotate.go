@@ -37,7 +37,7 @@ then on no certificate of the cluster from before counts. Nothing is delivered t
 A klusterlet does so when it renews by itself; until then its certificate counts.
 
 Where a key was stolen, do not rotate: whoever has it can renew first, and your agent would
-be the one that is refused. Deny the cluster (hawser deny cluster), and have it join again.`,
+be the one that is refused. Deny the cluster (hawser reject cluster), and have it join again.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.onClusters(of.cluster),
 	}

@@ -146,7 +146,7 @@ empty or not there: move what is in it away, and keep it until all is well. When
 broker starts, sources and agents notice by themselves that it lost what came after the
 backup, and send it again.
 
-With --set-aside the command moves the former store itself, into a directory in that of
+With --move-aside the command moves the former store itself, into a directory in that of
 the store, such as aside-20261123T090000Z. It needs the room of both.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -175,8 +175,8 @@ the store, such as aside-20261123T090000Z. It needs the room of both.`,
 	}
 	cmd.Flags().StringVar(&from, "from", "", "directory of the backup (required without --latest-in)")
 	cmd.Flags().StringVar(&latest, "latest-in", "", "directory of hawser store backup --into, of which the newest backup is restored")
-	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store, empty or not there unless --set-aside moves what is in it (required)")
-	cmd.Flags().BoolVar(&aside, "set-aside", false, "move the former store into a directory in --data-dir first")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store, empty or not there unless --move-aside moves what is in it (required)")
+	cmd.Flags().BoolVar(&aside, "move-aside", false, "move the former store into a directory in --data-dir first")
 	return cmd
 }
 

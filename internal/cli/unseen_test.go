@@ -31,36 +31,36 @@ func TestUnseen(t *testing.T) {
 		"it left": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, LastSeen: ago(12 * time.Minute), Pending: 3},
 			"no agent for 12m, 3 works wait for it: check that it runs, and reaches the broker",
-			"the cluster is Offline since 2026-03-01T11:48:00Z", "the cluster is Offline since 2026-03-01T11:48:00Z; last known: NotApplied, forbidden",
+			"the cluster is Disconnected since 2026-03-01T11:48:00Z", "the cluster is Disconnected since 2026-03-01T11:48:00Z; last known: NotApplied, forbidden",
 		},
 		"nothing waits": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, LastSeen: ago(12 * time.Minute)},
-			"no agent for 12m: check that it runs, and reaches the broker", "the cluster is Offline since 2026-03-01T11:48:00Z", "",
+			"no agent for 12m: check that it runs, and reaches the broker", "the cluster is Disconnected since 2026-03-01T11:48:00Z", "",
 		},
 		"the broker is younger": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, BrokerSince: ago(time.Minute), Pending: 1},
 			"no agent for more than 60s, 1 work waits for it: check that it runs, and reaches the broker",
-			"the cluster is Offline since before 2026-03-01T11:59:00Z", "",
+			"the cluster is Disconnected since before 2026-03-01T11:59:00Z", "",
 		},
 		"the hub knows more": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, BrokerSince: ago(time.Minute), Registration: available("Unknown", "2026-03-01T09:00:00Z", "x")},
-			"no agent for more than 3h: check that it runs, and reaches the broker", "the cluster is Offline since before 2026-03-01T09:00:00Z", "",
+			"no agent for more than 3h: check that it runs, and reaches the broker", "the cluster is Disconnected since before 2026-03-01T09:00:00Z", "",
 		},
 		"of that it is available the hub knows nothing": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, BrokerSince: ago(time.Minute), Registration: available("True", "2026-03-01T09:00:00Z", "x")},
-			"no agent for more than 60s: check that it runs, and reaches the broker", "the cluster is Offline since before 2026-03-01T11:59:00Z", "",
+			"no agent for more than 60s: check that it runs, and reaches the broker", "the cluster is Disconnected since before 2026-03-01T11:59:00Z", "",
 		},
 		"its certificate ended": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, LastSeen: ago(12 * time.Minute), CertificateNotAfter: ago(11 * time.Minute), Pending: 1200},
 			"the certificate of its agent ended 11m ago, 1,200 works wait for it: put a new one into its Secret, or have it join again",
-			"the cluster is Offline since 2026-03-01T11:48:00Z", "",
+			"the cluster is Disconnected since 2026-03-01T11:48:00Z", "",
 		},
 		"it was refused": {
 			&hawserv1.ListClustersResponse{
 				Cluster: "c1", State: hawserv1.ClusterState_CLUSTER_STATE_REJECTED, EverConnected: true, LastSeen: ago(12 * time.Minute),
 				RejectedAt: ago(2 * time.Minute), RejectionReason: "another certificate", Pending: 2,
 			},
-			"2m ago: another certificate, 2 works wait for it", "the cluster is Refused, no agent since 2026-03-01T11:48:00Z", "",
+			"2m ago: another certificate, 2 works wait for it", "the cluster is Rejected, no agent since 2026-03-01T11:48:00Z", "",
 		},
 		"the hub has withdrawn its acceptance": {
 			&hawserv1.ListClustersResponse{Cluster: "c1", State: offline, EverConnected: true, LastSeen: ago(12 * time.Minute), Registration: &hawserv1.ClusterRegistration{Joined: true}},
@@ -68,7 +68,7 @@ func TestUnseen(t *testing.T) {
 		},
 		"it never came": {
 			&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED, BrokerSince: ago(time.Hour), Pending: 2},
-			"no agent ever came, 2 works wait for it: is the name misspelt, or does its agent not reach the broker?", "the cluster is NeverSeen", "",
+			"no agent ever came, 2 works wait for it: is the name misspelt, or does its agent not reach the broker?", "the cluster is NeverConnected", "",
 		},
 		"its API server does not answer": {
 			&hawserv1.ListClustersResponse{State: failing, EverConnected: true, Registration: available("False", "2026-03-01T11:57:00Z", muted)},

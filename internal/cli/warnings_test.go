@@ -42,7 +42,7 @@ func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
 		status = cli.Main(t.Context(), cli.Env{Stdout: t.Output(), Stderr: &out, Now: time.Now}, append(args, "--broker", b.Addr, "--ca", ca, "--cert", cert, "--key", key))
 		return status, out.String()
 	}
-	lists := []string{"clusters", "works", "limits", "orphans", "denials"}
+	lists := []string{"clusters", "works", "quotas", "discrepancies", "denials"}
 	reports := func(want string) {
 		t.Helper()
 		for _, list := range lists {

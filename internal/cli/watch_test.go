@@ -59,8 +59,8 @@ func TestStatus(t *testing.T) {
 	ca, cert, key := b.CA.Write(t.TempDir(), operator)
 	for args, want := range map[string]int{
 		"version": 0, "--version": 0, "get clusters": 0, "doctor": 0,
-		"get cluster nowhere": 1, "get works --cluster nowhere": 1, "get orphans --source nowhere": 1, "get work nothing": 1, "forget work c w": 1, "allow agent/nobody": 1, "get clusters --broker 127.0.0.1:1": 1,
-		"nonsense": 2, "get nonsense": 2, "get clusters -o xml": 2, "get works --state lost": 2, "get clusters --context none": 2, "get works --cluster a --cluster b": 2, "forget work c": 2, "deny": 2,
+		"get cluster nowhere": 1, "get works --cluster nowhere": 1, "get discrepancies --source nowhere": 1, "get work nothing": 1, "force-delete work c w": 1, "allow agent/nobody": 1, "get clusters --broker 127.0.0.1:1": 1,
+		"nonsense": 2, "get nonsense": 2, "get clusters -o xml": 2, "get works --state lost": 2, "get clusters --context none": 2, "get works --cluster a --cluster b": 2, "force-delete work c": 2, "deny": 2,
 	} {
 		fields := strings.Fields(args)
 		if strings.Contains(args, " ") && !strings.Contains(args, "--broker") || args == "doctor" {
@@ -94,7 +94,7 @@ func TestWatch(t *testing.T) {
 	works, endWorks := start("get", "works", "--watch", "--cluster", "cluster1")
 	names, endNames := start("get", "works", "-w", "-o", "json")
 	denials, endDenials := start("get", "denials", "-w")
-	orphans, endOrphans := start("get", "orphans", "--watch")
+	orphans, endOrphans := start("get", "discrepancies", "--watch")
 	works.until(t, "cluster1   web    hub1     Live    4")
 	names.until(t, `"name": "web"`)
 	denials.until(t, "none\n")
@@ -131,7 +131,7 @@ func TestWatch(t *testing.T) {
 
 	// The work is as it was, and its cluster is not.
 	works, endWorks = start("get", "works", "--watch", "--cluster", "cluster1")
-	works.until(t, "the cluster is NeverSeen\n")
+	works.until(t, "the cluster is NeverConnected\n")
 	printf(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, nil)
 	works.until(t, "NotReported   -         -\n")
 	if status := endWorks(); status != 0 {

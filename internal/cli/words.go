@@ -15,10 +15,10 @@ import (
 // The words of states, causes and healths. A state has one spelling, that of conditions in Kubernetes: in
 // tables, in JSON, as the value of a flag, as the label of a metric, and on the pages.
 var (
-	clusterWords = []string{"InSync", "Behind", "Failing", "Differs", "Unknown", "Offline", "Refused", "NeverSeen", notAccepted, notOnHub} // in the order of the summary
+	clusterWords = []string{"InSync", "Syncing", "Failing", "OutOfSync", "Unverified", "Disconnected", "Rejected", "NeverConnected", notAccepted, notOnHub} // in the order of the summary
 	workWords    = []string{"Live", "Deleting", "Deleted"}
 	healthWords  = []string{"Available", "Applied", "NotApplied", "NotAvailable", unknownHealth, notReported}
-	causeWords   = []string{"NoRecord", "Ahead", "Withheld", "Stranger", "NoOwner", "Shared"}
+	causeWords   = []string{"Orphan", "Ahead", "Withheld", "Quarantined", "Unowned", "Shared"}
 )
 
 const (
@@ -30,14 +30,6 @@ const (
 	// notOnHub is the state of a cluster that the hub does not have, where clusters join it.
 	notOnHub = "NotOnHub"
 )
-
-// valueWords are the words of values whose names in the proto are others.
-var valueWords = map[protoreflect.Name]string{
-	"CLUSTER_STATE_SYNCING": "Behind", "CLUSTER_STATE_OUT_OF_SYNC": "Differs", "CLUSTER_STATE_UNVERIFIED": "Unknown",
-	"CLUSTER_STATE_DISCONNECTED": "Offline", "CLUSTER_STATE_REJECTED": "Refused", "CLUSTER_STATE_NEVER_CONNECTED": "NeverSeen",
-	"SYNC_STATE_SYNCING": "Behind", "SYNC_STATE_OUT_OF_SYNC": "Differs",
-	"DISCREPANCY_CAUSE_ORPHAN": "NoRecord", "DISCREPANCY_CAUSE_QUARANTINED": "Stranger", "DISCREPANCY_CAUSE_UNOWNED": "NoOwner",
-}
 
 // wordOf is the word of a value.
 func wordOf(v protoreflect.Enum) string { return camel(v.Descriptor(), v.Number()) }

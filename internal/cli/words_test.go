@@ -29,8 +29,8 @@ func TestWords_OneSpelling(t *testing.T) {
 		return healthWord(&hawserv1.ListWorksResponse{State: hawserv1.WorkState_WORK_STATE_LIVE, Reported: true, Health: hawserv1.WorkHealth(n)})
 	})
 	each(hawserv1.DiscrepancyCause(0).Descriptor(), causeWords, func(n protoreflect.EnumNumber) string { return wordOf(hawserv1.DiscrepancyCause(n)) })
-	chosen := []string{"in-sync", "NEVERSEEN", "not_accepted"}
-	if err := someOf(newRoot(Env{}), "state", chosen, clusterWords); err != nil || !slices.Equal(chosen, []string{"InSync", "NeverSeen", "NotAccepted"}) {
+	chosen := []string{"in-sync", "NEVERCONNECTED", "not_accepted"}
+	if err := someOf(newRoot(Env{}), "state", chosen, clusterWords); err != nil || !slices.Equal(chosen, []string{"InSync", "NeverConnected", "NotAccepted"}) {
 		t.Errorf("%v, %v", chosen, err)
 	}
 }

@@ -2,7 +2,7 @@
 // before that time do not count, neither for connecting nor for renewing. So a name that another
 // cluster has inherited, and a key that was stolen, end with a new certificate.
 //
-// hawser detach, hawser deny cluster and hawser rotate cluster set it on the hub, and nothing else
+// hawser detach, hawser reject cluster and hawser rotate cluster set it on the hub, and nothing else
 // does. hub-source tells the broker, which keeps it too. Of two the later one counts.
 //
 // A certificate that Hawser signs says when it was issued, in an extension: its NotBefore lies some

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// formerEntries is the ConfigMap of earliest issue times as hawser detach, hawser deny cluster and hawser
+// formerEntries is the ConfigMap of earliest issue times as hawser detach, hawser reject cluster and hawser
 // rotate cluster of commit 0647681f wrote it. It was written by hand from [Entry.String] of that commit.
 const formerEntries = "testdata/former/hawser-earliest-issue.json"
 

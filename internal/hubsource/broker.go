@@ -89,7 +89,7 @@ func (b broker) logSyncReport(ctx context.Context, e core.SendSyncReport) {
 		if len(o.Withheld) == 0 {
 			continue
 		}
-		look := "hawser get orphans --cluster " + o.Cluster
+		look := "hawser get discrepancies --cluster " + o.Cluster
 		b.withheld(ctx, o, "the hub lacks this work, and it is not deleted on its cluster until somebody decides ("+look+"): ",
 			"look", look, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")
 	}

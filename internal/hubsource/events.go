@@ -162,7 +162,7 @@ var silent = map[[2]string]bool{
 
 // changed tells what is new in a status that was written. That a text changes is no news.
 func (t *eventRecorder) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
-	for _, typ := range []string{workv1.WorkApplied, core.ConditionDelivered, "Contested", "InTime", workv1.WorkDeleting} {
+	for _, typ := range []string{workv1.WorkApplied, core.ConditionDelivered, "Contested", "ReconcileSlow", workv1.WorkDeleting} {
 		is, was := meta.FindStatusCondition(status.Conditions, typ), meta.FindStatusCondition(o.Status.Conditions, typ)
 		switch {
 		case is == nil, was != nil && is.Status == was.Status && is.Reason == was.Reason && is.ObservedGeneration == was.ObservedGeneration:

@@ -129,14 +129,14 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		report.changed(o, conditionsOf(failed, tooLarge))
 		deleting := metav1.Condition{Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: "WorkDeleting", Message: "ManifestWork is being deleted"}
 		held := deleting
-		held.Reason, held.Message = "WorkDeletionWaits", "waits for finalizers: ConfigMap a/b"
+		held.Reason, held.Message = "WorkDeletionBlocked", "waits for finalizers: ConfigMap a/b"
 		report.changed(o, conditionsOf(failed, deleting)) // as it has to be
 		o.Status = conditionsOf(failed, deleting)
 		report.changed(o, conditionsOf(failed, held))
 		o.Status = conditionsOf(failed, tooLarge, held)
 		answered := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionTrue, Reason: core.ReasonClusterAnswered, ObservedGeneration: 2, Message: "answered"}
 		report.changed(o, conditionsOf(failed, answered, held)) // what went wrong is over, which is no warning
-		late := metav1.Condition{Type: "InTime", Status: metav1.ConditionFalse, Reason: "RemovalWaits", ObservedGeneration: 2, Message: "denied: keep it"}
+		late := metav1.Condition{Type: "ReconcileSlow", Status: metav1.ConditionTrue, Reason: "RemovalBlocked", ObservedGeneration: 2, Message: "denied: keep it"}
 		report.changed(o, conditionsOf(failed, tooLarge, held, late))
 		s := &shell{shellConfig: shellConfig{events: report, log: slog.New(slog.DiscardHandler)}}
 		s.withheld(t.Context(), codec.ClusterSyncReport{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
@@ -147,9 +147,9 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		want := []string{
 			"c1/lost Warning DeletionWithheld x1: somebody decides",
 			"c1/w Warning ApplyFailed x1: " + strings.Repeat("é", 510) + "...",
-			"c1/w Warning RemovalWaits x1: denied: keep it",
+			"c1/w Warning RemovalBlocked x1: denied: keep it",
 			"c1/w Warning TooLarge x1: too large",
-			"c1/w Warning WorkDeletionWaits x1: waits for finalizers: ConfigMap a/b",
+			"c1/w Warning WorkDeletionBlocked x1: waits for finalizers: ConfigMap a/b",
 			"c2/held Warning DeletionWithheld x1: the hub lacks this work, and it stays on its cluster until somebody decides" +
 				" (create a ManifestWork of the same name in the namespace of the cluster, and delete it): the hub went back",
 		}

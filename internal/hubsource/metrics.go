@@ -34,8 +34,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		leader:    t.Gauge("leader", "1 while this replica leads, else 0."),
 		publishes: t.Counters("publishes_total", "Specs and deletions published, by what the broker said: its outcome, or the code of its error.", "result"),
-		clusters:  t.Counters("cluster_requests_total", "Requests to the broker besides publishing works, by operation (ask: for missed statuses, release, inventory, compared, ack) and by what the broker said.", "operation", "result"),
-		reports:   t.Counters("statuses_total", "Status events received, by what became of them.", "verdict"),
+		clusters:  t.Counters("cluster_requests_total", "Requests to the broker besides publishing works, by operation (request_statuses, release, inventory, sync_report, ack) and by what the broker said.", "operation", "result"),
+		reports:   t.Counters("statuses_total", "Status events received, by what became of them.", "result"),
 		writes:    t.Counters("hub_requests_total", "Requests to the hub besides the informers', by operation and result.", "operation", "result"),
 		events:    t.Counters("events_total", "Kubernetes Events about works, by what became of them.", "result"),
 		answered:  t.Waits("status_duration_seconds", "Time from when the broker accepted a version of a work to when the first status about it came."),
@@ -73,14 +73,14 @@ var (
 	descConditions   = prometheus.NewDesc(metricPrefix+"condition_works", "Works by what their conditions say of their present generation.", []string{"condition", "state"}, nil)
 	descClusters     = prometheus.NewDesc(metricPrefix+"clusters", "Clusters served.", nil, nil)
 	descPending      = prometheus.NewDesc(metricPrefix+"pending_statuses", "Statuses received that are not written to the hub yet.", nil, nil)
-	descInitialSync  = prometheus.NewDesc(metricPrefix+"sweep_works", "Works still to look at since the session began.", nil, nil)
-	descComparing    = prometheus.NewDesc(metricPrefix+"uncompared_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
+	descInitialSync  = prometheus.NewDesc(metricPrefix+"initial_sync_works", "Works still to look at since the session began.", nil, nil)
+	descComparing    = prometheus.NewDesc(metricPrefix+"unsynced_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
 	descWithheldIn   = prometheus.NewDesc(metricPrefix+"withheld_clusters", "Clusters on which deletions wait for an operator's approval.", nil, nil)
 	descWithheld     = prometheus.NewDesc(metricPrefix+"withheld_works", "Deletions that wait for an operator's approval.", nil, nil)
-	descDisconnected = prometheus.NewDesc(metricPrefix+"silent_clusters", "Clusters behind a stock MQTT broker whose Hawser agent was not heard for five minutes, or said farewell.", nil, nil)
-	descAgents       = prometheus.NewDesc(metricPrefix+"agents", "Clusters behind a stock MQTT broker, by who speaks for them and how long ago that was heard, at most.", []string{"agent", "heard"}, nil)
+	descDisconnected = prometheus.NewDesc(metricPrefix+"disconnected_clusters", "Clusters behind a stock MQTT broker whose Hawser agent was not heard for five minutes, or said farewell.", nil, nil)
+	descAgents       = prometheus.NewDesc(metricPrefix+"agents", "Clusters behind a stock MQTT broker, by who speaks for them and how long ago that was heard, at most.", []string{"agent", "last_seen"}, nil)
 	descUndelivered  = prometheus.NewDesc(metricPrefix+"undelivered_works", "Works with the condition Delivered=False, by reason.", []string{"reason"}, nil)
-	descQueue        = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by lane.", []string{"lane"}, nil)
+	descQueue        = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by queue.", []string{"queue"}, nil)
 )
 
 // Describe implements prometheus.Collector.

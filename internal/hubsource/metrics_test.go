@@ -16,7 +16,7 @@ import (
 var metricRow = regexp.MustCompile("^\\| `(hawser_hubsource_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
 
 // ofMembership are those of package membership, which has such a test of its own.
-var ofMembership = regexp.MustCompile("^hawser_hubsource_(membership|csrs|signer)_")
+var ofMembership = regexp.MustCompile("^hawser_hubsource_(registration|csrs|signer)_")
 
 // TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
 func TestMetrics_AreDocumented(t *testing.T) {

@@ -118,7 +118,7 @@ func refusals(b *bench, r *prometheus.Registry) (n int) {
 		b.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "hawser_broker_over_quota_total" {
+		if f.GetName() == "hawser_broker_quota_rejections_total" {
 			for _, m := range f.GetMetric() {
 				n += int(m.GetCounter().GetValue())
 			}

@@ -75,7 +75,7 @@ func TestSource_DeletesWhatWasTornOffWhileItWasDown(t *testing.T) {
 		if !strings.HasSuffix(a.history(), "torn deleted") || b.records() != "c1/kept" {
 			b.Errorf("the agent saw %s, the broker has %s", a.history(), b.records())
 		}
-		if gauge(b, s, "uncompared_clusters") != "0" || gauge(b, s, "withheld_works") != "0" {
+		if gauge(b, s, "unsynced_clusters") != "0" || gauge(b, s, "withheld_works") != "0" {
 			b.Errorf("metrics are %v", gather(b, s))
 		}
 	})
@@ -102,11 +102,11 @@ func TestSource_ResumesFromItsCursorWithoutRequests(t *testing.T) {
 			b.Errorf("a restart in sync made %d patches and %d revisions", b.hub.called("PATCH manifestworks")-patches, b.broker.Store.Head().Revision-head)
 		}
 		for _, line := range counters(b, s) {
-			if strings.HasPrefix(line, metricPrefix+"publishes_total") || strings.Contains(line, "operation=ask") {
+			if strings.HasPrefix(line, metricPrefix+"publishes_total") || strings.Contains(line, "operation=request_statuses") {
 				b.Errorf("a restart in sync counts %s", line)
 			}
 		}
-		if gauge(b, s, "uncompared_clusters") != "0" {
+		if gauge(b, s, "unsynced_clusters") != "0" {
 			b.Errorf("metrics are %v", gather(b, s))
 		}
 	})

@@ -29,9 +29,9 @@ const (
 	nearEnd = 5
 )
 
-// remaining describes the metric of a Watch.
-var remaining = prometheus.NewDesc("hawser_certificate_remaining_seconds",
-	"Time until the first certificate ends; below 0 when it has ended.", []string{"of"}, nil)
+// notAfter describes the metric of a Watch.
+var notAfter = prometheus.NewDesc("hawser_certificate_not_after_timestamp_seconds",
+	"When the first certificate expires, in Unix time.", []string{"kind"}, nil)
 
 // WatchConfig says what a [Watch] looks at.
 type WatchConfig struct {
@@ -267,13 +267,13 @@ func (w *Watch) Check() error {
 }
 
 // Describe implements prometheus.Collector.
-func (w *Watch) Describe(to chan<- *prometheus.Desc) { to <- remaining }
+func (w *Watch) Describe(to chan<- *prometheus.Desc) { to <- notAfter }
 
 // Collect implements prometheus.Collector.
 func (w *Watch) Collect(to chan<- prometheus.Metric) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for of, e := range w.ends {
-		to <- prometheus.MustNewConstMetric(remaining, prometheus.GaugeValue, time.Until(e.end).Seconds(), of)
+		to <- prometheus.MustNewConstMetric(notAfter, prometheus.GaugeValue, float64(e.end.Unix()), of)
 	}
 }

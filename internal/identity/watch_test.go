@@ -163,7 +163,7 @@ func (w *watched) left(of string) float64 {
 	}
 	for _, m := range families[0].GetMetric() {
 		if m.GetLabel()[0].GetValue() == of {
-			return m.GetGauge().GetValue()
+			return m.GetGauge().GetValue() - float64(time.Now().Unix())
 		}
 	}
 	w.t.Errorf("nothing is said of %s", of)
@@ -257,7 +257,7 @@ func TestWatch_MetricIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(page), "\n| `hawser_certificate_remaining_seconds` | gauge | `of` |") {
-		t.Error("docs/metrics.md does not tell of hawser_certificate_remaining_seconds")
+	if !strings.Contains(string(page), "\n| `hawser_certificate_not_after_timestamp_seconds` | gauge | `kind` |") {
+		t.Error("docs/metrics.md does not tell of hawser_certificate_not_after_timestamp_seconds")
 	}
 }

@@ -208,7 +208,7 @@ func (j Join) identity(ctx context.Context) (string, error) {
 			}
 			was := string(have["hub-identity"])
 			if was != "" && identity != "" && was != identity {
-				return "", fmt.Errorf("what is on this cluster belongs to the hub %s, not to %s: leave --hub-identity out, or hand it over with hawser move first", was, identity)
+				return "", fmt.Errorf("what is on this cluster belongs to the hub %s, not to %s: leave --hub-identity out, or hand it over with hawser hub-identity transfer first", was, identity)
 			}
 			if was != "" {
 				identity = was

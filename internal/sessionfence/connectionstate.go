@@ -45,7 +45,7 @@ func Latest(a, b time.Time) time.Time {
 
 // Agent is what is known of who speaks for a cluster.
 type Agent struct {
-	// Kind is "hawser", "stock", or "unknown" for one that was not heard yet.
+	// Kind is "hawser", "ocm", or "unknown" for one that was not heard yet.
 	Kind string
 	// LastSeen is how long ago it was heard at most, one of "5m", "1h" and "24h"; "older", or "never".
 	LastSeen string
@@ -61,7 +61,7 @@ var ages = []struct {
 func Agents() []Agent {
 	list := []Agent{AgentOf(time.Time{}, time.Time{}, false)}
 	for _, age := range ages {
-		list = append(list, Agent{"hawser", age.name}, Agent{"stock", age.name})
+		list = append(list, Agent{"hawser", age.name}, Agent{"ocm", age.name})
 	}
 	return list
 }
@@ -71,7 +71,7 @@ func AgentOf(now, lastSeen time.Time, hawser bool) Agent {
 	if lastSeen.IsZero() {
 		return Agent{"unknown", "never"}
 	}
-	a := Agent{Kind: "stock"}
+	a := Agent{Kind: "ocm"}
 	if hawser {
 		a.Kind = "hawser"
 	}

@@ -18,7 +18,7 @@ const heldText = "waits for finalizers: ConfigMap default/a: example.com/hold; w
 
 // removalWaits is what is said of a live work that waits for objects to go, once that takes long.
 func removalWaits(why string, left int) string {
-	return fmt.Sprintf("InTime=False/RemovalWaits: %s; objects left: %d", why, left)
+	return fmt.Sprintf("ReconcileSlow=True/RemovalBlocked: %s; objects left: %d", why, left)
 }
 
 func (r *rig) release() {

@@ -39,7 +39,7 @@ func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
 		if r.f.Look(ref) != nil {
 			t.Fatal("it was applied")
 		}
-		if err := r.a.IdentityReady(); err == nil || !strings.Contains(err.Error(), "hawser move") {
+		if err := r.a.IdentityReady(); err == nil || !strings.Contains(err.Error(), "hawser hub-identity transfer") {
 			t.Errorf("got %v", err)
 		}
 		if n := len(r.b.hellos); n != 1 {

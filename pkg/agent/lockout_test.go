@@ -124,7 +124,7 @@ func TestCore_WayBackLeavesOrphans(t *testing.T) {
 	r.delete(w)
 	r.settle(time.Minute)
 	got := condition(r.statuses["w-1"].Status.Conditions, "Deleting")
-	if r.guard() == nil || got == nil || !strings.HasPrefix(got.Message, "webhook failed: ") || got.Reason != "WorkDeletionWaits" || !strings.Contains(got.Message, guardName) {
+	if r.guard() == nil || got == nil || !strings.HasPrefix(got.Message, "webhook failed: ") || got.Reason != "WorkDeletionBlocked" || !strings.Contains(got.Message, guardName) {
 		t.Fatalf("condition %+v, webhook %v", got, r.guard())
 	}
 	r.f.Remove(r.f.Ref("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", "guard"))

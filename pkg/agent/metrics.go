@@ -18,7 +18,7 @@ const (
 	eventRequested    = "status_request"
 	eventCheckpoint   = "checkpoint"
 	eventResolve      = "resolve"
-	eventStaleSession = "void" // an earlier session of its sender, or said to one of ours
+	eventStaleSession = "stale_session" // an earlier session of its sender, or said to one of ours
 )
 
 // Values of the label result of reconciliations.
@@ -38,7 +38,7 @@ const (
 // IdentityRefusedMetric is the name of a gauge that a program also shows before
 // it has an Agent, while it is not known which hub the agent is to serve.
 const (
-	IdentityRefusedMetric = "hawser_agent_identity_refused"
+	IdentityRefusedMetric = "hawser_agent_identity_rejected"
 	IdentityRefusedHelp   = "1 while the agent may not act as the hub of its broker, because that is not certain or another one has its identity, else 0."
 )
 
@@ -123,13 +123,13 @@ func (m *Metrics) observe(a *Agent) error {
 		works("Live", func(n Counts) int { return n.Live - n.Unusable }),
 		works("Unusable", func(n Counts) int { return n.Unusable }),
 		works("Deleting", func(n Counts) int { return n.Deleting }),
-		count("hawser_agent_statuses_due", "Statuses that the broker has not accepted yet.", func(n Counts) int { return n.ReportsDue }),
+		count("hawser_agent_pending_statuses", "Statuses that the broker has not accepted yet.", func(n Counts) int { return n.ReportsDue }),
 		count("hawser_agent_unconfirmed_works", "Works known from the state directory that the broker has not confirmed since the start.", func(n Counts) int { return n.Unconfirmed }),
-		count("hawser_agent_unsaved_works", "Works that are not in the state directory as they should be.", func(n Counts) int { return n.Unsaved }),
+		count("hawser_agent_unpersisted_works", "Works that are not in the state directory as they should be.", func(n Counts) int { return n.Unsaved }),
 		count("hawser_agent_evicting_works", "AppliedManifestWorks whose work no source has any more and whose grace period runs.", func(n Counts) int { return n.Evicting }),
 		count("hawser_agent_contested_objects", "Objects of works that are changed after each repair, so that they are repaired once a minute only.", func(n Counts) int { return n.Contested }),
-		count("hawser_agent_ownerless_works", "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.", func(n Counts) int { return n.UnownedOrphans }),
-		gauge("hawser_agent_late_works", "Works that the agent has been bringing in line for more than 30 s.", nil, func() int { return len(a.pool.late(false)) }),
+		count("hawser_agent_unowned_orphans", "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.", func(n Counts) int { return n.UnownedOrphans }),
+		gauge("hawser_agent_slow_reconciles", "Works that the agent has been bringing in line for more than 30 s.", nil, func() int { return len(a.pool.late(false)) }),
 		count("hawser_agent_shared_works", "AppliedManifestWorks of other hubs that have objects which works of this hub have too.", func(n Counts) int { return n.Shared }),
 		count("hawser_agent_in_sync", "1 if the broker's last word was that exactly what it has is held, else 0.", func(n Counts) int {
 			if n.InSync {

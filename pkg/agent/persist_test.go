@@ -188,15 +188,15 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
 	r.apply(hubWork("w-2", "unusable", 1))
 	r.expectValue("a", "2")
-	full := "Journaled=False/StateDirectoryFull: What the work says now is applied, but the agent could not store it: state directory: write /state/log: no space left on device. If the agent restarts while it is cut off, it does not know it."
+	full := "PersistFailed=True/StateDirectoryFull: What the work says now is applied, but the agent could not store it: state directory: write /state/log: no space left on device. If the agent restarts while it is cut off, it does not know it."
 	r.expectStatus("w-1", workApplied, workAvailable, full)
-	if c := condition(r.statuses["w-1"].Status.Conditions, "Journaled"); c.ObservedGeneration != 2 {
+	if c := condition(r.statuses["w-1"].Status.Conditions, "PersistFailed"); c.ObservedGeneration != 2 {
 		t.Errorf("got %+v", c)
 	}
-	if condition(r.statuses["w-2"].Status.Conditions, "Journaled") == nil {
+	if condition(r.statuses["w-2"].Status.Conditions, "PersistFailed") == nil {
 		t.Error("a work that cannot be used is not on the journal either")
 	}
-	since, sent := condition(r.statuses["w-1"].Status.Conditions, "Journaled").LastTransitionTime, len(r.sent)
+	since, sent := condition(r.statuses["w-1"].Status.Conditions, "PersistFailed").LastTransitionTime, len(r.sent)
 
 	// Neither cursor nor ack; in memory the agent goes on.
 	reported := len(r.synced)
@@ -206,7 +206,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 		t.Fatalf("told %+v, did %q", r.synced[reported:], r.journal.did)
 	}
 	r.expectCursor(at(2))
-	if got := condition(r.statuses["w-1"].Status.Conditions, "Journaled"); !got.LastTransitionTime.Equal(&since) || len(r.sent) != sent {
+	if got := condition(r.statuses["w-1"].Status.Conditions, "PersistFailed"); !got.LastTransitionTime.Equal(&since) || len(r.sent) != sent {
 		t.Errorf("got %+v, %d statuses", got, len(r.sent)-sent)
 	}
 	if n := logged(&log, "the state directory fails"); n != 1 || logged(&log, "works again") != 0 {
@@ -224,7 +224,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 		return nil
 	}
 	r.settle(2 * time.Minute)
-	if condition(r.statuses["w-1"].Status.Conditions, "Journaled") == nil || len(r.journal.did) != 0 || r.journal.cursor != at(1) || logged(&log, "works again") != 0 {
+	if condition(r.statuses["w-1"].Status.Conditions, "PersistFailed") == nil || len(r.journal.did) != 0 || r.journal.cursor != at(1) || logged(&log, "works again") != 0 {
 		t.Errorf("it was not renewed, did %q", r.journal.did)
 	}
 

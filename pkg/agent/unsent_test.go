@@ -21,7 +21,7 @@ func TestUnsent(t *testing.T) {
 	}
 	late := func(u *unsent) bool {
 		s := u.report(&desired.Work{}, workv1.ManifestWorkStatus{}, now)
-		return len(s.Conditions) == 1 && s.Conditions[0].Type == "InTime"
+		return len(s.Conditions) == 1 && s.Conditions[0].Type == "ReconcileSlow"
 	}
 	var u unsent
 	u.note(waits(false), now)

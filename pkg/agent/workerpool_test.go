@@ -69,19 +69,19 @@ func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 			t.Error("a work waits for others that take long")
 		}
 		r.after(veryslowAfter + lookForLate)
-		if late := r.a.Late(); strings.Count(late, "stuck-") != stuck || r.value("hawser_agent_late_works") != stuck || r.a.ClusterReady() != nil {
+		if late := r.a.Late(); strings.Count(late, "stuck-") != stuck || r.value("hawser_agent_slow_reconciles") != stuck || r.a.ClusterReady() != nil {
 			t.Errorf("got %q", late)
 		}
 		last, _ := r.b.statuses()
-		c := condition(last["stuck-7"].Status.Conditions, "InTime")
-		if c == nil || c.Status != "False" || c.Reason != "TakesLong" || !strings.Contains(c.Message, "Other works do not wait for it") {
+		c := condition(last["stuck-7"].Status.Conditions, "ReconcileSlow")
+		if c == nil || c.Status != "True" || c.Reason != "ReconcileTakesLong" || !strings.Contains(c.Message, "Other works do not wait for it") {
 			t.Errorf("the work says %+v", c)
 		}
 		close(free)
 		r.after(time.Second)
 		last, _ = r.b.statuses()
 		for id, s := range last {
-			if c := condition(s.Status.Conditions, "Applied"); c == nil || c.Status != "True" || condition(s.Status.Conditions, "InTime") != nil {
+			if c := condition(s.Status.Conditions, "Applied"); c == nil || c.Status != "True" || condition(s.Status.Conditions, "ReconcileSlow") != nil {
 				t.Errorf("%s: %q", id, show(s.Status.Conditions))
 			}
 		}

@@ -366,10 +366,10 @@ const (
 )
 
 // summaryConditions are the types of the conditions of a [StatusSummary], in its order.
-var summaryConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Available", "InTime", "Contested"}
+var summaryConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Available", "ReconcileSlow", "Contested"}
 
 // summaryTrouble are the statuses of these conditions of which a person has to know why.
-var summaryTrouble = [len(summaryConditions)]string{"", conditionTrue, conditionFalse, conditionFalse, conditionFalse, conditionTrue}
+var summaryTrouble = [len(summaryConditions)]string{"", conditionTrue, conditionFalse, conditionFalse, conditionTrue, conditionTrue}
 
 // deletionGoesOn is what an agent says of a work that is being deleted while nothing keeps its objects.
 const deletionGoesOn = "ManifestWork is being deleted"

@@ -124,7 +124,7 @@ func TestSummaryOf(t *testing.T) {
 		`{"conditions":[{"message":"no CRD","type":"Available","status":"False"},{"type":"Applied","message":"not\u0020all\n\u001b[2J","status":"False"}]}`:     {Applied: "False", Available: "False", Message: "not all  [2J"},
 		`{"conditions":[{"type":"Applied","status":"True"},{"type":"Available","status":"False","message":"not there"},{"type":"Available","status":"True"}]}`:  {Applied: "True", Available: "False", Message: "not there"},
 		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"Applied","status":"True"}]}`:                                            {Applied: "True", Message: "rival"},
-		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"InTime","status":"False","message":"slow"}]}`:                           {Message: "slow"},
+		`{"conditions":[{"type":"Contested","status":"True","message":"rival"},{"type":"ReconcileSlow","status":"True","message":"slow"}]}`:                     {Message: "slow"},
 		`{"conditions":[{"type":"Applied","status":"False","message":null}]}`:                                                                                   {Applied: "False"},
 		`{"conditions":[{"type":"Applied","status":"False","message":"` + long + `"}]}`:                                                                         {Applied: "False", Message: long[:MaxSummaryBytes]},
 		`{"conditions":[{"type":"Applied","status":"False","message":"` + strings.Repeat(`\u00e9`, 1000) + `"}]}`:                                               {Applied: "False", Message: strings.Repeat("é", MaxSummaryBytes/3)},

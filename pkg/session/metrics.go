@@ -18,8 +18,8 @@ const (
 	outcomeHandled  = "handled"
 	outcomeFailed   = "failed"
 	codeOK          = "ok"
-	codeHandler     = "party"   // the party itself failed
-	codeStopped     = "stopped" // Run was told to end
+	codeHandler     = "handler_error" // the handler failed
+	codeStopped     = "stopped"       // Run was told to end
 )
 
 // Metrics counts what the sessions of a process do. All sessions of a process

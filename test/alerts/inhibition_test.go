@@ -57,11 +57,11 @@ func TestInhibition_IsTakenByAlertmanager(t *testing.T) {
 // TestInhibition_ADeadBrokerIsOnePage: of what fires when the broker of 2,000 clusters is down,
 // one alert is told.
 func TestInhibition_ADeadBrokerIsOnePage(t *testing.T) {
-	cutOff := []labels{{"alertname": "HawserHubSourceCutOff", "job": "hawser-hub-source"}, {"alertname": "HawserClustersOffline", "job": "hawser-broker"}}
+	cutOff := []labels{{"alertname": "HawserHubSourceDisconnected", "job": "hawser-hub-source"}, {"alertname": "HawserClustersOffline", "job": "hawser-broker"}}
 	for i := range 2000 {
-		cutOff = append(cutOff, labels{"alertname": "HawserAgentCutOff", "cluster": fmt.Sprintf("cluster%d", i)})
+		cutOff = append(cutOff, labels{"alertname": "HawserAgentDisconnected", "cluster": fmt.Sprintf("cluster%d", i)})
 	}
-	other := labels{"alertname": "HawserAgentCutOff", "cluster": "cluster1", "fleet": "another"}
+	other := labels{"alertname": "HawserAgentDisconnected", "cluster": "cluster1", "fleet": "another"}
 	dead := labels{"alertname": "HawserBrokerDown", "severity": "critical"}
 	firing(t, append(cutOff, other, dead), dead, other)
 	firing(t, append(cutOff, other), append(cutOff, other)...) // the broker is back, they are not
@@ -70,8 +70,8 @@ func TestInhibition_ADeadBrokerIsOnePage(t *testing.T) {
 // TestInhibition_OfOneCluster: the cause on one cluster says nothing of another.
 func TestInhibition_OfOneCluster(t *testing.T) {
 	down := labels{"alertname": "HawserAgentDown", "cluster": "a"}
-	elsewhere := labels{"alertname": "HawserAgentCutOff", "cluster": "b"}
-	firing(t, []labels{down, elsewhere, {"alertname": "HawserAgentCutOff", "cluster": "a"}}, down, elsewhere)
+	elsewhere := labels{"alertname": "HawserAgentDisconnected", "cluster": "b"}
+	firing(t, []labels{down, elsewhere, {"alertname": "HawserAgentDisconnected", "cluster": "a"}}, down, elsewhere)
 }
 
 // labels are those of an alert that fires.

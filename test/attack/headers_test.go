@@ -66,12 +66,12 @@ func TestHeaders(t *testing.T) { attack(t, "headers") }
 func TestHeaders_AreCharged(t *testing.T) {
 	s := alone(t, "")
 	for shape, fields := range garbled {
-		before := s.counted(`hawser_port_refused_calls_total{code="invalid",reason="headers"}`)
+		before := s.counted(`hawser_listener_rejected_calls_total{code="invalid",reason="headers"}`)
 		n, ended := s.garble(fields)
 		if n > mostAnswered || !ended {
 			t.Errorf("%s: %.0f headers without a certificate were answered on one connection, at most %d may be; it ended: %t", shape, n, mostAnswered, ended)
 		}
-		if got := s.counted(`hawser_port_refused_calls_total{code="invalid",reason="headers"}`) - before; got < n-1 {
+		if got := s.counted(`hawser_listener_rejected_calls_total{code="invalid",reason="headers"}`) - before; got < n-1 {
 			t.Errorf("%s: %.0f of %.0f were counted", shape, got, n)
 		}
 	}

@@ -37,8 +37,8 @@ func TestClusterReplaced(t *testing.T) {
 		return string(out), err
 	}
 	harness.Eventually(t, func(context.Context) error {
-		out, err := hawser("get", "orphans", "--cluster", name)
-		if err == nil && !strings.Contains(out, "Stranger") {
+		out, err := hawser("get", "discrepancies", "--cluster", name)
+		if err == nil && !strings.Contains(out, "Quarantined") {
 			err = errors.New("no stranger is listed: " + out)
 		}
 		return err
@@ -56,7 +56,7 @@ func TestClusterReplaced(t *testing.T) {
 		return err // nobody has said yet that it is gone
 	})
 
-	if _, err := hawser("forget", "cluster", name); err != nil {
+	if _, err := hawser("unbind", "cluster", name); err != nil {
 		t.Fatal(err)
 	}
 	stop() // it would come again by itself within minutes

@@ -172,7 +172,7 @@ func (b *ourBroker) awaitMetric(t testing.TB, atLeast float64, name string, labe
 // Metrics that tests wait for.
 const (
 	resyncs       = "hawser_broker_resyncs_total"
-	orphans       = "hawser_broker_orphans_total"
+	orphans       = "hawser_broker_orphan_works_total"
 	subscriptions = "hawser_broker_subscriptions"
 )
 

@@ -38,7 +38,7 @@ func (b *ourBroker) settle(t testing.TB, src *client, a *ocmAgent, lists float64
 	eventually(t, "empty mailboxes", func() bool { return b.metric(t, mailboxes) == 0 })
 }
 
-const mailboxes = "hawser_broker_mailbox_records"
+const mailboxes = "hawser_broker_delivery_queue_records"
 
 // received returns the ids of the events that the agent got from a place on, in
 // the order of the ids.

@@ -300,7 +300,7 @@ func (n *node) unsent() float64 {
 		panic(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "hawser_broker_mailbox_records" {
+		if f.GetName() == "hawser_broker_delivery_queue_records" {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}

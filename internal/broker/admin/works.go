@@ -180,7 +180,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 		return nil, err
 	}
 	if len(r.GetWorks()) == 0 {
-		return nil, request.Invalid("works", "no work is named", "name works that: hawser get orphans, shows as withheld")
+		return nil, request.Invalid("works", "no work is named", "name works that: hawser get discrepancies, shows as withheld")
 	}
 	scope := store.Scope{DataType: codec.ManifestBundles, Cluster: r.GetCluster()}
 	ops := make([]store.Op, 0, len(r.GetWorks()))
@@ -235,5 +235,5 @@ func (a *Admin) deletionOf(ctx context.Context, scope store.Scope, source string
 
 func notWithheld(id string, revision uint64) *transport.Error {
 	return request.Refused(transport.CodeConflict, "",
-		fmt.Sprintf("the deletion of work %s at revision %d is not withheld any more", id, revision), "look again with: hawser get orphans")
+		fmt.Sprintf("the deletion of work %s at revision %d is not withheld any more", id, revision), "look again with: hawser get discrepancies")
 }

@@ -51,8 +51,8 @@ const (
 )
 
 var words = [states]string{
-	NeverSeen: "NeverSeen", Offline: "Offline", Refused: "Refused", InSync: "InSync", Syncing: "Behind",
-	Unverified: "Unknown", Failing: "Failing", OutOfSync: "Differs",
+	NeverSeen: "NeverConnected", Offline: "Disconnected", Refused: "Rejected", InSync: "InSync", Syncing: "Syncing",
+	Unverified: "Unverified", Failing: "Failing", OutOfSync: "OutOfSync",
 }
 
 // String is the value of the metric's label; hawser shows the same word.

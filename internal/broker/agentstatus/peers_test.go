@@ -150,42 +150,42 @@ func TestAgents_CountsStates(t *testing.T) {
 	w.want("who is refused is no cluster", map[string]int{})
 	w.put("c1")
 	w.put("c2")
-	w.want("works for nobody", map[string]int{"NeverSeen": 2})
+	w.want("works for nobody", map[string]int{"NeverConnected": 2})
 	w.come("c1", Facts{})
-	w.want("an agent came", map[string]int{"NeverSeen": 1, "Unknown": 1})
+	w.want("an agent came", map[string]int{"NeverConnected": 1, "Unverified": 1})
 	w.stand["c1"] = InSync
 	w.Acknowledged(at("c1"), time.Second)
-	w.want("it proved it", map[string]int{"NeverSeen": 1, "InSync": 1})
+	w.want("it proved it", map[string]int{"NeverConnected": 1, "InSync": 1})
 	w.report("c1", true)
-	w.want("it fails", map[string]int{"NeverSeen": 1, "Failing": 1})
+	w.want("it fails", map[string]int{"NeverConnected": 1, "Failing": 1})
 	w.stand["c1"] = OutOfSync
 	w.Refresh(at("c1"))
-	w.want("it differs, which is worse", map[string]int{"NeverSeen": 1, "Differs": 1})
+	w.want("it differs, which is worse", map[string]int{"NeverConnected": 1, "OutOfSync": 1})
 	w.stand["c1"] = Syncing
 	w.report("c1", false)
-	w.want("it is better", map[string]int{"NeverSeen": 1, "Behind": 1})
+	w.want("it is better", map[string]int{"NeverConnected": 1, "Syncing": 1})
 	w.leave("c1")
-	w.want("it left", map[string]int{"NeverSeen": 1, "Offline": 1})
+	w.want("it left", map[string]int{"NeverConnected": 1, "Disconnected": 1})
 	w.Refused("c1", "expired")
 	w.Refused("c2", "another name")
-	w.want("both are refused", map[string]int{"Refused": 2})
+	w.want("both are refused", map[string]int{"Rejected": 2})
 	w.now = w.now.Add(refusalCounts)
 	w.look()
-	w.want("they do not come back", map[string]int{"NeverSeen": 1, "Offline": 1})
+	w.want("they do not come back", map[string]int{"NeverConnected": 1, "Disconnected": 1})
 	w.come("c1", Facts{})
 	w.Refused("c1", "too many")
 	w.leave("c1")
-	w.want("it was refused while it was there, and left then", map[string]int{"NeverSeen": 1, "Refused": 1})
+	w.want("it was refused while it was there, and left then", map[string]int{"NeverConnected": 1, "Rejected": 1})
 	w.now = w.now.Add(time.Second)
 	w.Disconnected(at("c1"))
-	w.want("it left after that", map[string]int{"NeverSeen": 1, "Offline": 1})
+	w.want("it left after that", map[string]int{"NeverConnected": 1, "Disconnected": 1})
 	w.commit(store.Op{Kind: store.Drop, Key: store.Key{Cluster: "c2"}})
-	w.want("nothing of c2 is left", map[string]int{"Offline": 1})
+	w.want("nothing of c2 is left", map[string]int{"Disconnected": 1})
 	if err := w.store.UnbindCluster(t.Context(), "c1"); err != nil {
 		t.Fatal(err)
 	}
 	w.Forget("c1")
-	w.want("c1 has a work and no name", map[string]int{"NeverSeen": 1})
+	w.want("c1 has a work and no name", map[string]int{"NeverConnected": 1})
 	if f, s := w.Of(at("c1")); f != (Facts{}) || s != NeverSeen {
 		t.Errorf("of what was forgotten it knows %+v, %v", f, s)
 	}
@@ -216,5 +216,5 @@ func TestAgents_KeepsLastSeen(t *testing.T) {
 	if f, s := w.Of(at("c1")); f != (Facts{}) || s != Offline || w.Began() != w.now {
 		t.Errorf("after a restart it knows %+v, %v, of what was since %s", f, s, w.Began())
 	}
-	w.want("after a restart", map[string]int{"Offline": 1})
+	w.want("after a restart", map[string]int{"Disconnected": 1})
 }

@@ -132,11 +132,11 @@ type Log struct {
 // New returns an audit stream that writes to out while [Log.Run] runs, and tells the log of
 // the program.
 func New(level Level, out io.Writer, r prometheus.Registerer, program *slog.Logger) *Log {
-	meter := telemetry.NewMeter(r, "hawser_audit_")
+	meter := telemetry.NewMeter(r, "hawser_broker_audit_")
 	l := &Log{
 		level: level, out: out, program: program, queue: make(chan []byte, queued), now: time.Now,
-		lines:   meter.Counters("lines_total", "Lines of the audit stream.", "event"),
-		dropped: meter.Counter("dropped_lines_total", "Lines that were not written because they could not be, or not as fast."),
+		lines:   meter.Counters("records_total", "Records of the audit stream.", "event"),
+		dropped: meter.Counter("dropped_records_total", "Records that were not written because they could not be, or not as fast."),
 	}
 	l.log = slog.New(slog.NewJSONHandler(telemetry.PrintableWriter{W: (*queue)(l)}, &slog.HandlerOptions{ReplaceAttr: rename}))
 	return l

@@ -178,13 +178,13 @@ func TestLog_NeverBlocksWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "hawser_audit_dropped_lines_total" && f.GetMetric()[0].GetCounter().GetValue() != queued+more {
+		if f.GetName() == "hawser_broker_audit_dropped_records_total" && f.GetMetric()[0].GetCounter().GetValue() != queued+more {
 			t.Errorf("%v were dropped, want %d", f.GetMetric()[0], queued+more)
 		}
 	}
 }
 
-var row = regexp.MustCompile("(?m)^\\| `(hawser_audit_[a-z_]+)` \\| (counter) \\| (.*?) \\| .+ \\|$")
+var row = regexp.MustCompile("(?m)^\\| `(hawser_broker_audit_[a-z_]+)` \\| (counter) \\| (.*?) \\| .+ \\|$")
 
 // TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
 func TestMetrics_AreDocumented(t *testing.T) {

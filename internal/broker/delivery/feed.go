@@ -288,7 +288,7 @@ func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metri
 		checkpoints:    f.Counters("checkpoints_total", "Checkpoints sent by subresource.", "subresource"),
 		acks:           f.Counters("acks_total", "Acknowledged checkpoints by subresource and what they prove.", "subresource", "result"),
 		pages:          f.Counter("inventory_pages_total", "Pages of inventories sent to sources."),
-		forced:         f.Counter("overruled_versions_total", "Records sent to agents that held a newer version, on their source's word."),
+		forced:         f.Counter("forced_deliveries_total", "Records sent to agents that held a newer version, on their source's word."),
 	}
 	deliveries := f.Counters("deliveries_total", "Events sent to subscribers by subresource, heartbeats aside.", "subresource")
 	bytes := f.Counters("delivered_bytes_total", "Bytes of events sent to subscribers by subresource.", "subresource")
@@ -296,7 +296,7 @@ func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metri
 		return delivery{deliveries.WithLabelValues(string(s)), bytes.WithLabelValues(string(s))}
 	}
 	m.spec, m.status = of(codec.Spec), of(codec.Status)
-	f.Shown("mailbox_records", "Records that subscribers still have to be sent, over all mailboxes.", nil, func() float64 {
+	f.Shown("delivery_queue_records", "Records that subscribers still have to be sent, over all delivery queues.", nil, func() float64 {
 		return float64(x.mailed())
 	})
 	for role, part := range map[string]codec.Subresource{"agent": codec.Spec, "source": codec.Status} {
@@ -335,7 +335,7 @@ func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) 
 
 // acked counts an ack by what it proves.
 func (m *metrics) acked(s codec.Subresource, p SyncResult) {
-	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", InSync: "InSync", Differs: "Differs"}[p]).Inc()
+	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", InSync: "InSync", Differs: "OutOfSync"}[p]).Inc()
 }
 
 func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
@@ -354,7 +354,7 @@ func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
 func (m *metrics) countSync(s codec.Subresource, muted bool, sends int, took time.Duration) {
 	cause := "request"
 	if muted {
-		cause = "silence"
+		cause = "timeout"
 	}
 	m.resyncs.WithLabelValues(string(s), cause).Inc()
 	m.resyncRecords.WithLabelValues(string(s)).Add(float64(sends))

@@ -91,7 +91,7 @@ func (f *Feed) ResolveOrphan(cluster, uid string, adopt bool) (name string, err 
 		}
 	}
 	if name == "" {
-		return "", request.NotFound("no agent of cluster "+cluster+" has an AppliedManifestWork without an owner with the uid "+uid, "hawser get orphans --cluster "+cluster+" shows those there are")
+		return "", request.NotFound("no agent of cluster "+cluster+" has an AppliedManifestWork without an owner with the uid "+uid, "hawser get discrepancies --cluster "+cluster+" shows those there are")
 	}
 	return name, nil
 }
@@ -106,7 +106,7 @@ func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, er
 	}
 	r := s.orphans.reported.Records[i]
 	if r.Shared {
-		return "", request.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser move")
+		return "", request.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser hub-identity transfer")
 	}
 	if !s.orphans.order(codec.ResolveOrphan{UID: uid, Name: r.Name, Adopt: adopt}) {
 		return "", request.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)

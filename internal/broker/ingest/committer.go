@@ -178,23 +178,33 @@ func (c *committer) result(took time.Duration, err error) {
 
 // metrics are listed, with their meaning, in docs/metrics.md.
 type metrics struct {
-	commitDuration                                 prometheus.Observer
-	commitOperations                               prometheus.Histogram
-	commitFailures, collectedByAge, collectedByAck prometheus.Counter
-	confirmedTombstones                            prometheus.Gauge
-	overQuota                                      *prometheus.CounterVec
+	commitDuration      prometheus.Observer
+	commitOperations    prometheus.Histogram
+	commitFailures      prometheus.Counter
+	collected           *prometheus.CounterVec
+	confirmedTombstones prometheus.Gauge
+	overQuota           *prometheus.CounterVec
 }
 
+// Why a confirmed tombstone was removed: the label reason of the metric.
+const (
+	collectedByAge = "retention"
+	collectedByAck = "acknowledged"
+)
+
 func newMetrics(m telemetry.Meter) *metrics {
-	return &metrics{
+	all := &metrics{
 		commitDuration:      m.Seconds("commit_duration_seconds", "Time of one commit, sync included.").WithLabelValues(),
 		commitOperations:    m.Sizes("commit_operations", "Operations written by one commit."),
 		commitFailures:      m.Counter("commit_failures_total", "Commits that failed; nothing of them was acknowledged."),
-		collectedByAge:      m.Counter("graves_removed_total", "Graves removed after their retention."),
-		collectedByAck:      m.Counter("graves_acknowledged_total", "Graves removed because their source has seen them."),
-		overQuota:           m.Counters("over_quota_total", "Specs and statuses refused because of a quota, by whose it is and what it bounds.", "of", "what"),
-		confirmedTombstones: m.Gauge("graves", "Confirmed deletions kept for their sources, at the last sweep."),
+		collected:           m.Counters("tombstones_collected_total", "Confirmed tombstones removed, by the reason: retention, or acknowledged by their source.", "reason"),
+		overQuota:           m.Counters("quota_rejections_total", "Specs and statuses rejected because of a quota, by its scope and the resource that it bounds.", "scope", "resource"),
+		confirmedTombstones: m.Gauge("confirmed_tombstones", "Confirmed tombstones kept for their sources, at the last collection."),
 	}
+	for _, reason := range []string{collectedByAge, collectedByAck} {
+		all.collected.WithLabelValues(reason) // exported from the start, with 0
+	}
+	return all
 }
 
 // refused counts what was over a quota, if it was.

@@ -154,7 +154,7 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	case store.OwnedByOther:
 		return request.Refused(transport.CodeDenied, codec.ExtResourceID,
 			fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
-			"use another resource id, or let an operator move the work with: hawser adopt")
+			"use another resource id, or let an operator move the work with: hawser transfer work")
 	case store.NameTaken:
 		return request.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
 			fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster), "choose another name, or delete the other work first")

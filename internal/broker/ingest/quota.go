@@ -26,11 +26,11 @@ func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
 	e := &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: spaceDelay, Attribute: attribute,
 		Message: fmt.Sprintf("no room: source %s may have %d %s", env.Source, x.Limit, what),
-		Hint:    "delete some, or have the quota of the source raised in the broker's configuration; hawser get limits shows it",
+		Hint:    "delete some, or have the quota of the source raised in the broker's configuration; hawser get quotas shows it",
 	}
 	if x.Of == quota.Cluster {
 		e.Message = fmt.Sprintf("no room: cluster %s may have %d %s, of all sources together", env.Cluster, x.Limit, what)
-		e.Hint = "delete some, or have clusterQuota raised in the broker's configuration; hawser get limits shows it"
+		e.Hint = "delete some, or have clusterQuota raised in the broker's configuration; hawser get quotas shows it"
 	}
 	return e
 }

@@ -128,7 +128,7 @@ func (g *tombstoneGC) removeBatch(ctx context.Context, owner store.Scope, revisi
 			removed++
 		}
 	}
-	g.metrics.collectedByAck.Add(float64(removed))
+	g.metrics.collected.WithLabelValues(collectedByAck).Add(float64(removed))
 	return len(keys) == partOps && removed > 0, nil
 }
 
@@ -159,7 +159,7 @@ func (g *tombstoneGC) collect(ctx context.Context, before time.Time) error {
 	}
 	if len(ops) > 0 {
 		outcomes, err := g.commits.commit(ctx, itself, nil, ops...)
-		g.metrics.collectedByAge.Add(float64(len(outcomes)))
+		g.metrics.collected.WithLabelValues(collectedByAge).Add(float64(len(outcomes)))
 		if err != nil {
 			return err
 		}

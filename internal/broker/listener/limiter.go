@@ -83,7 +83,7 @@ const (
 	fullAddress = "address"
 	failed      = "failed"
 	notYetValid = "not_yet_valid"
-	noMemory    = "strangers"
+	noMemory    = "unidentified_limit"
 )
 
 // arrive counts a connection that was just accepted; the result is why it is

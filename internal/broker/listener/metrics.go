@@ -17,10 +17,10 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
-	meter := telemetry.NewMeter(r, "hawser_port_")
+	meter := telemetry.NewMeter(r, "hawser_listener_")
 	return metrics{
-		refusedHandshakes: meter.Counters("refused_handshakes_total", "Connections that ended before they could make a call.", "reason"),
-		refusedCalls:      meter.Counters("refused_calls_total", "Calls refused, by their headers or for what they are about.", "reason", "code"),
+		refusedHandshakes: meter.Counters("rejected_handshakes_total", "Connections that ended before they could make a call.", "reason"),
+		refusedCalls:      meter.Counters("rejected_calls_total", "Calls rejected, by their headers or for what they are about.", "reason", "code"),
 		endedConnections:  meter.Counters("ended_connections_total", "Connections that the broker ended.", "reason"),
 		calls:             meter.Counters("calls_total", "Calls that were let in.", "role", "transport"),
 		received:          meter.Counters("received_bytes_total", "Bytes received on connections, after TLS.", "role", "transport"),
@@ -37,13 +37,13 @@ func (m metrics) of(r identity.Role, t Transport) (calls, received, sent prometh
 // show adds what is asked for when somebody looks.
 func (p *Port) show(r prometheus.Registerer) {
 	g := p.limiter
-	meter := telemetry.NewMeter(r, "hawser_port_")
-	meter.Shown("body_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
+	meter := telemetry.NewMeter(r, "hawser_listener_")
+	meter.Shown("inflight_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
 		return float64(g.usage().Bodies)
 	})
-	const name, help = "certificate_end_timestamp_seconds", "When the first certificate ends: of the clients that are connected, if it is in the last tenth of its life, and the port's own; 0 without one."
-	meter.Shown(name, help, prometheus.Labels{"of": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
-	meter.Shown(name, help, prometheus.Labels{"of": "broker"}, func() float64 {
+	const name, help = "certificate_not_after_timestamp_seconds", "When the first certificate expires, in Unix time: of the clients that are connected, if it is in the last tenth of its life, and the port's own; 0 without one."
+	meter.Shown(name, help, prometheus.Labels{"kind": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
+	meter.Shown(name, help, prometheus.Labels{"kind": "broker"}, func() float64 {
 		if p.files == nil {
 			return 0
 		}

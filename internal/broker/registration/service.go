@@ -194,7 +194,7 @@ type metrics struct {
 }
 
 func newMetrics(m telemetry.Meter, r *Service) *metrics {
-	m.Shown("registration_source", "1 while the source that serves registration is connected, else 0.", nil, func() float64 {
+	m.Shown("registration_source_connected", "1 while the source that serves registration is connected, else 0.", nil, func() float64 {
 		if r.source.Load() == nil {
 			return 0
 		}

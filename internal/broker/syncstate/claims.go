@@ -61,17 +61,17 @@ func New(cfg *settings.Config) *State {
 		Slots: slots,
 		Sources: &Sources{
 			cfg: cfg, slots: slots, all: map[store.Scope]*source{},
-			synced: m.Counters("compared_clusters_total", "Clusters that sources finished comparing by result.", "result"),
+			synced: m.Counters("synced_clusters_total", "Clusters that sources finished comparing by result.", "result"),
 		},
 		Lists: &Lists{
 			cfg: cfg, budget: bytebudget.NewBudget(cfg.QueueBytes), byScope: map[store.Scope][]*List{},
-			orphans: m.Counter("orphans_total", "Works that agents listed and no record explains."),
-			newer:   m.Counter("newer_versions_total", "Works that agents listed in a newer version than the broker's."),
+			orphans: m.Counter("orphan_works_total", "Works that agents listed and no record explains."),
+			newer:   m.Counter("ahead_works_total", "Works that agents listed in a newer version than the broker's."),
 		},
 		Deletions: &Deletions{cfg: cfg, repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*offlineChanges{}},
 		Names: &Names{
 			cfg: cfg, quarantined: map[store.Scope]quarantinedCluster{},
-			refused: m.Counter("refused_clusters_total", "Agents refused because another cluster is known under their name."),
+			refused: m.Counter("rejected_clusters_total", "Agents rejected because another cluster is known under their name."),
 		},
 	}
 	m.Shown("withheld_deletions", "Deletions that sources withhold until an operator approves.", nil, func() float64 {

@@ -148,5 +148,5 @@ func (n *Names) findings(scope store.Scope) []Discrepancy {
 // anotherCluster is the answer to an agent whose name is another cluster's.
 func anotherCluster(name string) *transport.Error {
 	return request.Refused(transport.CodeDenied, "", "another cluster is known under the name "+name,
-		"if it was replaced for good, an operator runs: hawser forget cluster "+name)
+		"if it was replaced for good, an operator runs: hawser unbind cluster "+name)
 }

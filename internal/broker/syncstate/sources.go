@@ -457,7 +457,7 @@ func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscrip
 		st.clusters = append(st.clusters, w)
 	}
 	for _, w := range st.clusters {
-		result := "compared"
+		result := "synced"
 		if w.withheld {
 			result = "withheld"
 		}

@@ -87,9 +87,9 @@ func New(o Options) (*Tokens, error) {
 	}
 	t := &Tokens{o: o, slots: make(chan struct{}, reviewsPerSecond), known: map[[sha256.Size]byte]*entry{}, shares: map[netip.Prefix]*fair.Bucket{}}
 	t.ctx, t.end = context.WithCancel(context.Background())
-	meter := telemetry.NewMeter(o.Registry, "hawser_tokens_")
-	t.reviews = meter.Counters("reviews_total", "Questions to the hub about tokens.", "result")
-	meter.Shown("known", "Tokens of which is known what the hub said.", nil, func() float64 {
+	meter := telemetry.NewMeter(o.Registry, "hawser_broker_")
+	t.reviews = meter.Counters("token_reviews_total", "Questions to the hub about tokens.", "result")
+	meter.Shown("token_cache_entries", "Tokens of which is known what the hub said.", nil, func() float64 {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return float64(len(t.known))

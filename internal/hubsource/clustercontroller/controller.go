@@ -84,7 +84,7 @@ func New(cfg Config) (*Controller, error) {
 		if _, err := cfg.Signer.read(); err != nil && cfg.Mode == On {
 			return nil, fmt.Errorf("the CA that signs clusters: %w", err)
 		}
-		if err := cfg.Registerer.Register(remainingSeconds{cfg.Signer.read}); err != nil {
+		if err := cfg.Registerer.Register(notAfterCollector{cfg.Signer.read}); err != nil {
 			return nil, err
 		}
 	}

@@ -1,8 +1,6 @@
 package clustercontroller
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/kubeerror"
@@ -26,9 +24,9 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) metrics {
 	m := telemetry.NewMeter(r, metricPrefix)
 	all := metrics{
-		active:   m.Gauge("membership_active", "1 while this replica looks after the members of the hub."),
+		active:   m.Gauge("registration_controllers_active", "1 while this replica looks after the members of the hub."),
 		csrs:     m.Counters("csrs_total", "CertificateSigningRequests of clusters, by what became of them.", "decision"),
-		requests: m.Counters("membership_requests_total", "Requests to the hub about its members besides the informers', by operation and result.", "operation", "result"),
+		requests: m.Counters("registration_controllers_requests_total", "Requests to the hub about its members besides the informers', by operation and result.", "operation", "result"),
 	}
 	for _, decision := range []string{string(approve), string(deny), string(drop), signed, failed} {
 		all.csrs.WithLabelValues(decision) // so that it can be seen to rise
@@ -42,19 +40,18 @@ func (m metrics) did(operation string, err error) error {
 	return err
 }
 
-// remainingSeconds exports how long the CA that signs is still valid. There is no value while
-// it cannot be read.
-type remainingSeconds struct{ read func() (authority, error) }
+// notAfterCollector exports when the CA that signs expires. There is no value while it cannot be read.
+type notAfterCollector struct{ read func() (authority, error) }
 
-var descRemaining = prometheus.NewDesc(metricPrefix+"signer_remaining_seconds",
-	"Time until the CA ends that signs the certificates of clusters; below 0 when it has ended.", nil, nil)
+var descNotAfter = prometheus.NewDesc(metricPrefix+"signer_not_after_timestamp_seconds",
+	"When the CA that signs the certificates of clusters expires, in Unix time.", nil, nil)
 
 // Describe implements prometheus.Collector.
-func (r remainingSeconds) Describe(to chan<- *prometheus.Desc) { to <- descRemaining }
+func (r notAfterCollector) Describe(to chan<- *prometheus.Desc) { to <- descNotAfter }
 
 // Collect implements prometheus.Collector.
-func (r remainingSeconds) Collect(to chan<- prometheus.Metric) {
+func (r notAfterCollector) Collect(to chan<- prometheus.Metric) {
 	if a, err := r.read(); err == nil {
-		to <- prometheus.MustNewConstMetric(descRemaining, prometheus.GaugeValue, time.Until(a.cert.NotAfter).Seconds())
+		to <- prometheus.MustNewConstMetric(descNotAfter, prometheus.GaugeValue, float64(a.cert.NotAfter.Unix()))
 	}
 }

@@ -32,13 +32,13 @@ const (
 	// ReasonTooLarge: the work can never be sent.
 	ReasonTooLarge = "TooLarge"
 	// ReasonNameConflict: another source owns a work of this name on the cluster.
-	ReasonNameConflict = "NameTaken"
-	// ReasonRefused: the broker does not take this work.
-	ReasonRefused = "Refused"
+	ReasonNameConflict = "NameConflict"
+	// ReasonRejected: the broker does not take this work.
+	ReasonRejected = "Rejected"
 	// ReasonVersionConflict: the broker holds a newer version of the work.
-	ReasonVersionConflict = "Stale"
+	ReasonVersionConflict = "VersionConflict"
 	// ReasonQuotaExceeded: the hub, or the cluster, has as much as it may have in the broker.
-	ReasonQuotaExceeded = "OverQuota"
+	ReasonQuotaExceeded = "QuotaExceeded"
 	// ReasonBrokerFull: the broker has no room on its disk, whoever asks.
 	ReasonBrokerFull = "BrokerFull"
 	// ReasonStatusRejected: the hub does not take the cluster's report.
@@ -47,13 +47,13 @@ const (
 	ReasonStatusTooLarge = "StatusTooLarge"
 	// ReasonAgentDisconnected: nobody knows whether the cluster has this version, and its agent
 	// says nothing.
-	ReasonAgentDisconnected = "AgentNotHeard"
+	ReasonAgentDisconnected = "AgentDisconnected"
 	// ReasonAgentNeverConnected: no agent ever came for the cluster.
-	ReasonAgentNeverConnected = "ClusterUnknown"
+	ReasonAgentNeverConnected = "AgentNeverConnected"
 )
 
 // Reasons lists them for the metric.
-var Reasons = []string{ReasonTooLarge, ReasonNameConflict, ReasonRefused, ReasonQuotaExceeded, ReasonBrokerFull, ReasonVersionConflict, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentDisconnected, ReasonAgentNeverConnected}
+var Reasons = []string{ReasonTooLarge, ReasonNameConflict, ReasonRejected, ReasonQuotaExceeded, ReasonBrokerFull, ReasonVersionConflict, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentDisconnected, ReasonAgentNeverConnected}
 
 // longestMessage keeps a condition readable, whatever a peer's error says.
 const longestMessage = 1024
@@ -114,7 +114,7 @@ func disconnectedProblem(o *workv1.ManifestWork, since time.Time, ever bool) *pr
 
 // offline is the same behind a broker that keeps works, and says that no agent is connected.
 func offline(o *workv1.ManifestWork, c codec.DisconnectedCluster) *problem {
-	end := howToEnd(o, fmt.Sprintf("hawser forget work %s %s", o.Namespace, o.Name))
+	end := howToEnd(o, fmt.Sprintf("hawser force-delete work %s %s", o.Namespace, o.Name))
 	if c.NeverConnected && c.Reason == "" {
 		return newProblem(o, ReasonAgentNeverConnected, fmt.Sprintf(
 			"no agent of cluster %q has ever come to the broker: is the namespace misspelt? Else start its agent; the broker keeps the work for it", o.Namespace)+end)
@@ -154,9 +154,9 @@ func refusal(o *workv1.ManifestWork, err error) *problem {
 		return newProblem(o, ReasonNameConflict, fmt.Sprintf(
 			"another source owns a work named %q on cluster %q: give this one another name, or have the other one deleted: %s", o.Name, o.Namespace, messageOf(err)))
 	case e.Code == transport.CodeDenied:
-		return newProblem(o, ReasonRefused, "the broker does not allow this hub to deliver the work: check the source id and its certificate: "+messageOf(err))
+		return newProblem(o, ReasonRejected, "the broker does not allow this hub to deliver the work: check the source id and its certificate: "+messageOf(err))
 	default:
-		return newProblem(o, ReasonRefused, "the broker refused the work, it is tried again when the work changes: "+messageOf(err))
+		return newProblem(o, ReasonRejected, "the broker refused the work, it is tried again when the work changes: "+messageOf(err))
 	}
 }
 

@@ -269,7 +269,7 @@ func (Get) Operation() string { return "get" }
 func (List) Operation() string { return "list" }
 
 // Operation implements [Effect].
-func (ReadHubPosition) Operation() string { return "locate" }
+func (ReadHubPosition) Operation() string { return "read_position" }
 
 // Operation implements [Effect].
 func (Save) Operation() string { return "save" }
@@ -290,13 +290,13 @@ func (Withhold) Operation() string { return "withhold" }
 func (Release) Operation() string { return "release" }
 
 // Operation implements [Effect].
-func (RequestStatuses) Operation() string { return "ask" }
+func (RequestStatuses) Operation() string { return "request_statuses" }
 
 // Operation implements [Effect].
 func (RequestInventory) Operation() string { return "inventory" }
 
 // Operation implements [Effect].
-func (SendSyncReport) Operation() string { return "compared" }
+func (SendSyncReport) Operation() string { return "sync_report" }
 
 // Operation implements [Effect].
 func (SendAck) Operation() string { return "ack" }
@@ -305,7 +305,7 @@ func (SendAck) Operation() string { return "ack" }
 func (EndSubscription) Operation() string { return "end_subscription" }
 
 // Operation implements [Effect].
-func (BeginHubEpoch) Operation() string { return "begin_life" }
+func (BeginHubEpoch) Operation() string { return "begin_epoch" }
 
 // Events implements [ForBroker].
 func (p Publish) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {

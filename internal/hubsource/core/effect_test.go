@@ -40,10 +40,10 @@ func TestEvents_CarryTheirNumbers(t *testing.T) {
 	for _, order := range []uint64{0, 7} {
 		r := codec.InventoryRecord{Cluster: "cluster1", ResourceID: "u", Name: "w", Version: 1, Revision: 5}
 		for name, effect := range map[string]ForBroker{
-			"publish":  Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Fence: order},
-			"delete":   Delete{Record: r, Fence: order},
-			"release":  Release{Cluster: "cluster1", Fence: order},
-			"compared": SendSyncReport{Fence: order},
+			"publish":     Publish{Work: newWork("w", 1), Action: codec.UpdateRequest, Fence: order},
+			"delete":      Delete{Record: r, Fence: order},
+			"release":     Release{Cluster: "cluster1", Fence: order},
+			"sync_report": SendSyncReport{Fence: order},
 		} {
 			e, err := eventOf(effect, newID, now)
 			if err != nil {

@@ -80,7 +80,7 @@ func TestStatelessBroker_CountsAgentsByLastSeen(t *testing.T) {
 	}
 	want(sessionfence.Agent{Kind: "unknown", LastSeen: "never"})
 	f.core.Report(report(newWork("a", 3), 1, applied(3)))
-	want(sessionfence.Agent{Kind: "stock", LastSeen: "5m"})
+	want(sessionfence.Agent{Kind: "ocm", LastSeen: "5m"})
 	f.ours("cluster1")
 	for _, c := range []struct {
 		after    time.Duration
@@ -322,7 +322,7 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	}
 	reports("uid-waiting", ReasonAgentDisconnected, `no agent of cluster "cluster1" is connected to the broker since 2026-05-04 12:00:00 UTC`)
 	f.now = f.now.Add(time.Second)
-	reports("uid-going", ReasonAgentDisconnected, "hawser forget work cluster1 going")
+	reports("uid-going", ReasonAgentDisconnected, "hawser force-delete work cluster1 going")
 	f.idle(HubQueue, "uid-done")
 
 	// Not while hub-source is away, nor before the broker has told again.

@@ -174,8 +174,8 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 	}{
 		{transport.CodeTooLarge, ReasonTooLarge, "split", false},
 		{transport.CodeAlreadyExists, ReasonNameConflict, "another name", true},
-		{transport.CodeDenied, ReasonRefused, "source id", true},
-		{transport.CodeInvalid, ReasonRefused, "when the work changes", false},
+		{transport.CodeDenied, ReasonRejected, "source id", true},
+		{transport.CodeInvalid, ReasonRejected, "when the work changes", false},
 	} {
 		t.Run(c.code.String(), func(t *testing.T) {
 			f := newFixture(t, true)
@@ -359,7 +359,7 @@ func TestCore_NeverPublishesAnOversizedWork(t *testing.T) {
 func TestCore_KeepsDeliveredOfAnEarlierProcessUntilItKnows(t *testing.T) {
 	f := newFixture(t, true)
 	status := applied(1)
-	status.Conditions = withDelivered(status.Conditions, nil, deliveryProblems{spec: &problem{reason: ReasonRefused}}, applied(1).Conditions[0].LastTransitionTime)
+	status.Conditions = withDelivered(status.Conditions, nil, deliveryProblems{spec: &problem{reason: ReasonRejected}}, applied(1).Conditions[0].LastTransitionTime)
 	f.seen(newWork("w", 1, withStatus(status)))
 	f.idle(HubQueue, "uid-w")
 	f.connect()

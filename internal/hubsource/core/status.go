@@ -56,10 +56,10 @@ const (
 	Ignored ReportResult = "ignored"
 	// UnexpectedDeletion: it says that a work is deleted which the hub does not delete;
 	// told once per work, then Ignored.
-	UnexpectedDeletion ReportResult = "not_deleting"
+	UnexpectedDeletion ReportResult = "unexpected_deletion"
 	// PreviousSession: it was said to an earlier session of this source, or in an earlier one of the
 	// agent. It is asked for again.
-	PreviousSession ReportResult = "void"
+	PreviousSession ReportResult = "previous_session"
 	// Foreign: it is about another source's work, or one of another cluster.
 	Foreign ReportResult = "foreign"
 	// Incomparable: its sequence id cannot be ordered; it is dropped.

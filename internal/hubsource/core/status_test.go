@@ -256,7 +256,7 @@ func TestCore_KeepsDeliveredWhenItMergesAReport(t *testing.T) {
 	if diff := cmp.Diff([]string{"Available", "Applied", ConditionDelivered}, types); diff != "" {
 		t.Errorf("conditions differ (-want +got):\n%s", diff)
 	}
-	if d := delivered(e.Status); d.Reason != ReasonRefused || !d.LastTransitionTime.Equal(&since) {
+	if d := delivered(e.Status); d.Reason != ReasonRejected || !d.LastTransitionTime.Equal(&since) {
 		t.Errorf("Delivered is %+v, want the one since %s", d, since)
 	}
 }

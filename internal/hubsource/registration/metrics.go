@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-const metricPrefix = "hawser_hub_registration_"
+const metricPrefix = "hawser_hubsource_registration_"
 
 // metrics are those of a [Server]; docs/metrics.md describes them, and a test compares the two.
 type metrics struct {
@@ -31,11 +31,11 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			return float64(read())
 		})
 	}
-	shown("queue_requests", "Requests that wait for a worker.", func() int { return s.requests.queue.Len() })
-	shown("queue_objects", "Objects that changed and are not published yet.", func() int { return len(s.changes.order) })
-	shown("queue_leases", "Leases that were renewed and are to be written.", func() int { return len(s.renewals.due) })
-	shown("waiting_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[requester{}].clusters })
-	shown("waiting_csrs", "CertificateSigningRequests of clusters that nobody decided about.", func() int { return s.undecided.all })
+	shown("queued_requests", "Requests that wait for a worker.", func() int { return s.requests.queue.Len() })
+	shown("queued_objects", "Objects that changed and are not published yet.", func() int { return len(s.changes.order) })
+	shown("queued_leases", "Leases that were renewed and are to be written.", func() int { return len(s.renewals.due) })
+	shown("pending_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[requester{}].clusters })
+	shown("pending_csrs", "CertificateSigningRequests of clusters that nobody decided about.", func() int { return s.undecided.all })
 	return &metrics{
 		requests:  m.Counters("requests_total", "Requests of agents and reviews of tokens, by what they are about and by what the hub said.", "type", "result"),
 		took:      m.Waits("request_duration_seconds", "Time from when a request came from the broker until its answer was known."),

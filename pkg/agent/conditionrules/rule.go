@@ -48,7 +48,7 @@ type Outcome struct {
 
 // protected are the conditions that agent and hub set themselves.
 var protected = []string{
-	workv1.ManifestApplied, workv1.ManifestAvailable, "StatusFeedbackSynced", workv1.WorkDeleting, "Deleted", "Delivered", "Journaled", "Contested", "StatusTruncated", TypeRulesValid,
+	workv1.ManifestApplied, workv1.ManifestAvailable, "StatusFeedbackSynced", workv1.WorkDeleting, "Deleted", "Delivered", "PersistFailed", "Contested", "StatusTruncated", TypeRulesValid,
 }
 
 // Types returns the conditions that rules may yield: each type once, and in

@@ -23,7 +23,7 @@ const TypeStatusTruncated = "StatusTruncated"
 // whose values are left out.
 const (
 	ReasonStatusTooLarge  = "StatusTooLarge"
-	ReasonFeedbackLeftOut = "StatusFeedbackLeftOut"
+	ReasonFeedbackLeftOut = "StatusFeedbackDropped"
 )
 
 // formatTruncated says what is left out; the numbers are of manifests.

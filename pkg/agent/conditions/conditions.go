@@ -36,7 +36,7 @@ const (
 	ReasonWorkDeleting           = "WorkDeleting"
 	// ReasonDeletionWaits is in its place while something keeps the objects of a deleted work, and
 	// the message says what.
-	ReasonDeletionWaits = "WorkDeletionWaits"
+	ReasonDeletionWaits = "WorkDeletionBlocked"
 )
 
 // The texts, which tools compare literally. What a work says of what failed is not one of them:

@@ -21,7 +21,7 @@ func TestLapsed_AddsOneConditionAndTouchesNothing(t *testing.T) {
 	l := conditions.PersistError{Reason: "StateDirectoryFull", Err: errors.New("no room"), Since: since}
 	got := conditions.Lapsed(before, 3, l)
 	want := metav1.Condition{
-		Type: "Journaled", Status: metav1.ConditionFalse, Reason: "StateDirectoryFull", ObservedGeneration: 3,
+		Type: "PersistFailed", Status: metav1.ConditionTrue, Reason: "StateDirectoryFull", ObservedGeneration: 3,
 		LastTransitionTime: metav1.NewTime(since.Truncate(time.Second)),
 		Message:            "What the work says now is applied, but the agent could not store it: no room. If the agent restarts while it is cut off, it does not know it.",
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // TypePersistFailed is the condition of a work that is not in the agent's state
-// directory as it should be. It is only there while it is False.
-const TypePersistFailed = "Journaled"
+// directory as it should be. It is only there while it is True.
+const TypePersistFailed = "PersistFailed"
 
 // PersistError is why a work is not in the state directory.
 type PersistError struct {
@@ -21,14 +21,14 @@ type PersistError struct {
 	Since  time.Time
 }
 
-const formatJournaled = "What the work says now is applied, but the agent could not store it: %v. If the agent restarts while it is cut off, it does not know it."
+const formatPersistFailed = "What the work says now is applied, but the agent could not store it: %v. If the agent restarts while it is cut off, it does not know it."
 
 // Lapsed returns the status with the condition about a lapse; nothing else
 // differs, and status is not modified.
 func Lapsed(status workv1.ManifestWorkStatus, generation int64, l PersistError) workv1.ManifestWorkStatus {
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: TypePersistFailed, Status: metav1.ConditionFalse, Reason: l.Reason, Message: format(formatJournaled, l.Err),
+		Type: TypePersistFailed, Status: metav1.ConditionTrue, Reason: l.Reason, Message: format(formatPersistFailed, l.Err),
 		ObservedGeneration: generation, LastTransitionTime: stamp(l.Since),
 	})
 	return status

@@ -10,14 +10,14 @@ import (
 )
 
 // TypeReconcileSlow is the condition of a work that the agent cannot bring in line in a
-// reasonable time. It is only there while it is False.
-const TypeReconcileSlow = "InTime"
+// reasonable time. It is only there while it is True.
+const TypeReconcileSlow = "ReconcileSlow"
 
 // ReasonTakesLong is its reason.
-const ReasonTakesLong = "TakesLong"
+const ReasonTakesLong = "ReconcileTakesLong"
 
 // ReasonRemovalWaits is its reason where objects that the work has no more do not go.
-const ReasonRemovalWaits = "RemovalWaits"
+const ReasonRemovalWaits = "RemovalBlocked"
 
 // Late returns the status with the condition that the agent works on it since that time;
 // waits is the request that it waits for, "" if there is none. Nothing else differs, and status
@@ -27,19 +27,19 @@ func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, w
 	if waits != "" {
 		message += " It waits for the cluster to answer: " + waits
 	}
-	return notInTime(status, generation, since, ReasonTakesLong, cut(message))
+	return reconcileSlow(status, generation, since, ReasonTakesLong, cut(message))
 }
 
 // RemovalWaits returns the status with the condition that objects that have to go do not since that
 // time; why says what keeps them. Nothing else differs, and status is not modified.
 func RemovalWaits(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
-	return notInTime(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))
+	return reconcileSlow(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))
 }
 
-func notInTime(status workv1.ManifestWorkStatus, generation int64, since time.Time, reason, message string) workv1.ManifestWorkStatus {
+func reconcileSlow(status workv1.ManifestWorkStatus, generation int64, since time.Time, reason, message string) workv1.ManifestWorkStatus {
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: TypeReconcileSlow, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		Type: TypeReconcileSlow, Status: metav1.ConditionTrue, Reason: reason, Message: message,
 		ObservedGeneration: generation, LastTransitionTime: stamp(since),
 	})
 	return status

@@ -72,7 +72,7 @@ func (e *RefusedError) Error() string {
 	c, by := e.Claim, e.By
 	if c.Identity != by.Identity {
 		return fmt.Sprintf("hub identity %q is not used: what broker %s has for cluster %s was applied under identity %q, and would stay on the cluster for ever; "+
-			"start the agent with --hub-identity=%s, or hand the objects over with: hawser move %s %s",
+			"start the agent with --hub-identity=%s, or hand the objects over with: hawser hub-identity transfer %s %s",
 			by.Identity, by.Broker, by.Cluster, c.Identity, c.Identity, quote(c.Identity), quote(by.Identity))
 	}
 	why := "it is neither at that address nor has it the same store"
@@ -80,7 +80,7 @@ func (e *RefusedError) Error() string {
 		why = "its certificate was verified by another CA"
 	}
 	return fmt.Sprintf("hub identity %q belongs to broker %s on this cluster, and broker %s is not known to be the same: %s; nothing is applied or deleted. "+
-		"If it is another hub, give its agent another --hub-identity; if it is to have the objects, hand them over with: hawser move %s %s",
+		"If it is another hub, give its agent another --hub-identity; if it is to have the objects, hand them over with: hawser hub-identity transfer %s %s",
 		by.Identity, c.Broker, by.Broker, why, quote(by.Identity), quote(by.Identity))
 }
 

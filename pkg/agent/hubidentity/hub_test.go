@@ -67,7 +67,7 @@ func TestClaims_Decide(t *testing.T) {
 				return
 			}
 			var refused *RefusedError
-			if !errors.As(err, &refused) || !changed || refused.Claim.Identity != c.against || !strings.Contains(err.Error(), "hawser move") {
+			if !errors.As(err, &refused) || !changed || refused.Claim.Identity != c.against || !strings.Contains(err.Error(), "hawser hub-identity transfer") {
 				t.Fatalf("got %+v, %t, %v", next, changed, err)
 			}
 			stands := next[appliedwork.HubHash(c.against)]

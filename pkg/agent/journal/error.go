@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Reasons of the condition Journaled; see Reason.
+// Reasons of the condition PersistFailed; see Reason.
 const (
 	// ReasonFull: the file system, or the quota, has no room.
 	ReasonFull = "StateDirectoryFull"

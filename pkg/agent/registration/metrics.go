@@ -1,8 +1,6 @@
 package registration
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -15,9 +13,9 @@ type metrics struct {
 func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics, error) {
 	m := &metrics{
 		issued: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_registration_certificates_total", Help: "Client certificates that were taken into use, the one in the Secret at the start included."}),
+			Name: "hawser_agent_registration_certificates_total", Help: "Client certificates that were taken into use, the one in the Secret at the start included."}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_registration_requests_total", Help: "What the agent asked its hub for, by what it was and whether the hub did it."}, []string{"what", "result"}),
+			Name: "hawser_agent_registration_requests_total", Help: "What the agent asked its hub for, by what it was and whether the hub did it."}, []string{"resource", "result"}),
 	}
 	for w := range whats {
 		for _, result := range []string{"done", "failed"} {
@@ -28,27 +26,27 @@ func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics
 		return m, nil
 	}
 	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "hawser_registration_waiting", Help: "1 while the cluster is not part of the fleet: /readyz says what it waits for."}, func() float64 {
+		Name: "hawser_agent_registration_pending", Help: "1 while the cluster is not part of the fleet: /readyz says what it waits for."}, func() float64 {
 		if state().Waits != nil {
 			return 1
 		}
 		return 0
 	})
-	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "hawser_registration_certificate_remaining_seconds", Help: "Time until the client certificate that the hub issued ends, below 0 when it has ended; 0 without one."}, func() float64 {
+	notAfter := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "hawser_agent_registration_certificate_not_after_timestamp_seconds", Help: "When the client certificate that the hub issued expires, in Unix time; 0 without one."}, func() float64 {
 		if own := state().Credential; own != nil {
-			return time.Until(own.NotAfter).Seconds()
+			return float64(own.NotAfter.Unix())
 		}
 		return 0
 	})
 	lifetime := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "hawser_registration_certificate_life_seconds", Help: "For how long that certificate was made; 0 without one."}, func() float64 {
+		Name: "hawser_agent_registration_certificate_lifetime_seconds", Help: "For how long that certificate was made; 0 without one."}, func() float64 {
 		if own := state().Credential; own != nil {
 			return own.NotAfter.Sub(own.NotBefore).Seconds()
 		}
 		return 0
 	})
-	for _, c := range []prometheus.Collector{m.issued, m.requests, waiting, remaining, lifetime} {
+	for _, c := range []prometheus.Collector{m.issued, m.requests, waiting, notAfter, lifetime} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}

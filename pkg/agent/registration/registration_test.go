@@ -560,7 +560,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 			t.Errorf("docs/metrics.md has no row %s", row)
 		}
 	}
-	if n := strings.Count(string(doc), "| `hawser_registration_"); n != len(families) {
+	if n := strings.Count(string(doc), "| `hawser_agent_registration_"); n != len(families) {
 		t.Errorf("docs/metrics.md has %d rows of a registration, there are %d metrics", n, len(families))
 	}
 }

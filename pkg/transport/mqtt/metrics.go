@@ -30,7 +30,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "hawser_mqtt_dropped_total", Help: "Messages of the MQTT broker that were acknowledged and not used, by reason.",
 		}, []string{"reason"}),
 		noSubscribers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_mqtt_unheard_total", Help: "Published messages of which the MQTT broker said that nobody has subscribed to them.",
+			Name: "hawser_mqtt_no_subscriber_total", Help: "Published messages of which the MQTT broker said that nobody has subscribed to them.",
 		}),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_mqtt_takeovers_total", Help: "Connections that another client with the same client id has ended, or may have.",

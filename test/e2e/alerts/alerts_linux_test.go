@@ -37,7 +37,7 @@ func TestAlerts_FireAndClear(t *testing.T) {
 		begin, mend func(t *testing.T)
 	}{
 		{
-			"dead broker", []string{"HawserBrokerDown", "HawserHubSourceCutOff", "HawserAgentCutOff"},
+			"dead broker", []string{"HawserBrokerDown", "HawserHubSourceDisconnected", "HawserAgentDisconnected"},
 			func(*testing.T) { broker.Kill() },
 			func(t *testing.T) { must(t, broker.Start(t.Context())) },
 		},
@@ -47,7 +47,7 @@ func TestAlerts_FireAndClear(t *testing.T) {
 			func(t *testing.T) { must(t, agent.Start(t.Context())) },
 		},
 		{
-			"certificate near its end", []string{"HawserCertificateEndsSoon", "HawserCertificateEnds", "HawserClientCertificateEndsSoon"},
+			"certificate near its end", []string{"HawserCertificateExpiresSoon", "HawserCertificateExpired", "HawserClientCertificateExpiresSoon"},
 			func(t *testing.T) { certify(t, time.Hour) },
 			func(t *testing.T) { certify(t, 20*24*time.Hour) },
 		},

@@ -342,7 +342,7 @@ func reportsToKubectl(h *hub) {
 		return strings.Split(strings.TrimSpace(h.Kubectl(append([]string{"-n", cluster, "get", "manifestworks", "told"}, args...)...)), "\n")
 	}
 	got := lines()
-	if d := cmp.Diff("NAME APPLIED AVAILABLE DELIVERED GENERATION OBSERVED CHANGED AGE", strings.Join(strings.Fields(got[0]), " ")); d != "" {
+	if d := cmp.Diff("NAME APPLIED AVAILABLE DELIVERED GENERATION OBSERVED STATUS UPDATED AGE", strings.Join(strings.Fields(got[0]), " ")); d != "" {
 		h.Error(d)
 	}
 	if row := strings.Fields(got[1]); len(row) != 7 || !cmp.Equal(row[:5], []string{"told", "True", "True", "1", "1"}) || !strings.HasSuffix(row[5], "s") {

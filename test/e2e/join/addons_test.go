@@ -70,7 +70,7 @@ func (w *world) addOns(broker string) {
 	w.bindsNoOtherRole()
 	m.events()
 
-	w.run(filepath.Join(w.bin, "hawser"), "deny", "cluster", "cluster1", "--context", "hub")
+	w.run(filepath.Join(w.bin, "hawser"), "reject", "cluster", "cluster1", "--context", "hub")
 	harness.Eventually(w.T, func(ctx context.Context) error {
 		_, err := kube.RbacV1().RoleBindings("cluster1").Get(ctx, tokensRole, metav1.GetOptions{})
 		return harness.Absent(err, "RoleBinding "+tokensRole)

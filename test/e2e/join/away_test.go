@@ -38,11 +38,11 @@ func TestJoin_ClusterAway(t *testing.T) {
 	if err := s.hub.WorkV1().ManifestWorks("cluster1").Delete(s.Context(), "goes", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.row(`^cluster1 +Offline .* 2 +0 +2 +1 +\d+s .* no agent for \d+s, 2 works wait for it: check that it runs`, get)
-	s.row(`^cluster1 +stays +\S+ +Live +1 +1 +Unknown +- +the cluster is Offline since 20\S+Z; last known: A`, works)
-	s.row(`^cluster1 +changes +\S+ +Live +2 +1 +Unknown +- +the cluster is Offline since 20\S+Z; last known: A`, works)
-	s.row(`^cluster1 +goes +\S+ +Deleting .* the cluster is Offline since 20\S+Z$`, works)
-	if out := s.hawser(append(works, "stays", "-o", "json")...); !strings.Contains(out, `"health": "Unknown"`) || !strings.Contains(out, `"message": "the cluster is Offline since 20`) {
+	s.row(`^cluster1 +Disconnected .* 2 +0 +2 +1 +\d+s .* no agent for \d+s, 2 works wait for it: check that it runs`, get)
+	s.row(`^cluster1 +stays +\S+ +Live +1 +1 +Unknown +- +the cluster is Disconnected since 20\S+Z; last known: A`, works)
+	s.row(`^cluster1 +changes +\S+ +Live +2 +1 +Unknown +- +the cluster is Disconnected since 20\S+Z; last known: A`, works)
+	s.row(`^cluster1 +goes +\S+ +Deleting .* the cluster is Disconnected since 20\S+Z$`, works)
+	if out := s.hawser(append(works, "stays", "-o", "json")...); !strings.Contains(out, `"health": "Unknown"`) || !strings.Contains(out, `"message": "the cluster is Disconnected since 20`) {
 		t.Errorf("as JSON a work is %s", out)
 	}
 	s.eventuallyTrue("Available is Unknown", func() (bool, string) {

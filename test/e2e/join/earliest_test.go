@@ -230,7 +230,7 @@ func TestEarliest(t *testing.T) {
 
 	second, serial := s.steal(), s.serial()
 	open = second.stays(codec.SigningRequests)
-	s.hawser("deny", "cluster", "cluster1", "--context", "hub")
+	s.hawser("reject", "cluster", "cluster1", "--context", "hub")
 	second.ends(open)
 	second.out()
 	s.acceptRequest()

@@ -33,7 +33,7 @@ func TestJoin_TwoHubs(t *testing.T) {
 	s.arrives("of-the-second")
 	s.eventuallyTrue("both own what both want", func() (bool, string) { return s.owners("of-both") == 2, fmt.Sprint(s.owners("of-both")) })
 
-	second.hawser("deny", "cluster", "cluster1", "--context", "hub2")
+	second.hawser("reject", "cluster", "cluster1", "--context", "hub2")
 	s.apply("meanwhile")
 	s.arrives("meanwhile")
 	s.eventuallyTrue("it asks the second hub again", func() (bool, string) { return second.request("hub2") != "", "" })
@@ -83,8 +83,8 @@ func TestJoin_HubReplaced(t *testing.T) {
 		s.Error("the agent has its former certificate")
 	}
 	// Whose works are on the cluster the owner of the cluster decides.
-	s.wantWaits("hawser move " + s.at + " " + s.at)
-	s.hawser("move", "--kubeconfig", w.planes["cluster1"].KubeconfigPath, s.at, s.at)
+	s.wantWaits("hawser hub-identity transfer " + s.at + " " + s.at)
+	s.hawser("hub-identity", "transfer", "--kubeconfig", w.planes["cluster1"].KubeconfigPath, s.at, s.at)
 	hub2 := w.workClient("hub2")
 	for _, name := range []string{"of-the-next", "of-both"} {
 		s.applyOn(hub2, name)

@@ -61,8 +61,8 @@ func (s *stay) within(t *testing.T, run func(*stay)) {
 // deniedFirst: an agent says that it was denied and by whom, and one command lets it in after all.
 func (s *stay) deniedFirst() {
 	s.Helper()
-	s.hawser("deny", "cluster", "cluster1", "--context", "hub", "--reason", "nobody knows it")
-	s.wantWaits("is Denied: hawser deny refused this cluster: nobody knows it")
+	s.hawser("reject", "cluster", "cluster1", "--context", "hub", "--reason", "nobody knows it")
+	s.wantWaits("is Denied: hawser rejected this cluster: nobody knows it")
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.apply("let-in")
 	s.arrives("let-in")
@@ -225,7 +225,7 @@ func TestJoin_QuarantinesSecondClusterOfAName(t *testing.T) {
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.apply("before")
 	s.arrives("before")
-	s.hawser("deny", "cluster", "cluster1", "--context", "hub", "--reason", "under repair")
+	s.hawser("reject", "cluster", "cluster1", "--context", "hub", "--reason", "under repair")
 	s.wantWaits(approval)
 	key := s.quarantined("cluster1-stranger")
 	out := s.hawser("accept", "cluster1", "--context", "hub")

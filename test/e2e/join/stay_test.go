@@ -181,7 +181,7 @@ func (s *stay) acceptNamed() {
 func (s *stay) withdrawnAndGiven() {
 	s.Helper()
 	was, end := s.uid("begin"), s.ends()
-	s.hawser("deny", "cluster", "cluster1", "--context", "hub")
+	s.hawser("reject", "cluster", "cluster1", "--context", "hub")
 	s.wantWaits("not registered")
 	s.apply("not-accepted")
 	s.eventuallyTrue("the certificate has ended", func() (bool, string) { return time.Now().After(end), time.Until(end).String() })

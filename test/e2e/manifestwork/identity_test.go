@@ -95,10 +95,10 @@ func hawser(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// move runs hawser move as the owner of the cluster.
+// move runs hawser hub-identity transfer as the owner of the cluster.
 func move(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	return hawser(t, append([]string{"move", "--kubeconfig", shared.Clusters[cluster].KubeconfigPath, "--namespace", "hawser"}, args...)...)
+	return hawser(t, append([]string{"hub-identity", "transfer", "--kubeconfig", shared.Clusters[cluster].KubeconfigPath, "--namespace", "hawser"}, args...)...)
 }
 
 // An agent that was given no identity keeps the one it has when the same broker
@@ -155,7 +155,7 @@ func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
 		}
 		return err
 	})
-	if out, err := answer(t.Context(), admin, "/metrics"); err != nil || !strings.Contains(out, "hawser_agent_identity_refused 1") {
+	if out, err := answer(t.Context(), admin, "/metrics"); err != nil || !strings.Contains(out, "hawser_agent_identity_rejected 1") {
 		t.Errorf("the metric: %v", err)
 	}
 	out, err := move(t)

@@ -51,29 +51,29 @@ func TestOrphans_WhatOCMsAgentLeft(t *testing.T) {
 	}
 	uid := string(rec.UID)
 	harness.Eventually(t, func(context.Context) error {
-		out, err := operate(t, "get", "orphans", "--cluster", cluster)
-		if err == nil && !listedAs(out, "NoOwner", uid, "1 objects") {
+		out, err := operate(t, "get", "discrepancies", "--cluster", cluster)
+		if err == nil && !listedAs(out, "Unowned", uid, "1 objects") {
 			err = errors.New("it is not listed:\n" + out)
 		}
 		return err
 	})
-	if out, err := operate(t, "approve", "--cluster", cluster, "--adopt", uid); err != nil {
+	if out, err := operate(t, "resolve", "orphan", uid, "--cluster", cluster, "--adopt"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	harness.Eventually(t, func(context.Context) error {
-		out, err := operate(t, "get", "orphans", "--cluster", cluster)
+		out, err := operate(t, "get", "discrepancies", "--cluster", cluster)
 		if err == nil && !listedAs(out, uid, "there is no work left-behind") {
 			err = errors.New("the agent does not say why it is not adopted:\n" + out)
 		}
 		return err
 	})
-	if out, err := operate(t, "approve", "--cluster", cluster, "--remove", "another-uid"); err == nil {
+	if out, err := operate(t, "resolve", "orphan", "another-uid", "--cluster", cluster, "--remove"); err == nil {
 		t.Errorf("another uid is taken:\n%s", out)
 	}
 	if err := sameObject(ctx, ns, "left", cm.UID); err != nil {
 		t.Error(err)
 	}
-	if out, err := operate(t, "approve", "--cluster", cluster, "--remove", uid); err != nil {
+	if out, err := operate(t, "resolve", "orphan", uid, "--cluster", cluster, "--remove"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	recordGone(t, name)

@@ -164,7 +164,7 @@ func TestReason_OfADeletionThatWaits(t *testing.T) {
 	ns := f.NamespaceOn(t, cluster)
 	w := f.Deliver(t, harness.NewWork(t, cluster, "reason-finalizer", harness.ConfigMapYAML(ns, "free", "x"), heldConfigMapYAML(ns, "held")))
 	f.DeleteWork(t, cluster, w.Name)
-	reportsReason(t, w, workv1.WorkDeleting, "WorkDeletionWaits", "WorkDeletionWaits",
+	reportsReason(t, w, workv1.WorkDeleting, "WorkDeletionBlocked", "WorkDeletionBlocked",
 		`waits for finalizers: ConfigMap `+ns+`/held: example.com/hold; what set them has to remove them: see that it runs on the cluster, `+
 			`or take them off the object if it is gone for good; objects left: 1`)
 	release(t, ns, "held")

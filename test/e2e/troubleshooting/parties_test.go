@@ -83,11 +83,11 @@ func TestDeletionOnADeadCluster(t *testing.T) {
 	looks := []look{
 		{command: theWork("web", dead), output: `web +True`},
 		{command: "kubectl events --for manifestwork/web -n " + dead, output: "DeletionWaits", past: true},
-		{command: "hawser get clusters " + dead, output: dead + ` .*Offline`, past: true},
+		{command: "hawser get clusters " + dead, output: dead + ` .*Disconnected`, past: true},
 		{command: "hawser get works --state Deleting", output: dead + ` +web`},
 	}
 	o.sees("deletion on a dead cluster", looks...)
-	if out, err := o.types(t.Context(), "hawser forget work "+dead+" web"); err != nil {
+	if out, err := o.types(t.Context(), "hawser force-delete work "+dead+" web"); err != nil {
 		t.Fatal(err, out)
 	}
 	o.isWell(looks...)

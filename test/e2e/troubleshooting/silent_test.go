@@ -43,17 +43,17 @@ func disconnect(t *testing.T) []quiet {
 		}
 	}
 	none := func(name string) string {
-		return `AgentNotHeard .*no agent of cluster "` + name + `" is connected to the broker since `
+		return `AgentDisconnected .*no agent of cluster "` + name + `" is connected to the broker since `
 	}
 	renewed := o.hasAnEndedCertificate()
 	return []quiet{
-		{"agent down", looks(down, ` +Offline `, `\n`+down+` .*check `, none(down), `check that its agent runs and reaches the broker`), o.stopsAnswering()},
-		{"wrong certificate", looks(wrong, ` +Refused .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`,
-			`AgentNotHeard .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`), o.hasTheWrongCertificate()},
-		{"agent certificate expired", looks(ended, ` +Offline .*the certificate of its agent ended`, `put a new one into its Secret`,
-			`AgentNotHeard .*the certificate of its agent ended at `, `put a new one into its Secret, or have it join again`), renewed},
-		{"misspelt cluster", looks(misspelt, ` +NeverSeen +1 `, `is the name misspelt, or does its agent not reach the broker\?`,
-			`ClusterUnknown .*no agent of cluster "`+misspelt+`" has ever come to the broker`, `is the namespace misspelt\? Else start its agent`), o.isMisspelt()},
+		{"agent down", looks(down, ` +Disconnected `, `\n`+down+` .*check `, none(down), `check that its agent runs and reaches the broker`), o.stopsAnswering()},
+		{"wrong certificate", looks(wrong, ` +Rejected .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`,
+			`AgentDisconnected .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`), o.hasTheWrongCertificate()},
+		{"agent certificate expired", looks(ended, ` +Disconnected .*the certificate of its agent ended`, `put a new one into its Secret`,
+			`AgentDisconnected .*the certificate of its agent ended at `, `put a new one into its Secret, or have it join again`), renewed},
+		{"misspelt cluster", looks(misspelt, ` +NeverConnected +1 `, `is the name misspelt, or does its agent not reach the broker\?`,
+			`AgentNeverConnected .*no agent of cluster "`+misspelt+`" has ever come to the broker`, `is the namespace misspelt\? Else start its agent`), o.isMisspelt()},
 	}
 }
 
@@ -88,7 +88,7 @@ func (o *operator) hasAnEndedCertificate() (mend func()) {
 	}
 	o.Ready(o.t, o.comesWith(ended, ended))
 	harness.Eventually(o.t, func(ctx context.Context) error {
-		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, output: "Offline"}})
+		_, err := o.screen(ctx, []look{{command: "hawser get clusters " + ended, output: "Disconnected"}})
 		return err
 	})
 	o.Update(o.t, ended, "web", func(w *workv1.ManifestWork) { w.Spec = o.workOf(ended, "new").Spec })

@@ -115,10 +115,10 @@ func TestSeen(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"refused_handshakes_total expired", "refused_handshakes_total not_yet_valid", "refused_handshakes_total untrusted", "refused_calls_total no_certificate",
-		"refused_calls_total role", "refused_calls_total scope", "calls_total operator", "received_bytes_total agent", "sent_bytes_total none",
+		"rejected_handshakes_total expired", "rejected_handshakes_total not_yet_valid", "rejected_handshakes_total untrusted", "rejected_calls_total no_certificate",
+		"rejected_calls_total role", "rejected_calls_total scope", "calls_total operator", "received_bytes_total agent", "sent_bytes_total none",
 	} {
-		if count["hawser_port_"+want] == 0 {
+		if count["hawser_listener_"+want] == 0 {
 			t.Errorf("nothing counted as %s in %v", want, count)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 )
 
-var row = regexp.MustCompile("(?m)^\\| `(hawser_port_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
+var row = regexp.MustCompile("(?m)^\\| `(hawser_listener_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
 
 // TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
 func TestMetrics_AreDocumented(t *testing.T) {
@@ -52,7 +52,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	// t1 the server closes the connection, t2 the client reads its end, t3 the server counts it.
 	until(t, "a handshake is counted as refused", &log, func() bool {
 		families, err := registry.Gather()
-		return err == nil && slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "hawser_port_refused_handshakes_total" })
+		return err == nil && slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "hawser_listener_rejected_handshakes_total" })
 	})
 	if _, err := grpc_health_v1.NewHealthClient(dial(t, f.addr, ca.Client(agent1))).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
 		t.Error(err)
@@ -69,7 +69,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		}
 		slices.Sort(labels)
 		got[f.GetName()] = strings.ToLower(f.GetType().String()) + " " + strings.Join(labels, ",")
-		if f.GetName() == "hawser_port_connections" && f.GetMetric()[0].GetLabel()[0].GetValue() == "agent" && f.GetMetric()[0].GetLabel()[1].GetValue() == "grpc" && f.GetMetric()[0].GetGauge().GetValue() != 1 {
+		if f.GetName() == "hawser_listener_connections" && f.GetMetric()[0].GetLabel()[0].GetValue() == "agent" && f.GetMetric()[0].GetLabel()[1].GetValue() == "grpc" && f.GetMetric()[0].GetGauge().GetValue() != 1 {
 			t.Errorf("%v connections of agents", f.GetMetric()[0].GetGauge().GetValue())
 		}
 	}

@@ -166,7 +166,7 @@ func (p *port) endedFor(reason string) (n float64) {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == "hawser_port_ended_connections_total" && m.GetLabel()[0].GetValue() == reason {
+			if f.GetName() == "hawser_listener_ended_connections_total" && m.GetLabel()[0].GetValue() == reason {
 				n = m.GetCounter().GetValue()
 			}
 		}

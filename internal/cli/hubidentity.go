@@ -26,10 +26,17 @@ import (
 // Requests of this verb: as many as a person wants to wait for.
 const moveQPS, moveBurst = 50, 100
 
-func newMove(env Env) *cobra.Command {
+func newHubIdentity(env Env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "hub-identity",
+		Short: "Show and transfer the hub identities of a managed cluster",
+	}, newHubIdentityTransfer(env))
+}
+
+func newHubIdentityTransfer(env Env) *cobra.Command {
 	var kubeconfigFile, namespace, broker string
 	cmd := &cobra.Command{
-		Use:   "move [FROM TO]",
+		Use:   "transfer [FROM TO]",
 		Short: "Hand the objects on a managed cluster from one hub to another",
 		Long: `Hand the objects on a managed cluster from one hub to another, with the access of
 the owner of that cluster. Without arguments it shows which hub is which there.
@@ -91,7 +98,7 @@ func move(ctx context.Context, m hubidentity.Migration, from, to, broker string)
 	}
 	err := m.Move(ctx, from, to, broker)
 	if errors.Is(err, hubidentity.ErrNothing) {
-		return hint(err, "see which hubs there are with: hawser move --namespace %s", m.Namespace)
+		return hint(err, "see which hubs there are with: hawser hub-identity transfer --namespace %s", m.Namespace)
 	}
 	return err
 }

@@ -35,7 +35,7 @@ func TestRejectCluster_OnlyAPersonAcceptsItAgain(t *testing.T) {
 	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": false})
 	hub := hubWith(north)
 	var out bytes.Buffer
-	if err := denyCluster(t.Context(), Env{Stdout: &out}, hub, "north", ""); err != nil {
+	if err := rejectCluster(t.Context(), Env{Stdout: &out}, hub, "north", ""); err != nil {
 		t.Fatal(err)
 	}
 	o, err := hub.Resource(clusterKind).Get(t.Context(), "north", metav1.GetOptions{})

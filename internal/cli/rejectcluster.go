@@ -8,7 +8,14 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 )
 
-func newDenyCluster(env Env) *cobra.Command {
+func newReject(env Env) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "reject",
+		Short: "Take back on the hub that a cluster may join",
+	}, newRejectCluster(env))
+}
+
+func newRejectCluster(env Env) *cobra.Command {
 	var c connection
 	var reason string
 	cmd := &cobra.Command{
@@ -23,7 +30,7 @@ but a person lets the cluster in again: have it join again with a new token, and
 request, with hawser accept CLUSTER --csr NAME. Then it goes on with its works.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
-			return denyCluster(ctx, env, hub, name, reason)
+			return rejectCluster(ctx, env, hub, name, reason)
 		}),
 	}
 	c.add(cmd, "the hub (default the current one)")
@@ -31,8 +38,8 @@ request, with hawser accept CLUSTER --csr NAME. Then it goes on with its works.`
 	return cmd
 }
 
-// denyCluster has the hub not accept a cluster.
-func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) error {
+// rejectCluster has the hub not accept a cluster.
+func rejectCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) error {
 	c, err := hub.cluster(ctx, name)
 	if err != nil {
 		return err
@@ -47,7 +54,7 @@ func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) 
 	if err := hub.end(ctx, name, ""); err != nil {
 		return err
 	}
-	line := "cluster %s is denied: its works stop, and what it has of them stays\n"
+	line := "cluster %s is rejected: its works stop, and what it has of them stays\n"
 	if !c.Spec.HubAcceptsClient {
 		line = "cluster %s is not accepted\n"
 	}
@@ -58,7 +65,7 @@ func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) 
 	if err != nil {
 		return err
 	}
-	message := "hawser deny refused this cluster"
+	message := "hawser rejected this cluster"
 	if reason != "" {
 		message += ": " + reason
 	}
@@ -70,7 +77,7 @@ func denyCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) 
 	return nil
 }
 
-// denyRequest has a request of a denied cluster get no certificate. One that is approved and not signed
+// denyRequest has a request of a rejected cluster get no certificate. One that is approved and not signed
 // yet would be signed once the cluster is accepted again.
 func denyRequest(ctx context.Context, env Env, hub hubAPI, r *certificatesv1.CertificateSigningRequest, message string) error {
 	switch {
@@ -82,7 +89,7 @@ func denyRequest(ctx context.Context, env Env, hub hubAPI, r *certificatesv1.Cer
 	case !pending(r):
 		return nil
 	}
-	undecided, err := hub.decide(ctx, r.Name, certificatesv1.CertificateDenied, "HawserDeny", message)
+	undecided, err := hub.decide(ctx, r.Name, certificatesv1.CertificateDenied, "HawserReject", message)
 	switch {
 	case err != nil:
 		return fmt.Errorf("certificate request %s: %w", r.Name, err)
