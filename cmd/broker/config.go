@@ -52,7 +52,7 @@ type config struct {
 	MaxEventBytes int `json:"maxEventBytes"`
 	// HandshakesPerAddress bounds the handshakes of one address at a time, and
 	// with that those that lead to nothing.
-	HandshakesPerAddress int `json:"handshakesPerAddress"`
+	HandshakesPerAddress int `json:"maxHandshakesPerAddress"`
 	// ProxyProtocolFrom are the load balancers that say who connects.
 	ProxyProtocolFrom []string `json:"proxyProtocolFrom"`
 
@@ -85,7 +85,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.AgentCAFile, "agent-ca-file", c.TLS.AgentCAFile, "PEM file of further CAs, which sign the certificates of agents and of no other role")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
 	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event, more than 0; stock clients receive at most 4 MiB")
-	f.IntVar(&c.HandshakesPerAddress, "handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0, and a quarter of it the failed ones per second; more where many agents share an address")
+	f.IntVar(&c.HandshakesPerAddress, "max-handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0, and a quarter of it the failed ones per second; more where many agents share an address")
 	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; of nobody else it is believed")
 	f.StringVar(&c.ServerConfig, "server-config", c.ServerConfig, "configuration file of Open Cluster Management's gRPC server, read as it is; what is set here wins over it, and docs/ocm.md has its keys")
 	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM, more than 0")
@@ -138,7 +138,7 @@ func (c *config) validate() error {
 		wrong("max-event-bytes %d: use a positive number of bytes", c.MaxEventBytes)
 	}
 	if c.HandshakesPerAddress <= 0 {
-		wrong("handshakes-per-address %d: use a positive number", c.HandshakesPerAddress)
+		wrong("max-handshakes-per-address %d: use a positive number", c.HandshakesPerAddress)
 	}
 	if _, err := c.proxies(); err != nil {
 		errs = append(errs, err)

@@ -70,7 +70,7 @@ tokens:
   - {user: "system:serviceaccount:hub:bootstrap", role: bootstrap}
   - {group: people, role: viewer, name: people}
 maxEventBytes: 100000
-handshakesPerAddress: 256
+maxHandshakesPerAddress: 256
 proxyProtocolFrom: [10.0.0.0/24, "fd00::1/128"]
 drainTimeout: 30s
 audit: refusals
@@ -152,7 +152,7 @@ func TestConfig_Refuses(t *testing.T) {
 		"no data directory":     {"", append([]string{"--data-dir="}, tls...), "data-dir"},
 		"no event fits":         {"", append([]string{"--max-event-bytes=0"}, tls...), "positive"},
 		"no time to drain":      {"", append([]string{"--drain-timeout=-1s"}, tls...), "positive"},
-		"no handshakes":         {"", append([]string{"--handshakes-per-address=0"}, tls...), "positive"},
+		"no handshakes":         {"", append([]string{"--max-handshakes-per-address=0"}, tls...), "positive"},
 		"proxy without length":  {"", append([]string{"--proxy-protocol-from=10.0.0.1"}, tls...), "10.0.0.7/32"},
 		"no such file":          {"", []string{"--config=FILE.not"}, "no such file"},
 		"unknown key":           {"listn: x", []string{"--config=FILE"}, "listn"},

@@ -65,9 +65,9 @@ type config struct {
 	} `json:"webhook"`
 	FeatureGates cmdline.Gates `json:"featureGates"`
 
-	// Membership is what hub-source does for the members of a hub that has no registration
+	// RegistrationControllers is what hub-source does for the members of a hub that has no registration
 	// controllers.
-	Membership membershipConfig `json:"membership"`
+	RegistrationControllers membershipConfig `json:"registrationControllers"`
 	// Registration has clusters join this hub over the broker.
 	Registration registrationConfig `json:"registration"`
 
@@ -93,7 +93,7 @@ func defaults() *config {
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = cmdline.Duration(15*time.Second), cmdline.Duration(10*time.Second), cmdline.Duration(2*time.Second)
 	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
-	c.Membership = defaultMembership()
+	c.RegistrationControllers = defaultMembership()
 	c.Registration = defaultRegistration()
 	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
 	return c
@@ -170,7 +170,7 @@ func (c *config) validate() error {
 	}
 	errs = append(errs, c.validateTransport()...)
 	errs = append(errs, c.validateWebhook()...)
-	errs = append(errs, c.Membership.validate()...)
+	errs = append(errs, c.RegistrationControllers.validate()...)
 	errs = append(errs, c.Registration.validate(c.Transport)...)
 	if err := c.selection().Validate(); err != nil {
 		wrong("%w (flags --cluster-selector and --namespace-selector)", err)

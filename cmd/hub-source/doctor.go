@@ -95,7 +95,7 @@ func (c *config) check() kubeconfig.Check {
 	add(e.Enabled, kubeconfig.Right{Verbs: []string{"create"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: e.ResourceNamespace})
 	add(e.Enabled, kubeconfig.Right{Verbs: []string{"get", "update"}, Group: "coordination.k8s.io", Resource: "leases", Namespace: e.ResourceNamespace, Object: e.ResourceName})
 	add(c.Webhook.Listen != "", kubeconfig.Right{Verbs: []string{"create"}, Group: "authorization.k8s.io", Resource: "subjectaccessreviews"})
-	rights = append(rights, c.Membership.rights()...)
+	rights = append(rights, c.RegistrationControllers.rights()...)
 	if c.Registration.Enabled {
 		rights = append(rights, registrationRights()...)
 	}

@@ -54,17 +54,17 @@ func (c *membershipConfig) validate() (errs []error) {
 		c.Mode = clustercontroller.Off
 	case clustercontroller.Off, clustercontroller.On, clustercontroller.Auto:
 	default:
-		wrong("membership.mode %q: use %s, %s or %s", c.Mode, clustercontroller.Auto, clustercontroller.On, clustercontroller.Off)
+		wrong("registrationControllers.mode %q: use %s, %s or %s", c.Mode, clustercontroller.Auto, clustercontroller.On, clustercontroller.Off)
 	}
 	if (c.Signer.CertFile == "") != (c.Signer.KeyFile == "") {
-		wrong("membership.signer: a CA needs certFile and keyFile; without both, nobody here signs")
+		wrong("registrationControllers.signer: a CA needs certFile and keyFile; without both, nobody here signs")
 	}
 	if c.Signer.Duration <= 0 {
-		wrong("membership.signer.duration %s: use a positive time, as %s", time.Duration(c.Signer.Duration), clustercontroller.DefaultDuration)
+		wrong("registrationControllers.signer.duration %s: use a positive time, as %s", time.Duration(c.Signer.Duration), clustercontroller.DefaultDuration)
 	}
 	for _, user := range c.AutoApprovedUsers {
 		if user == "" {
-			wrong("membership.autoApprovedUsers: a user has no name")
+			wrong("registrationControllers.autoApprovedUsers: a user has no name")
 		}
 	}
 	return errs
@@ -99,7 +99,7 @@ func (c *membershipConfig) rights() []kubeconfig.Right {
 // addMembership has the members looked after while this replica leads. broker is the way on which
 // their agents come, nil if they come on others.
 func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker *registration.Server) error {
-	if c.Membership.Mode == clustercontroller.Off {
+	if c.RegistrationControllers.Mode == clustercontroller.Off {
 		return nil
 	}
 	// Members have a rate of their own: neither waits behind the other's storms.
@@ -119,13 +119,13 @@ func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker 
 	}
 	m, err := clustercontroller.New(clustercontroller.Config{
 		Broker: link,
-		Mode:   c.Membership.Mode, AutoApprovedUsers: c.Membership.AutoApprovedUsers,
-		Signer: clustercontroller.Signer{CertFile: c.Membership.Signer.CertFile, KeyFile: c.Membership.Signer.KeyFile, Duration: time.Duration(c.Membership.Signer.Duration)},
+		Mode:   c.RegistrationControllers.Mode, AutoApprovedUsers: c.RegistrationControllers.AutoApprovedUsers,
+		Signer: clustercontroller.Signer{CertFile: c.RegistrationControllers.Signer.CertFile, KeyFile: c.RegistrationControllers.Signer.KeyFile, Duration: time.Duration(c.RegistrationControllers.Signer.Duration)},
 		Kube:   kube, Clusters: clusters, Addons: addons, Metadata: into.Metadata,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})
 	if err != nil {
-		return fmt.Errorf("membership: %w", err)
+		return fmt.Errorf("registrationControllers: %w", err)
 	}
 	into.Leading = append(into.Leading, taskgroup.Task{Name: "membership", Run: m.Run})
 	return nil

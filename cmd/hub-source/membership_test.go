@@ -16,11 +16,11 @@ import (
 func TestConfig_Membership(t *testing.T) {
 	args := append(tls, "--source-id=hub1")
 	c, err := loaded(t, "", args...)
-	if err != nil || c.Membership.Mode != clustercontroller.Off {
-		t.Fatalf("without the key membership is %q: %v", c.Membership.Mode, err)
+	if err != nil || c.RegistrationControllers.Mode != clustercontroller.Off {
+		t.Fatalf("without the key membership is %q: %v", c.RegistrationControllers.Mode, err)
 	}
 	c, err = loaded(t, `
-membership:
+registrationControllers:
   mode: auto
   signer: {certFile: /ca/tls.crt, keyFile: /ca/tls.key, duration: 24h}
   autoApprovedUsers: [system:serviceaccount:open-cluster-management:agent-registration-bootstrap]
@@ -30,20 +30,20 @@ membership:
 	}
 	want := membershipConfig{Mode: clustercontroller.Auto, AutoApprovedUsers: []string{"system:serviceaccount:open-cluster-management:agent-registration-bootstrap"}}
 	want.Signer.CertFile, want.Signer.KeyFile, want.Signer.Duration = "/ca/tls.crt", "/ca/tls.key", cmdline.Duration(24*time.Hour)
-	if diff := cmp.Diff(want, c.Membership); diff != "" {
+	if diff := cmp.Diff(want, c.RegistrationControllers); diff != "" {
 		t.Errorf("membership (-want +got): %s", diff)
 	}
 	for text, mode := range map[string]clustercontroller.Mode{"on": clustercontroller.On, "off": clustercontroller.Off, "'on'": clustercontroller.On, "'off'": clustercontroller.Off} {
-		if c, err := loaded(t, "membership: {mode: "+text+"}", args...); err != nil || c.Membership.Mode != mode {
-			t.Errorf("mode: %s is read as %q: %v", text, c.Membership.Mode, err)
+		if c, err := loaded(t, "registrationControllers: {mode: "+text+"}", args...); err != nil || c.RegistrationControllers.Mode != mode {
+			t.Errorf("mode: %s is read as %q: %v", text, c.RegistrationControllers.Mode, err)
 		}
 	}
 	for file, what := range map[string]string{
-		"membership: {mode: maybe}":                            "membership.mode",
-		"membership: {mode: on, signer: {certFile: x}}":        "keyFile",
-		"membership: {mode: on, signer: {duration: 0s}}":       "membership.signer.duration",
-		"membership: {mode: on, autoApprovedUsers: ['']}":      "membership.autoApprovedUsers",
-		"membership: {mode: on, autoApprovedUsers: [a], x: 1}": "no such field",
+		"registrationControllers: {mode: maybe}":                            "registrationControllers.mode",
+		"registrationControllers: {mode: on, signer: {certFile: x}}":        "keyFile",
+		"registrationControllers: {mode: on, signer: {duration: 0s}}":       "registrationControllers.signer.duration",
+		"registrationControllers: {mode: on, autoApprovedUsers: ['']}":      "registrationControllers.autoApprovedUsers",
+		"registrationControllers: {mode: on, autoApprovedUsers: [a], x: 1}": "no such field",
 	} {
 		if _, err := loaded(t, file, args...); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, want an error about %s", file, err, what)
@@ -64,7 +64,7 @@ func TestConfig_MembershipOfTheDocumentation(t *testing.T) {
 		t.Fatal("docs/join.md has no such example")
 	}
 	c, err := loaded(t, example, append(tls, "--source-id=hub1")...)
-	if err != nil || c.Membership.Mode != clustercontroller.Auto || len(c.Membership.AutoApprovedUsers) != 1 || c.Membership.Signer.CertFile == "" {
+	if err != nil || c.RegistrationControllers.Mode != clustercontroller.Auto || len(c.RegistrationControllers.AutoApprovedUsers) != 1 || c.RegistrationControllers.Signer.CertFile == "" {
 		t.Errorf("the example: %+v, %v", c, err)
 	}
 }

@@ -32,13 +32,13 @@ type registrationConfig struct {
 	// controllers of Open Cluster Management are found. These make roles for clusters; without
 	// them nobody would have any.
 	AccessReviews registration.AccessReviews `json:"accessReviews"`
-	// MaxWaiting is how many clusters may wait for being accepted that one account asked for, and how many of
+	// MaxPending is how many clusters may wait for being accepted that one account asked for, and how many of
 	// its certificate requests for a decision. Beyond that, and beyond twice that of all accounts, no more are taken.
-	MaxWaiting int `json:"maxWaiting"`
+	MaxPending int `json:"maxPending"`
 }
 
 func defaultRegistration() registrationConfig {
-	return registrationConfig{MaxWaiting: registration.DefaultMaxWaiting, AccessReviews: registration.Auto}
+	return registrationConfig{MaxPending: registration.DefaultMaxPending, AccessReviews: registration.Auto}
 }
 
 func (c *registrationConfig) validate(over string) (errs []error) {
@@ -50,8 +50,8 @@ func (c *registrationConfig) validate(over string) (errs []error) {
 	default:
 		errs = append(errs, fmt.Errorf("registration.accessReviews %q: use %s, %s or %s", c.AccessReviews, registration.Auto, registration.Always, registration.Never))
 	}
-	if c.MaxWaiting <= 0 {
-		errs = append(errs, fmt.Errorf("registration.maxWaiting %d: use a positive number", c.MaxWaiting))
+	if c.MaxPending <= 0 {
+		errs = append(errs, fmt.Errorf("registration.maxPending %d: use a positive number", c.MaxPending))
 	}
 	for _, s := range c.CustomSigners {
 		if len(validation.IsQualifiedName(s)) > 0 || s == registration.ClusterSigner {
@@ -108,7 +108,7 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*reg
 	s := registration.New(registration.Config{
 		ID: c.SourceID, Hub: reach, Signers: c.Registration.CustomSigners, AccessReviews: c.Registration.AccessReviews,
 		FindOCM:    func(ctx context.Context) (string, error) { return clustercontroller.FindOCM(ctx, kube) },
-		MaxWaiting: c.Registration.MaxWaiting, Dialer: into.Dialer, Changed: both.second, Sessions: into.Sessions,
+		MaxPending: c.Registration.MaxPending, Dialer: into.Dialer, Changed: both.second, Sessions: into.Sessions,
 		Registerer: into.Registerer, Health: into.Health, Log: into.Log,
 	})
 	into.Leading = append(into.Leading, taskgroup.Task{Name: "registration", Run: s.Run}, taskgroup.Task{Name: "changed files", Run: both.Run})

@@ -24,7 +24,7 @@ func TestRegistration_IsWhatDeployShips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !cfg.Registration.Enabled || cfg.Registration.AccessReviews != "auto" || cfg.Registration.MaxWaiting <= 0 {
+	if !cfg.Registration.Enabled || cfg.Registration.AccessReviews != "auto" || cfg.Registration.MaxPending <= 0 {
 		t.Errorf("registration %+v", cfg.Registration)
 	}
 	read := func(base string) (keys map[string]any) {
@@ -36,11 +36,11 @@ func TestRegistration_IsWhatDeployShips(t *testing.T) {
 			t.Fatal(err)
 		}
 		delete(keys, "registration")
-		delete(keys, "membership")
+		delete(keys, "registrationControllers")
 		return keys
 	}
 	if d := cmp.Diff(read("hub-source"), read("hub-source-registration")); d != "" {
-		t.Errorf("the configurations differ in more than registration and membership:\n%s", d)
+		t.Errorf("the configurations differ in more than registration and registrationControllers:\n%s", d)
 	}
 	deployfiles.CompareRights(t, "../../deploy/hub-source-registration/rbac.yaml", registrationRights(),
 		deployfiles.Without{Roles: []string{"hawser-hub-source-tokens", "hawser-registrar"}})
@@ -50,7 +50,7 @@ func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
 	grpc := []string{"--source-id=hub", "--insecure", "--broker=127.0.0.1:1"}
 	for name, c := range map[string]struct{ file, want string }{
 		"over MQTT":           {"transport: mqtt\ntransportConfig: x\nregistration: {enabled: true}\n", "with transport mqtt they cannot"},
-		"nobody waits":        {"registration: {enabled: true, maxWaiting: 0}\n", "use a positive number"},
+		"nobody waits":        {"registration: {enabled: true, maxPending: 0}\n", "use a positive number"},
 		"a signer of another": {"registration: {customSigners: [open-cluster-management.io/grpc]}\n", "is not the name of an add-on's signer"},
 		"no signer":           {"registration: {customSigners: ['a b']}\n", "is not the name of an add-on's signer"},
 		"asked perhaps":       {"registration: {accessReviews: perhaps}\n", "use auto, true or false"},

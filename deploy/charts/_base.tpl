@@ -40,7 +40,7 @@ those very manifests, and changes what its values say.
 {{- $kustomization := .Files.Get "registration/kustomization.yaml" | fromYaml -}}
 {{- $namespace := .Release.Namespace -}}
 {{- range $file := $kustomization.resources -}}
-{{- if or (ne $file "membership.yaml") $.Values.registration.membership -}}
+{{- if or (ne $file "membership.yaml") $.Values.registration.controllers -}}
 {{- range $text := regexSplit "(?m)^---$" ($.Files.Get (printf "registration/%s" $file)) -1 -}}
 {{- $o := fromYaml $text -}}
 {{- if and $o.kind (ne $o.kind "Namespace") -}}

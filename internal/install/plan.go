@@ -119,7 +119,7 @@ func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 }
 
 // membershipOn is the line of deploy/hub-source-registration/config.yaml that has members looked after.
-var membershipOn = regexp.MustCompile(`(?m)^membership:\n  mode: auto$`)
+var membershipOn = regexp.MustCompile(`(?m)^registrationControllers:\n  mode: auto$`)
 
 // withoutMembership takes out of deploy/hub-source-registration that members are looked after, as
 // its membership.yaml says.
@@ -127,7 +127,7 @@ func withoutMembership(objects []*unstructured.Unstructured) []*unstructured.Uns
 	for _, o := range objects {
 		if data, ok := o.Object["data"].(map[string]any); ok && o.GetKind() == "ConfigMap" {
 			for name, text := range data {
-				data[name] = membershipOn.ReplaceAllLiteralString(fmt.Sprint(text), "membership:\n  mode: off")
+				data[name] = membershipOn.ReplaceAllLiteralString(fmt.Sprint(text), "registrationControllers:\n  mode: off")
 			}
 		}
 	}

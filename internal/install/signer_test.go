@@ -49,7 +49,7 @@ func TestHub_FindsRegistrationControllers(t *testing.T) {
 				have = append(have, name)
 			}
 			if strings.HasPrefix(name, "configmaps hawser/hawser-hub-source-config-") {
-				_, text, _ = strings.Cut(text, "\nmembership:\n  mode: ")
+				_, text, _ = strings.Cut(text, "\nregistrationControllers:\n  mode: ")
 				text, _, _ = strings.Cut(text, "\n")
 				modes = append(modes, text)
 			}

@@ -261,7 +261,7 @@ adminListen: %q
 tls: {certFile: %q, keyFile: %q, caFile: %q}
 leaderElection: {enabled: false}
 registration: {enabled: true}
-membership: {mode: "on", signer: {certFile: %q, keyFile: %q, duration: 24h}, autoApprovedUsers: [%q]}
+registrationControllers: {mode: "on", signer: {certFile: %q, keyFile: %q, duration: 24h}, autoApprovedUsers: [%q]}
 `, filepath.Join(j.dir, "hub.kubeconfig"), j.addr, sourceAdmin, j.pki.Cert(pki.Source, "hub"), j.pki.Key(pki.Source, "hub"), j.pki.CACert(),
 			j.pki.CACert(), j.pki.CAKey(), joinUser),
 	}

@@ -132,8 +132,8 @@ func TestCharts_RenderRegistrationWithoutMembership(t *testing.T) {
 			delete(want, name)
 		}
 	}
-	want["ConfigMap hawser-hub-source-config"]["data"].(object)["membership"].(object)["mode"] = "off"
-	got := output(t, render(t, "hub-source", "hawser", "--set", "registration.enabled=true,registration.membership=false"))
+	want["ConfigMap hawser-hub-source-config"]["data"].(object)["registrationControllers"].(object)["mode"] = "off"
+	got := output(t, render(t, "hub-source", "hawser", "--set", "registration.enabled=true,registration.controllers=false"))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-kustomize +helm):\n%s", diff)
 	}

@@ -151,7 +151,7 @@ func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool
 		case ctx.Err() != nil:
 			return ""
 		case err != nil:
-			err = fmt.Errorf("whether Open Cluster Management's registration controllers run here cannot be told (set membership.mode to on or off if the hub never allows to look): %w", err)
+			err = fmt.Errorf("whether Open Cluster Management's registration controllers run here cannot be told (set registrationControllers.mode to on or off if the hub never allows to look): %w", err)
 			c.unknown.set(err)
 			c.cfg.Log.WarnContext(ctx, "look for other registration controllers", "err", err, "delay", delay)
 		default:

@@ -470,7 +470,7 @@ func TestController_ReportsWhyItIsIdle(t *testing.T) {
 		done := make(chan string, 1)
 		go func() { done <- c.await(t.Context(), func(string) bool { return true }) }()
 		w.pass(time.Minute)
-		if err := c.check(); err == nil || !strings.Contains(err.Error(), "membership.mode") {
+		if err := c.check(); err == nil || !strings.Contains(err.Error(), "registrationControllers.mode") {
 			t.Errorf("the health says %v", err)
 		}
 		refuse.Store(false)

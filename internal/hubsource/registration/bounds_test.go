@@ -61,7 +61,7 @@ func (b *bench) joins(account, name string, bundle int) string {
 // fills takes no other account the room, and what is decided comes back.
 func TestBounds_OneToken(t *testing.T) {
 	const largest, most = 11 << 10, 800 << 10 // bytes
-	inBubble(t, func(_ *bench, c *Config) { c.MaxWaiting = 100 }, func(b *bench) {
+	inBubble(t, func(_ *bench, c *Config) { c.MaxPending = 100 }, func(b *bench) {
 		for i := range 20 {
 			name := fmt.Sprint("large-", i)
 			if refused := b.joins(bootstrapUser, name, 900<<10); refused != "RequestEntityTooLarge" {
@@ -113,7 +113,7 @@ func TestBounds_OneToken(t *testing.T) {
 
 // Requests that are decided side by side do not take the same room, and what the hub refuses takes none.
 func TestBounds_SideBySide(t *testing.T) {
-	inBubble(t, func(_ *bench, c *Config) { c.MaxWaiting = 1 }, func(b *bench) {
+	inBubble(t, func(_ *bench, c *Config) { c.MaxPending = 1 }, func(b *bench) {
 		for range 3 {
 			b.hub.setDown(true)
 			if refused := b.joins(bootstrapUser, "c", 10); refused != "ServiceUnavailable" {

@@ -148,7 +148,7 @@ func (u *undecided) capacityOf(a agentRequest) csrCapacity {
 }
 
 // takes refuses one more object, of so many bytes, where there are too many.
-func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxWaiting int) error {
+func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxPending int) error {
 	const requests, decide = "certificate requests of %s are undecided", "approve, deny or delete some on the hub first"
 	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour: ask again then"
 	cluster, account := "cluster "+a.cluster, "clusters that join with the token of "+a.user
@@ -161,7 +161,7 @@ func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxWaiting int)
 	switch {
 	case a.what.DataType == codec.ManagedClusters:
 		const waiting, accept = "%s wait for being accepted", "accept or delete some on the hub first"
-		bounds = []bound{{r.account.clusters, maxWaiting, waiting, account, accept}, {r.all.clusters, inAll * maxWaiting, waiting, "clusters", accept}}
+		bounds = []bound{{r.account.clusters, maxPending, waiting, account, accept}, {r.all.clusters, inAll * maxPending, waiting, "clusters", accept}}
 	case forAddOn:
 		addOn, all := fmt.Sprintf("add-on %s of %s", a.sent.Metadata.Labels[addOnLabel], cluster), "add-ons of "+cluster
 		bounds = []bound{
@@ -171,12 +171,12 @@ func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxWaiting int)
 	default:
 		bounds = []bound{{r.perRequester.undecided, maxUndecided, requests, cluster, decide}, {r.perRequester.csrs, decidedToo * maxUndecided, kept, cluster, wait}}
 		if joins {
-			bounds = append(bounds, bound{r.account.undecided, maxWaiting, requests, account, decide}, bound{r.all.undecided, inAll * maxWaiting, requests, "clusters that join", decide})
+			bounds = append(bounds, bound{r.account.undecided, maxPending, requests, account, decide}, bound{r.all.undecided, inAll * maxPending, requests, "clusters that join", decide})
 		}
 	}
 	if joins {
 		const sum, first = "bytes of %s wait for a person", "accept or delete some on the hub first"
-		bounds = append(bounds, bound{r.account.bytes + bytes - 1, bytesEach * maxWaiting, sum, account, first}, bound{r.all.bytes + bytes - 1, inAll * bytesEach * maxWaiting, sum, "clusters that join", first})
+		bounds = append(bounds, bound{r.account.bytes + bytes - 1, bytesEach * maxPending, sum, account, first}, bound{r.all.bytes + bytes - 1, inAll * bytesEach * maxPending, sum, "clusters that join", first})
 	}
 	for _, b := range bounds {
 		if b.n >= b.most {

@@ -135,7 +135,7 @@ func TestServer_SpendTakesTheRoomThatThereIs(t *testing.T) {
 		"a cluster floods CSRs":                   {parsed(t, createdCSR, cluster1, csr), known(t), map[requester]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
 		"… and names an add-on as if it were one": {parsed(t, createdCSR, cluster1, labelled), known(t), map[requester]counts{crowded: undecidedOf(maxUndecided)}, "TooManyRequests"},
 	} {
-		s := Server{cfg: Config{MaxWaiting: 10}, undecided: undecided{by: c.by, made: map[made]*object{}}}
+		s := Server{cfg: Config{MaxPending: 10}, undecided: undecided{by: c.by, made: map[made]*object{}}}
 		s.watches = []*watched{{kind: kind{dataType: codec.ManagedClusters}}}
 		a, err := readRequest(c.ask)
 		var does call

@@ -24,9 +24,9 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// DefaultMaxWaiting is how many clusters may wait for being accepted unless the configuration says
+// DefaultMaxPending is how many clusters may wait for being accepted unless the configuration says
 // otherwise.
-const DefaultMaxWaiting = 2000
+const DefaultMaxPending = 2000
 
 // Config is what a [Server] is made of.
 type Config struct {
@@ -41,9 +41,9 @@ type Config struct {
 	// FindOCM says by what those controllers are known to run on the hub, "" if nothing shows it;
 	// for [Auto].
 	FindOCM func(ctx context.Context) (shownBy string, err error)
-	// MaxWaiting bounds, of what one account asks for, the ManagedClusters that are not accepted, and the
+	// MaxPending bounds, of what one account asks for, the ManagedClusters that are not accepted, and the
 	// undecided CSRs that no agent of its cluster asked for. Of all accounts there may be twice as many.
-	MaxWaiting int
+	MaxPending int
 	// Dialer reaches the broker. Changed, which may be nil, and Sessions are those of
 	// session.Config.
 	Dialer     transport.Dialer
@@ -86,8 +86,8 @@ type Server struct {
 
 // New returns a server that is not running.
 func New(cfg Config) *Server {
-	if cfg.MaxWaiting == 0 {
-		cfg.MaxWaiting = DefaultMaxWaiting
+	if cfg.MaxPending == 0 {
+		cfg.MaxPending = DefaultMaxPending
 	}
 	s := &Server{cfg: cfg, access: newAccess(cfg)}
 	s.rights = newBindings(cfg.Hub, cfg.Log, func(cluster string) bool { return s.cluster(cluster).accepted() })

@@ -59,7 +59,7 @@ func (s *Server) spend(a agentRequest, c call, now time.Time) error {
 		o.requestedBy = requesterOf(a.cluster, a.user, addOn)
 	}
 	s.undecided.expire(now)
-	if err := s.undecided.capacityOf(a).takes(a, addOn != "", c.bytes, s.cfg.MaxWaiting); err != nil {
+	if err := s.undecided.capacityOf(a).takes(a, addOn != "", c.bytes, s.cfg.MaxPending); err != nil {
 		return err
 	}
 	s.undecided.hold(made{a.what.DataType, c.name}, o, now)

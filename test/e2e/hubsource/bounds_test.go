@@ -107,7 +107,7 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := registration.New(registration.Config{
-		ID: "hub", Hub: reached, MaxWaiting: waiting, Dialer: b.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
+		ID: "hub", Hub: reached, MaxPending: waiting, Dialer: b.Dialer(identity.Identity{Role: identity.Source, Name: "hub"}),
 		Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: slog.New(slog.NewTextHandler(h.Output(), nil)),
 	})
 	h.Client(server.Run)
