@@ -67,10 +67,10 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !cfg.Registration.Enabled || cfg.Membership.Mode != clustercontroller.Auto || cfg.Membership.Signer.KeyFile != "/etc/hawser/signer/tls.key" {
+	if !cfg.Registration.Enabled || cfg.RegistrationControllers.Mode != clustercontroller.Auto || cfg.RegistrationControllers.Signer.KeyFile != "/etc/hawser/signer/tls.key" {
 		t.Errorf("configuration %+v", cfg)
 	}
-	cfg.Registration, cfg.Membership, cfg.file, cfg.reread = defaults.Registration, defaults.Membership, defaults.file, nil
+	cfg.Registration, cfg.RegistrationControllers, cfg.file, cfg.reread = defaults.Registration, defaults.RegistrationControllers, defaults.file, nil
 	defaults.reread = nil
 	if !reflect.DeepEqual(cfg, defaults) {
 		t.Errorf("besides that it says\n%+v, and deploy/hub-source\n%+v", cfg, defaults)

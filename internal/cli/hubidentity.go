@@ -174,7 +174,7 @@ func showHubs(ctx context.Context, env Env, hubs hubidentity.Registry) error {
 		c := book[hash]
 		row("claimed", c.Identity, hash, c.BrokerRef)
 		for _, r := range c.Rejected {
-			row("refused", r.Identity, "", r.BrokerRef)
+			row("rejected", r.Identity, "", r.BrokerRef)
 		}
 	}
 	unclaimed := book.Unclaimed(tally)

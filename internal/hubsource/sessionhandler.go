@@ -65,7 +65,7 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 		}
 		taken := false
 		err = p.update(func(c *core.Core) { taken = c.Inventory(page) })
-		p.log.DebugContext(ctx, "inventory page", "request", page.RequestID, "taken", taken,
+		p.log.DebugContext(ctx, "inventory page", "request", page.RequestID, "accepted", taken,
 			"clusters", len(page.Clusters), "records", len(page.Records), "more", page.NextPageToken != "")
 		return err
 	}
@@ -101,7 +101,7 @@ func (p sessionHandler) listed(ctx context.Context, e codec.Event) error {
 	}
 	taken := false
 	err = p.update(func(c *core.Core) { taken = c.Listed(l) })
-	p.log.DebugContext(ctx, "list of an agent", "cluster", l.Cluster, "works", len(l.Versions), "taken", taken)
+	p.log.DebugContext(ctx, "list of an agent", "cluster", l.Cluster, "works", len(l.Versions), "accepted", taken)
 	return err
 }
 

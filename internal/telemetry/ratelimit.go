@@ -48,7 +48,7 @@ func (q rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil
 	}
 	if leftOut > 0 {
-		r.AddAttrs(slog.Int("left_out_before", leftOut))
+		r.AddAttrs(slog.Int("suppressed_before", leftOut))
 	}
 	return q.Handler.Handle(ctx, r)
 }

@@ -38,7 +38,7 @@ func TestLogger_LimitsAClient(t *testing.T) {
 		log.Warn("agent holds works that no record explains", "cluster", "good")
 		log.Warn("something without a party", "id", id)
 		log.Warn("agent holds works that no record explains", "cluster", "evil")
-		for _, want := range []string{`"cluster":"good"`, "something without a party", `"left_out_before":`, "... (1600000 bytes)"} {
+		for _, want := range []string{`"cluster":"good"`, "something without a party", `"suppressed_before":`, "... (1600000 bytes)"} {
 			if !strings.Contains(out.String()[before:], want) {
 				t.Errorf("%s is not in:\n%s", want, out.String()[before:])
 			}

@@ -24,7 +24,7 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 		return
 	}
 	c.config.Metrics.event(eventCheckpoint)
-	log := c.config.Log.With("held", f.own.Count, "orphans", f.orphans, "revision", cp.Cursor.Revision)
+	log := c.config.Log.With("listed", f.own.Count, "orphans", f.orphans, "revision", cp.Cursor.Revision)
 	if f.sequenceErr != nil {
 		log.ErrorContext(ctx, "the broker has a sequence id of this agent that no newer one can follow", "error", f.sequenceErr)
 	}

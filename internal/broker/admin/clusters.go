@@ -127,7 +127,7 @@ func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *haws
 		return resp, err
 	}
 	a.peers.Forget(cluster)
-	a.cfg.Log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_given_up", resp.GetWorks())
+	a.cfg.Log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_released", resp.GetWorks())
 	return resp, nil
 }
 

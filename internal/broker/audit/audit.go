@@ -53,7 +53,7 @@ func (l Level) Validate() error {
 const (
 	connected = "connected"
 	ended     = "ended"
-	refused   = "refused"
+	refused   = "rejected"
 	published = "published"
 	called    = "called"
 	operated  = "operated"
@@ -212,12 +212,12 @@ func (l *Log) Connected(w Client, until time.Time) {
 	if l.meets(w, connected) {
 		attrs := w.as("peer")
 		if until.Unix() > 0 {
-			attrs = append(attrs, slog.Time("certificate_ends", until))
+			attrs = append(attrs, slog.Time("certificate_not_after", until))
 		}
 		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party has connected", attrs...)
 	}
 	if l.writes(All) {
-		l.write(connected, append(w.attrs(), slog.Time("certificate_ends", until)))
+		l.write(connected, append(w.attrs(), slog.Time("certificate_not_after", until)))
 	}
 }
 

@@ -78,7 +78,7 @@ func TestLevels(t *testing.T) {
 	}
 	operator := map[string]any{"identity": "operator/o", "addr": "192.0.2.3:1", "event": "operated"}
 	ended := with(agent, "event", "ended", "reason", "expired")
-	refused := map[string]any{"event": "refused", "addr": "192.0.2.9:1", "reason": "untrusted", "error": "x509: no"}
+	refused := map[string]any{"event": "rejected", "addr": "192.0.2.9:1", "reason": "untrusted", "error": "x509: no"}
 	approved := with(operator, "method", "/s/Approve", "result", "ok", "request", map[string]any{
 		"source": "hub", "cluster": "c1", "works": []any{"w1", "w2"}, "works_count": 2.0,
 	})
@@ -87,7 +87,7 @@ func TestLevels(t *testing.T) {
 		Off:      nil,
 		Refusals: {ended, refused, approved, backup},
 		All: {
-			with(agent, "event", "connected", "certificate_ends", "1970-01-01T00:16:40Z"), ended, refused,
+			with(agent, "event", "connected", "certificate_not_after", "1970-01-01T00:16:40Z"), ended, refused,
 			{
 				"event": "published", "identity": "source/hub", "addr": "192.0.2.2:1", "conn": 4.0, "kind": "spec", "bytes": 99.0, "result": "accepted",
 				"type": "t", "source": "hub", "cluster": "c1", "resource_id": "w", "version": 7.0,
@@ -225,7 +225,7 @@ func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 		l.Left(aClient)
 	}
 	for _, want := range []string{
-		`level=INFO msg="a party has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_ends=1970-01-01T00:16:40.000Z` + "\n",
+		`level=INFO msg="a party has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_not_after=1970-01-01T00:16:40.000Z` + "\n",
 		`level=INFO msg="a party has left" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1` + "\n",
 		`level=INFO msg="a party was refused" addr=192.0.2.9:1 reason=untrusted error="x509: no"` + "\n",
 	} {

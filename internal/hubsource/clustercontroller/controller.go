@@ -131,7 +131,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			return nil
 		}
 		if shownBy != "" {
-			c.cfg.Log.InfoContext(ctx, "members of the hub are looked after by Open Cluster Management's registration controllers", "shown_by", shownBy)
+			c.cfg.Log.InfoContext(ctx, "members of the hub are looked after by Open Cluster Management's registration controllers", "detected_by", shownBy)
 			continue
 		}
 		c.cfg.Log.InfoContext(ctx, "members of the hub are looked after here: Open Cluster Management's registration controllers were not found")

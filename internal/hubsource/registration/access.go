@@ -82,9 +82,9 @@ func (x *access) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // it was asked to stop
 		case err != nil:
 			wait = lookForOCMAgain
-			x.log.WarnContext(ctx, "whether Open Cluster Management's registration controllers run on the hub cannot be told, the hub is asked about each request until then or as before", "err", err, "asked", x.enabled.Load(), "retry_in", wait)
+			x.log.WarnContext(ctx, "whether Open Cluster Management's registration controllers run on the hub cannot be told, the hub is asked about each request until then or as before", "err", err, "requested", x.enabled.Load(), "retry_in", wait)
 		case x.enabled.Swap(shownBy != "") != (shownBy != ""):
-			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "asked", shownBy != "", "shown_by", shownBy)
+			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "requested", shownBy != "", "detected_by", shownBy)
 		}
 		if !taskgroup.Sleep(ctx, wait) {
 			return nil

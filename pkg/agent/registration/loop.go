@@ -81,7 +81,7 @@ func (l *loop) use(c *Credential) {
 		return
 	}
 	l.metrics.issued.Inc()
-	l.c.Log.InfoContext(l.ctx, "a client certificate is in use", "ends", c.NotAfter.UTC(), "renewed_at", l.core.RenewAt().UTC())
+	l.c.Log.InfoContext(l.ctx, "a client certificate is in use", "not_after", c.NotAfter.UTC(), "renewed_at", l.core.RenewAt().UTC())
 	l.c.Retry()
 }
 

@@ -159,7 +159,7 @@ func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
 		t.Errorf("the metric: %v", err)
 	}
 	out, err := move(t)
-	if err != nil || !listedAs(out, "refused", name, other) || !listedAs(out, "claimed", name, f.BrokerAddr()) {
+	if err != nil || !listedAs(out, "rejected", name, other) || !listedAs(out, "claimed", name, f.BrokerAddr()) {
 		t.Errorf("it is not listed: %v\n%s", err, out)
 	}
 	harness.Stays(t, func(ctx context.Context) error {

@@ -95,7 +95,7 @@ func TestSeen(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		`msg="a party has connected" addr=127.0.0.1:`, " peer=agent/cluster1 conn=", " certificate_ends=", `msg="a party has left" addr=127.0.0.1:`,
+		`msg="a party has connected" addr=127.0.0.1:`, " peer=agent/cluster1 conn=", " certificate_not_after=", `msg="a party has left" addr=127.0.0.1:`,
 		" reason=expired error=", " reason=untrusted error=", " reason=no_certificate method=", " reason=scope method=",
 	} {
 		if !strings.Contains(log.String(), want) {
